@@ -81,12 +81,18 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-li
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-window -d 'The time in which --restart-limit counts [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after this time: stop the command, give the lock back, compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock this long although the command has ended by itself' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file; after a command that hung, a lease]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The task\'s name: it is run once for each [default: once]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in each D (1h, 1d), by the store\'s clock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
 stop\t'The task has failed: that is recorded, and everybody exits with the command\'s status'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'So many failed runs, of all candidates together, are a failure for good [default: no limit]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog -d 'It hangs if it does not say WATCHDOG=1 every D' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health -d 'It hangs if this fails: a \'sh -c\', or a GET' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-timeout -d 'How long one --health may take; then it is killed, and has failed [default: 5s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-failures -d 'So many of --health that fail in a row mean that the command hangs [default: 3]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-delay -d 'From the command\'s start to the first --health [default: 0s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run this by \'sh -c\' on each instance not in control' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run this by \'sh -c\' before the command starts' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run this by \'sh -c\' after control has ended' -r
@@ -287,6 +293,11 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace-on
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l margin -d 'Between that last moment and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-delay -d 'From the line \'holder\' to the first --health [default: 0s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-timeout -d 'How long one --health may take; then it has failed [default: 5s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-failures -d 'So many of --health that fail in a row mean that the reader hangs [default: 3]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health -d 'Hand control over if GET of this URL fails' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-create -d 'Create neither container nor blob; refuse if one is missing'

@@ -36,8 +36,8 @@ use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdout::LineSender;
 use crate::run::{
-    CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, name_the_lock,
-    no_guardian, open, rules, workload,
+    CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, look_after,
+    name_the_lock, no_guardian, open, rules, workload,
 };
 use crate::runtime;
 use crate::signals::Signals;
@@ -358,6 +358,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         grace: config.rules.grace,
         on_orphaned: lease::release_orphaned,
         withheld: Vec::new(),
+        partner: None,
     })
     .map_err(no_guardian)?;
     // The guardian has it by now, and the child inherits it from there.
@@ -386,7 +387,9 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     runtime::block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
-        let child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
+        let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
+        // From when the child says `holder`: the reader may be asked as soon as it can have read it.
+        look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,
             progress,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::core::doorbell::Ring;
-use crate::core::{Cause, Notice};
+use crate::core::{Cause, HealthEvent, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::report;
@@ -157,6 +157,18 @@ impl EventLog {
             WorkloadEvent::LeftBehind => self.tell(now, EventKind::LeftBehind, |_| {}),
             WorkloadEvent::Lost => self.tell(now, EventKind::GuardianLost, |_| {}),
             WorkloadEvent::TreeStuck => self.tell(now, EventKind::TreeStuck, |_| {}),
+            WorkloadEvent::Health(health) => {
+                let word = match health {
+                    HealthEvent::Answered { again: true } => EventKind::Healthy,
+                    // It would be a line for each WATCHDOG=1.
+                    HealthEvent::Answered { again: false } => return,
+                    HealthEvent::Failed { .. } => EventKind::Unhealthy,
+                    HealthEvent::Hung(_) => EventKind::Hung,
+                    HealthEvent::GuardianLost => EventKind::GuardianLost,
+                };
+                let cause = report::failing_health(health);
+                self.tell(now, word, |record| record.cause = cause);
+            }
             // The core tells of the end, and has its reasons for the rest. What runs on standby has
             // nothing to do with control.
             WorkloadEvent::Standby(_)

@@ -5,10 +5,11 @@
 //! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
 //!                      notices, events ────▲
 //! ```
-//! Opened by the drivers after the guardians were forked; told by those who tell people. A service
-//! manager that is gone, or does not read, costs one line in the log. It must never wait.
+//! Opened by the drivers after the guardians were forked; told by those who tell people. Where a command
+//! has a watchdog it has its socket without a service manager, too. A service manager that is gone, or does not read, costs one line in the log. It must never wait.
 
 mod socket;
+mod state;
 mod tasks;
 
 use std::ffi::OsString;
@@ -21,13 +22,13 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Instant;
-use crate::core::Notice;
+use crate::core::{Notice, WatchdogWord};
 use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, WorkloadEvent};
 use crate::report;
 use crate::util::lock;
-use socket::{Notification, Proxy, Socket};
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
+use socket::{Proxy, Socket};
 
 /// When the service manager is told that we are ready; as it is typed, with its help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -58,12 +59,17 @@ pub(super) struct Inner {
     state: Mutex<State>,
     /// We are about to end, or something could not be sent.
     pub(super) stirred: Notify,
+    /// A command has said something of its watchdog that cannot wait for the next look.
+    urgent: Notify,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
-    socket: Socket,
+    /// None: there is no service manager, and what it is owed is paid.
+    socket: Option<Socket>,
     proxy: Option<Proxy>,
+    /// What the command has said of its own watchdog since we asked.
+    heard: Heard,
     /// How often it wants a sign of life at the least.
     watchdog: Option<Duration>,
     ready: Ready,
@@ -73,6 +79,8 @@ pub(super) struct State {
     words: String,
     /// What the store lets us wait for meanwhile.
     doubt: Option<String>,
+    /// What is wrong with the command's health, while something is.
+    failing: Option<String>,
     /// What each command says that it does.
     commands: Vec<CommandStatus>,
     owes: Owes,
@@ -82,6 +90,14 @@ pub(super) struct State {
     told: bool,
     /// Who wants to know when a command is about to end.
     stopping: Option<UnboundedSender<()>>,
+}
+
+/// Of a command's watchdog: each word once, however often it was said.
+#[derive(Debug, Default)]
+struct Heard {
+    alive: bool,
+    trigger: bool,
+    period: Option<Duration>,
 }
 
 /// A command that can say something.
@@ -114,21 +130,25 @@ struct Owes {
 
 impl ServiceManager {
     /// Opens the way to the service manager, if there is one, and a way for each of so many
-    /// commands; these words are what we do at first.
+    /// commands; these words are what we do at first. Commands that are `watched` have it in any case.
     #[must_use]
     pub(crate) fn open(
         here: &Surroundings<'_>,
         mut ready: Ready,
         words: &str,
         commands: usize,
+        watched: bool,
     ) -> Option<ServiceManager> {
-        let name = here.socket()?;
-        let socket = Socket::open(&name)
-            .inspect_err(|why| {
+        let socket = here.socket().and_then(|name| {
+            let socket = Socket::open(&name).inspect_err(|why| {
                 let name = report::plain(&name.to_string_lossy());
                 tracing::warn!("NOTIFY_SOCKET={name} cannot be used: {why}; going on without it");
-            })
-            .ok()?;
+            });
+            socket.ok()
+        });
+        if socket.is_none() && !watched {
+            return None;
+        }
         // Never the service manager's own socket: with it the command could say MAINPID or STOPPING in
         // our name, or feed the watchdog while we hang.
         let proxy = Proxy::make(here, commands).inspect_err(|why| {
@@ -140,14 +160,16 @@ impl ServiceManager {
             ready = Ready::Held;
         }
         let state = State {
-            socket,
             proxy,
-            watchdog: here.watchdog(),
+            watchdog: here.watchdog().filter(|_| socket.is_some()),
+            socket,
+            heard: Heard::default(),
             ready,
             is_ready: false,
             is_stopping: false,
             words: words.to_owned(),
             doubt: None,
+            failing: None,
             commands: vec![
                 CommandStatus {
                     name: "the command".into(),
@@ -166,6 +188,7 @@ impl ServiceManager {
         Some(ServiceManager(Arc::new(Inner {
             state: Mutex::new(state),
             stirred: Notify::new(),
+            urgent: Notify::new(),
         })))
     }
 
@@ -181,6 +204,26 @@ impl ServiceManager {
         let (told, words) = unbounded_channel();
         self.0.state().stopping = Some(told);
         words
+    }
+
+    /// What the command with this number has said of its watchdog since this was asked last, all of it:
+    /// also what nobody has received yet.
+    pub(crate) fn watchdog_words(&self, number: usize) -> Vec<WatchdogWord> {
+        let mut heard = Heard::default();
+        self.0.with(|state| {
+            state.hears_what_waits(number);
+            heard = std::mem::take(&mut state.heard);
+        });
+        let period = heard.period.map(WatchdogWord::Period);
+        let alive = heard.alive.then_some(WatchdogWord::Alive);
+        let trigger = heard.trigger.then_some(WatchdogWord::Trigger);
+        [alive, period, trigger].into_iter().flatten().collect()
+    }
+
+    /// Resolves when a command has said something of its watchdog that is not to wait for the next look.
+    /// Cancel-safe.
+    pub(crate) async fn is_urgent(&self) {
+        self.0.urgent.notified().await;
     }
 
     /// Begins to feed the watchdog (after each proof that supervisor and guardians are alive), and to
@@ -283,13 +326,17 @@ impl ServiceManager {
                     state.is_ready();
                 }
             }),
+            WorkloadEvent::Health(health) => self.0.with(|state| {
+                let failing = report::failing_health(health);
+                if state.failing != failing {
+                    state.failing = failing;
+                    state.owe(Due::Soon);
+                }
+            }),
             WorkloadEvent::TreeEmpty { .. } => self.0.with(|state| {
                 // Its last words first: they would be the next one's.
-                let proxy = state.proxy.as_ref();
-                let unheard = proxy.map(|proxy| proxy.unheard(number));
-                for message in unheard.unwrap_or_default() {
-                    state.hears(number, &message);
-                }
+                state.hears_what_waits(number);
+                (state.heard, state.failing) = (Heard::default(), None);
                 let command = state.commands.get_mut(number);
                 if command.is_some_and(|command| command.said.take().is_some()) {
                     state.owe(Due::Soon);
@@ -341,6 +388,12 @@ fn unheard(why: &io::Error) {
     tracing::warn!("what the command says of itself is not heard: {why}");
 }
 
+impl Heard {
+    fn is_urgent(&self) -> bool {
+        self.trigger || self.period.is_some()
+    }
+}
+
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
@@ -359,12 +412,15 @@ impl Inner {
     /// The command with this number has said something.
     pub(super) fn hears(&self, number: usize, message: &[u8]) {
         self.with(|state| state.hears(number, message));
+        if self.state().heard.is_urgent() {
+            self.urgent.notify_one();
+        }
     }
 
     /// Says something that is not worth keeping.
     pub(super) fn say(&self, message: &str) {
         let mut state = self.state();
-        let sent = state.socket.send(message);
+        let sent = state.send(message);
         state.judge(sent);
     }
 
@@ -383,104 +439,6 @@ impl Inner {
 
     pub(super) fn try_again(&self) {
         self.state().settle();
-    }
-}
-
-impl State {
-    fn is_ready(&mut self) {
-        if !std::mem::replace(&mut self.is_ready, true) {
-            self.owes.ready = true;
-        }
-    }
-
-    fn owe(&mut self, status: Due) {
-        self.owes.status = self.owes.status.max(status);
-    }
-
-    fn hears(&mut self, number: usize, message: &[u8]) {
-        let said = Notification::read(message);
-        // A command that has not heard of --ready may say so all the same.
-        if said.ready && self.ready == Ready::Command {
-            self.is_ready();
-        }
-        // Not passed on to the service manager, whose unit goes on to compete: it is for standbys.
-        if let Some(told) = self.stopping.as_ref().filter(|_| said.stopping) {
-            // Nobody competes any more, who would have announced it.
-            let _ = told.send(());
-        }
-        // Plain and cut: it goes into one line, and every `systemctl status` shows it.
-        if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
-            let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
-            command.said = Some(status).filter(|status| !status.is_empty());
-            self.owe(Due::Soon);
-        }
-    }
-
-    fn status(&self) -> String {
-        let mut text = self.doubt.as_ref().unwrap_or(&self.words).clone();
-        let mut commands = self.commands.iter();
-        let mut speaking = commands
-            .by_ref()
-            .filter_map(|command| Some((&command.name, command.said.as_ref()?)));
-        for (name, said) in speaking.by_ref().take(SHOWN) {
-            text.push_str(&format!("; {name}: {said}"));
-        }
-        match speaking.count() {
-            0 => {}
-            more => text.push_str(&format!("; and {more} more")),
-        }
-        text
-    }
-
-    /// Sends what is owed, all of it in one message.
-    fn settle(&mut self) {
-        let now = Instant::now();
-        let Owes {
-            ready,
-            stopping,
-            status,
-            ..
-        } = self.owes;
-        let mut message = String::new();
-        for (owed, line) in [(ready, "READY=1\n"), (stopping, "STOPPING=1\n")] {
-            if owed {
-                message.push_str(line);
-            }
-        }
-        // With READY or STOPPING it goes at once: a message is sent anyway.
-        if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
-            return;
-        }
-        if status != Due::Never {
-            message.push_str(&format!("STATUS={}\n", report::plain(&self.status())));
-        }
-        if message.is_empty() {
-            return;
-        }
-        let sent = self.socket.send(&message);
-        if status != Due::Never {
-            // Where it failed, too: a socket that is gone is not tried again without end.
-            self.told_at = now;
-        }
-        // One message for all of it: a READY without its STATUS would show the last state as the new one.
-        if sent.is_ok() {
-            self.owes = Owes::default();
-        }
-        self.judge(sent);
-    }
-
-    fn judge(&mut self, sent: io::Result<()>) {
-        let Err(why) = sent else {
-            return;
-        };
-        let is_full = why.kind() == io::ErrorKind::WouldBlock;
-        // Only what can pass is tried again: a socket that is gone stays so.
-        self.owes.again = is_full && self.owes != Owes::default();
-        if !is_full && !std::mem::replace(&mut self.told, true) {
-            tracing::warn!(
-                "the service manager cannot be told anything: {why}: is NOTIFY_SOCKET still there? going on without it"
-            );
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! the exit status is made of. It decides nothing that the core could decide.
 
 mod condition;
+mod health;
 mod observers;
 mod on_lost;
 mod open;
@@ -17,13 +18,14 @@ use anyhow::Context as _;
 
 use nix::errno::Errno;
 
+use crate::azure;
 use crate::clock::Instant;
-use crate::config::{Config, UsageError};
+use crate::config::{Ask, Config, UsageError};
 use crate::core::{Cause, Ending, Rules, Tenure};
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, drive};
 use crate::exit::ExitAction;
-use crate::guardian::{self, Guardian, Program, Setup};
+use crate::guardian::{self, Guardian, Partner, Program, Setup};
 use crate::hooks::HookConfig;
 use crate::lease::{self, LeaseStore, StoreInfo};
 use crate::report;
@@ -31,6 +33,7 @@ use crate::runtime;
 use crate::serve;
 use crate::signals::Signals;
 use condition::ConditionCommand;
+use health::{HealthMonitor, Prober};
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
 use open::beginning;
@@ -132,6 +135,8 @@ pub(crate) struct Guardians {
     second: Option<Guardian>,
     /// For what says whether we may compete, beside the standby command.
     condition: Option<Guardian>,
+    /// For what asks whether the command works, beside it.
+    health: Option<Guardian>,
 }
 
 impl Guardians {
@@ -142,6 +147,7 @@ impl Guardians {
             hook_programs: HookPrograms::NOBODY,
             second: None,
             condition,
+            health: None,
         }
     }
 
@@ -157,9 +163,10 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
-        let fork = |programs| {
+        let fork = |programs, partner| {
             fork(Setup {
                 programs,
+                partner,
                 contain: config.contain,
                 // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
                 grace: rules
@@ -170,11 +177,21 @@ impl Guardians {
             })
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
+        // The one that ends first is forked first: nobody else is to have its end of the pipe.
+        let (health, partner) = match &config.health.ask {
+            Some(Ask::Command(script)) => {
+                let (ends, awaits) = Partner::pair().context("--health")?;
+                let health = fork(vec![Program::silent(script)], Some(ends))?;
+                (Some(health), Some(awaits))
+            }
+            Some(Ask::Url(_)) | None => (None, None),
+        };
         Ok(Guardians {
-            first: fork(programs)?,
+            first: fork(programs, partner)?,
+            health,
             hook_programs,
             // It may run while the next tenure has begun, and one guardian has one tree at a time.
-            second: on_lost.map(|script| fork(vec![script])).transpose()?,
+            second: on_lost.map(|script| fork(vec![script], None)).transpose()?,
             condition: fork_for_the_condition(config)?,
         })
     }
@@ -195,6 +212,7 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
         grace: Duration::ZERO,
         on_orphaned: |_| {},
         withheld: config.withheld.clone(),
+        partner: None,
     })
     .map(Some)
 }
@@ -230,7 +248,7 @@ async fn compete(
     config: &Config,
     store: Arc<dyn LeaseStore>,
     doorbell: Option<Doorbell>,
-    guardians: Guardians,
+    mut guardians: Guardians,
     mut observers: Observers,
     server: Option<serve::Server>,
 ) -> anyhow::Result<ExitAction> {
@@ -238,8 +256,10 @@ async fn compete(
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     observers.pass_on_stopping(&mut signals);
+    let health = guardians.health.take();
     let mut workload = workload(config, &store, guardians)?;
     workload.notify_socket = observers.notify_socket();
+    look_after(&mut workload, config, health, &observers)?;
     observers.tell(Observation::Begins);
     let cordon = observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules(config, &*store), Instant::now())
@@ -266,6 +286,42 @@ async fn compete(
     let leave = report::ending(&ending, config.conflict_status);
     observers.finish(&ending, leave);
     Ok(leave)
+}
+
+/// Has the workload look after the command's health, if the config says so.
+pub(crate) fn look_after(
+    workload: &mut CommandWorkload,
+    config: &Config,
+    guardian: Option<Guardian>,
+    observers: &Observers,
+) -> anyhow::Result<()> {
+    let rules = &config.health.rules;
+    if rules.is_empty() {
+        return Ok(());
+    }
+    // Without it the command would be stopped for what it cannot say.
+    if rules.watchdog.is_some() && workload.notify_socket.is_none() {
+        return Err(UsageError::of_the_machine(
+            "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set TMPDIR",
+        )
+        .into());
+    }
+    let prober = match (&config.health.ask, guardian) {
+        (Some(Ask::Command(_)), Some(guardian)) => {
+            Some(Prober::Command(guardian.attend().map_err(no_guardian)?))
+        }
+        (Some(Ask::Url(url)), _) => {
+            let client = azure::for_probes(url.scheme() == "https");
+            let client =
+                client.map_err(|why| UsageError::of_the_machine(format!("--health: {why}")))?;
+            Some(Prober::Url(client, url.clone()))
+        }
+        _ => None,
+    };
+    let words = observers.service_manager();
+    let monitor = HealthMonitor::new(rules.clone(), words, prober);
+    workload.look_after(monitor, rules.watchdog);
+    Ok(())
 }
 
 /// The workload of the config; nothing runs yet.

@@ -34,6 +34,7 @@ documented! {
         contain: Option<String> = "what keeps the command's processes together",
         holder: Option<String> = "who holds the lock, while another does",
         doorbell: Option<String> = "of a standby with --doorbell: heard, or silent (it polls as ever)",
+        health: Option<String> = "of a command with --watchdog or --health that runs: ok, failing, hung; null until the first answer",
         cause: Option<String> = "why the last tenure ended; of one that is cordoned or unfit, why that is so",
         command_exit: Option<i32> = "how the command ended last: its exit status, or 128+n for signal n",
         overlap: bool = "true: an overlap with another holder cannot be excluded",

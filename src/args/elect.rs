@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
+use super::run::HealthChecks;
 use super::values::{Checked, checked, duration, path};
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 
@@ -48,6 +49,10 @@ pub struct Elect {
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round", value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
+
+    /// Whether the reader works.
+    #[command(flatten)]
+    pub checks: HealthChecks,
 
     /// What the platform announces.
     #[command(flatten)]
@@ -99,6 +104,15 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         Azure then begins at once, for all the machines the event names, instead of waiting for its \
         time: only where nothing else on them needs that time.",
     "if_lost" => "What to do after control was lost",
+    "health" => "Hand control over if GET of this URL fails\n\n\
+        While the reader is in control it is asked, http or https, on this machine or at a private address, and has to \
+        answer with 2xx; a redirect is not followed. So many failures in a row as --health-failures says mean that it \
+        hangs: 'standby' is printed, and control handed over after --grace. Then this instance does not compete for \
+        --cooldown, or as long as a lease lasts (10s on a local file).",
+    "health_delay" => "From the line 'holder' to the first --health [default: 0s]",
+    "health_timeout" => "How long one --health may take; then it has failed [default: 5s]",
+    "health_failures" =>
+        "So many of --health that fail in a row mean that the reader hangs [default: 3]",
 };
 
 pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
@@ -108,7 +122,18 @@ pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
         elect.mut_arg(id, |arg| arg.help(short).long_help(*help))
     };
     let elect = IN_ITS_WORDS.iter().fold(elect, reword);
-    elect.mut_arg("if_lost", |arg| arg.help_heading("Handing control round"))
+    let elect = elect.mut_arg("if_lost", |arg| arg.help_heading("Handing control round"));
+    let checks = [
+        "health",
+        "health_every",
+        "health_delay",
+        "health_timeout",
+        "health_failures",
+    ];
+    let elect = checks.iter().fold(elect, |elect, id| {
+        elect.mut_arg(id, |arg| arg.help_heading("The reader"))
+    });
+    elect.mut_arg("health", |arg| arg.value_name("URL"))
 }
 
 /// The fields of a line of `elect --json`. All are there in every line; what does not apply is

@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::values::{Checked, checked, count, duration, once_key, once_per, positive, signal};
+use super::values::{
+    Checked, checked, count, duration, once_key, once_per, positive, signal, watchdog,
+};
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 use crate::core::OnFailure;
 use crate::exit;
@@ -56,6 +58,10 @@ pub struct Run {
     /// A task that is to be done once.
     #[command(flatten)]
     pub once: Once,
+
+    /// Whether the command works.
+    #[command(flatten)]
+    pub health: Health,
 
     /// What runs besides the command.
     #[command(flatten)]
@@ -131,7 +137,7 @@ pub struct HoldPolicy {
     pub min_hold: Option<Checked<Duration>>,
 
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms
-    /// on a local file]
+    /// on a local file; after a command that hung, a lease]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true, value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 }
@@ -193,6 +199,55 @@ pub struct Once {
     pub once_attempts: Option<Checked<u32>>,
 }
 
+/// Whether the command works: one that does not is stopped as if it had failed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "A command that hangs")]
+pub struct Health {
+    /// It hangs if it does not say WATCHDOG=1 every D
+    ///
+    /// The command, on the socket in its NOTIFY_SOCKET, as sd_notify(3) has it (systemd-notify WATCHDOG=1), also without
+    /// systemd; WATCHDOG_USEC and WATCHDOG_PID tell it so, and it had better speak twice in that time. Counted from its start.
+    /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. A command that hangs is stopped
+    /// (--stop-signal, --grace, SIGKILL); then --restart decides as for a failure, or control is handed over, and
+    /// this instance cools down: for --cooldown, or as long as a lease lasts (10s on a local file).
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog))]
+    pub watchdog: Option<Checked<Duration>>,
+
+    /// What it is asked by.
+    #[command(flatten)]
+    pub checks: HealthChecks,
+}
+
+/// Who is asked whether the command, or the reader, works, and how often.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "A command that hangs")]
+pub struct HealthChecks {
+    /// It hangs if this fails: a 'sh -c', or a GET
+    ///
+    /// So many times in a row as --health-failures says. This command exits 0, or GET of the URL (http or https, on this machine or at a private address) is answered with 2xx;
+    /// a redirect is not followed, and no such answer. It runs while the command runs, under the lease's deadline like
+    /// it, with the same environment; what it prints is thrown away, and what it leaves behind is killed.
+    /// What follows is as with --watchdog, which can be had as well.
+    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", help_heading = "The command", value_parser = OsStringValueParser::new())]
+    pub health: Option<OsString>,
+
+    /// From the beginning of one --health to that of the next [default: 10s]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_EVERY", hide_short_help = true, value_parser = checked(positive(" is no interval: take a second or more")))]
+    pub health_every: Option<Checked<Duration>>,
+
+    /// How long one --health may take; then it is killed, and has failed [default: 5s]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_TIMEOUT", hide_short_help = true, value_parser = checked(positive(" leaves it no time: take a second or more")))]
+    pub health_timeout: Option<Checked<Duration>>,
+
+    /// So many of --health that fail in a row mean that the command hangs [default: 3]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_HEALTH_FAILURES", hide_short_help = true, value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
+    pub health_failures: Option<Checked<u32>>,
+
+    /// From the command's start to the first --health [default: 0s]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true, value_parser = checked(duration))]
+    pub health_delay: Option<Checked<Duration>>,
+}
+
 /// What runs besides the command, each by `sh -c`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Roles and hooks")]
@@ -242,8 +297,12 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
         not, the greatest number when the lock has no deadline. Empty if no file could be made. \
         'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
-        tells systemd that it is READY (with --ready command) and its STATUS. WATCHDOG_USEC and \
-        WATCHDOG_PID are not passed on",
+        tells systemd that it is READY (with --ready command) and its STATUS; with --watchdog in any \
+        case",
+    "WATCHDOG_USEC" => "with --watchdog: how often, in microseconds, the command is to say WATCHDOG=1 \
+        there. One that we were started with is not passed on",
+    "WATCHDOG_PID" => "with --watchdog: the command's own process id",
+
     "LISTEN_PID" =>
         "where it was our process id: the command's own, so that the sockets in LISTEN_FDS are its",
 };

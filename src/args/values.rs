@@ -12,6 +12,7 @@ use clap::builder::{OsStringValueParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 
 use crate::azure::scheduled_events::Endpoint;
+use crate::core::health::LEAST_WATCHDOG;
 use crate::doorbell::DoorbellAddress;
 use crate::exit::UsageError;
 use crate::host::unfit_identity;
@@ -85,6 +86,18 @@ fn about(flag: &str, why: impl Display) -> UsageError {
 
 pub(super) fn duration(flag: &str, text: &str) -> Checked<Duration> {
     units::duration(text).map_err(|why| about(flag, why))
+}
+
+pub(super) fn watchdog(flag: &str, text: &str) -> Checked<Duration> {
+    let span = duration(flag, text)?;
+    match span >= LEAST_WATCHDOG {
+        true => Ok(span),
+        false => refuse(format!(
+            "{flag} {}: a command on a busy machine is late by so much: take {} or more",
+            show(span),
+            show(LEAST_WATCHDOG)
+        )),
+    }
 }
 
 pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {

@@ -47,6 +47,8 @@ pub(crate) struct Client {
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
+    // No proxy is asked, whatever the environment says.
+    direct: bool,
     // Late, because building fails where no certificates are installed: so that is the error of a
     // request, in words, and none at all for plain http.
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
@@ -62,6 +64,7 @@ impl Client {
             idle,
             trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
+            direct: !https,
             built: OnceLock::new(),
             #[cfg(debug_assertions)]
             simulated: None,
@@ -126,6 +129,15 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
     build(&Client::new(false, 1))
 }
 
+/// A client that asks this machine or one beside it, over a connection of its own each time.
+#[cfg(feature = "cli")]
+pub(crate) fn for_probes(https: bool) -> std::result::Result<reqwest::Client, String> {
+    build(&Client {
+        direct: true,
+        ..Client::new(https, 0)
+    })
+}
+
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
         // There, giving up a request closes its connection. Under HTTP/2 the next one would go out
@@ -156,8 +168,11 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .map_err(|error| format!("cannot set up TLS: {error}"))?
         .with_root_certificates(rustls::RootCertStore::empty())
         .with_no_client_auth();
-        // Plain http goes to this machine only, so no proxy may see it.
-        builder = builder.tls_backend_preconfigured(tls).no_proxy();
+        builder = builder.tls_backend_preconfigured(tls);
+    }
+    if client.direct {
+        // It goes to this machine only, so no proxy may see it.
+        builder = builder.no_proxy();
     }
     builder.build().map_err(|error| {
         format!(

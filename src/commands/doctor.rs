@@ -230,6 +230,7 @@ fn guardian() -> anyhow::Result<Duration> {
         grace: Duration::ZERO,
         on_orphaned: |_| (),
         withheld: Vec::new(),
+        partner: None,
     })?;
     lock_target::run(async {
         let handle = guardian.attend()?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::azure::scheduled_events;
+use super::health::of_a_reader;
 use super::outputs::{Outputs, control_file};
 use super::run::Basis;
 use super::{Config, Host, UsageError, quoted};
@@ -49,7 +50,8 @@ impl Config {
             ..args::HoldPolicy::default()
         };
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
-        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, host)?;
+        let watched = typed.checks.health.is_some();
+        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, watched, host)?;
         let outputs = Outputs::new(&common.operations, &basis.files)?;
         if let Some(path) = &typed.control_file {
             // Before anything is started: the link is made while the lock is competed for already.
@@ -60,6 +62,7 @@ impl Config {
             control_file: typed.control_file,
         };
         let mut config = basis.config(common, rules, outputs, COMMAND.to_owned(), host)?;
+        config.health = of_a_reader(&typed.checks)?;
         config.scheduled_events = scheduled_events(&typed.scheduled_events, host)?;
         Ok((config, telling))
     }

@@ -10,11 +10,13 @@
 //! | `run`, `elect`, `work` | what each verb that drives something goes by |
 //! | `policy` | restarts, handing control round, tasks that are done once |
 //! | `outputs` | the files and sockets that we write to or answer on |
+//! | `health` | whether the command works |
 //! | `azure` | credentials, and what is announced for this machine |
 //! | `quote` | commands as they could be typed |
 
 mod azure;
 mod elect;
+mod health;
 mod outputs;
 mod policy;
 mod quote;
@@ -28,6 +30,7 @@ pub(crate) use crate::exit::UsageError;
 pub(crate) use crate::host::Host;
 pub(crate) use azure::{of_blobs_alone, options};
 pub(crate) use elect::Telling;
+pub(crate) use health::Ask;
 pub(crate) use quote::quoted;
 pub(crate) use run::{BLOB_LEASE, DEFAULT_POLL, budget};
 pub(crate) use run::{Config, Lock};

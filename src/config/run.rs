@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::azure::{of_blobs_alone, options, scheduled_events, withheld};
+use super::health::{Health, health};
 use super::outputs::{Outputs, same_file};
 use super::policy::{hold_policy, once};
 use super::quote::cut;
@@ -90,6 +91,8 @@ pub(crate) struct Config {
     pub lease: Duration,
     /// The command and its arguments; not empty, but for `elect`.
     pub command: Vec<OsString>,
+    /// Whether the command works.
+    pub health: Health,
     /// What runs besides the command.
     pub roles: Roles,
     /// What keeps the command's tree together.
@@ -165,9 +168,10 @@ impl Config {
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
+        let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
         let rules = Rules {
             once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, host)?
+            ..basis.rules(common, grace, signal, &typed.hold_policy, watched, host)?
         };
         let outputs = Outputs::new(&common.operations, &basis.files)?;
         let listen =
@@ -179,6 +183,7 @@ impl Config {
         let is_on_blob = matches!(config.lock, Lock::Blob { .. });
         Ok(Config {
             listen,
+            health: health(&typed.health)?,
             roles: roles(typed.roles)?,
             scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
             task,
@@ -272,6 +277,7 @@ impl Basis {
         grace: Checked<Duration>,
         stop_signal: Checked<i32>,
         turns: &args::HoldPolicy,
+        watched: bool,
         host: &Host,
     ) -> Result<Rules, UsageError> {
         let patience = typed.connect_timeout.clone();
@@ -283,7 +289,7 @@ impl Basis {
             grace: grace?,
             stop_signal: stop_signal?,
             if_lost: typed.if_lost,
-            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll)?,
+            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll, watched)?,
             once: None,
             seed: host.seed,
         })
@@ -317,6 +323,7 @@ impl Basis {
             task: None,
             lease: self.budget.lease,
             command: Vec::new(),
+            health: Health::default(),
             roles: Roles::default(),
             contain: Contain::None,
             status_file: outputs.status_file,

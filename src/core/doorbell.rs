@@ -52,13 +52,16 @@ impl Bell {
     /// nobody is to be sent to strangers by it.
     #[must_use]
     pub fn is_near(&self) -> bool {
-        match self.address.ip() {
-            IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-            IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-                Some(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-                None => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
-            },
-        }
+        is_near(self.address.ip())
+    }
+}
+
+/// Whether it is an address of this machine, of its wire, or of a private network.
+#[must_use]
+pub fn is_near(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::condition::Unfit;
 use super::deadlines::{Deadlines, Start};
 use super::doorbell::Bell;
+use super::health::{HealthEvent, Hung};
 use super::once::{Outcome, TaskResult};
 use crate::clock::Instant;
 
@@ -158,6 +159,8 @@ pub enum WorkloadEvent {
     Standby(Option<i32>),
     /// Nor this: what was asked by [`Action::Ask`] says that this machine may compete, or why not.
     Condition(Result<(), Unfit>),
+    /// Nor this: whether the command works. Only that it does not ([`HealthEvent::Hung`]) has a consequence.
+    Health(HealthEvent),
 }
 
 /// What happened. Names are past tense.
@@ -380,6 +383,8 @@ pub enum HandOverReason {
     RestartsSpent,
     /// What has to succeed before it failed.
     HookFailed(Failed),
+    /// It runs, and does not work any more.
+    Hung(Hung),
 }
 
 /// How something that has to succeed failed.

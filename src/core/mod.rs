@@ -9,6 +9,7 @@ pub mod condition;
 pub mod deadlines;
 pub mod doorbell;
 pub mod event;
+pub mod health;
 pub mod hold_policy;
 pub mod observed;
 pub mod once;
@@ -23,6 +24,9 @@ pub use doorbell::{Bell, Ring};
 pub use event::{
     Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
     Notice, WorkloadEvent,
+};
+pub use health::{
+    Health, HealthEvent, HealthRules, Hung, Look, ProbeFailure, ProbeRules, WatchdogWord,
 };
 pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;

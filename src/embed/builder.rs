@@ -17,6 +17,7 @@ use super::program::{Condition, Control, Program, Shared, rules, spawn};
 use super::traffic_cop::TrafficCop;
 use crate::azure::{Account, AuthOptions};
 use crate::clock::Instant;
+use crate::core::health::LEAST_WATCHDOG;
 use crate::core::{Bell, Budget, IfLost, Tenure};
 use crate::doorbell::{Doorbell, DoorbellAddress};
 use crate::host::{self, Host};
@@ -44,6 +45,7 @@ pub struct Builder {
     poll: Duration,
     doorbell: Option<DoorbellAddress>,
     only_if: Option<Condition>,
+    watchdog: Option<Duration>,
 }
 
 impl fmt::Debug for Builder {
@@ -55,6 +57,7 @@ impl fmt::Debug for Builder {
             .field("budget", &self.budget)
             .field("poll", &self.poll)
             .field("doorbell", &self.doorbell)
+            .field("watchdog", &self.watchdog)
             .finish()
     }
 }
@@ -87,6 +90,7 @@ impl Builder {
             poll: POLL,
             doorbell: None,
             only_if: None,
+            watchdog: None,
         }
     }
 
@@ -172,6 +176,17 @@ impl Builder {
         self
     }
 
+    /// Gives control up where nobody says [`Guard::alive`](super::Guard::alive) at least this often while it
+    /// lasts (1 s or more; default: never), counted from when it was obtained. Its guards have lost it
+    /// then; the lease is given back when they are dropped, after the grace at the latest, and this instance
+    /// competes again when it is asked for the next one. A pause of the process or the machine is not taken
+    /// for silence. What blocks the runtime's threads keeps the lease from being renewed, and loses
+    /// control by that.
+    pub fn watchdog(mut self, watchdog: Duration) -> Builder {
+        self.watchdog = Some(watchdog);
+        self
+    }
+
     /// Begins to compete, on a task of the current tokio runtime.
     ///
     /// # Errors
@@ -180,7 +195,12 @@ impl Builder {
     pub async fn start(mut self) -> Result<TrafficCop, Error> {
         // Asked for before anything is opened; `tokio::spawn` would panic instead.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let (given, poll) = (self.budget, self.poll);
+        let (given, poll, watchdog) = (self.budget, self.poll, self.watchdog);
+        if watchdog.is_some_and(|span| span < LEAST_WATCHDOG) {
+            return Err(Error::refused(
+                "a watchdog of less than a second: a busy machine is late by so much",
+            ));
+        }
         let condition = self.only_if.take();
         let asks_every = condition.as_ref().map(|_| poll);
         let doorbell = self.bind()?;
@@ -198,7 +218,7 @@ impl Builder {
             Instant::ZERO,
             Guards::told_by(cordon),
         );
-        let workload = Program::new(&shared).only_if(condition);
+        let workload = Program::new(&shared, watchdog).only_if(condition);
         let tenure = Tenure::new(rules, Instant::now()).only_if(asks_every);
         // A guard that ended is to the core a machine that must not have control.
         let spawned = spawn(

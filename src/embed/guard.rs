@@ -54,6 +54,15 @@ impl Guard {
         self.held.shared.is_in_time() && self.held.shared.token() == Some(self.held.token)
     }
 
+    /// Says that the work goes on, where a [`watchdog`](super::Builder::watchdog) was asked for. Costs a
+    /// store to memory; say it at least twice in its time.
+    pub fn alive(&self) {
+        // Not a later tenure's: whoever kept a guard beyond its own knows nothing of that one's work.
+        if self.held.shared.token() == Some(self.held.token) {
+            self.held.shared.said_alive();
+        }
+    }
+
     /// Resolves when control is lost, in doubt, or was given back by
     /// [`TrafficCop::stop`](super::TrafficCop::stop): end what needs it.
     pub async fn lost(&self) {
@@ -111,7 +120,7 @@ impl Drop for GuardedTenure {
         self.shared.leave(self.token);
         // A guard that was kept beyond its tenure says nothing of the next one.
         if self.shared.token().is_none() {
-            guards.resign();
+            guards.resign("its work under control has ended");
         }
         // Whoever is woken locks it as well.
         drop(guards);
@@ -155,11 +164,11 @@ impl Guards {
     }
 
     /// Control is given back; whoever waits for it here waits behind all others.
-    fn resign(&mut self) {
+    pub(super) fn resign(&mut self, why: &str) {
         // To the core this machine must not have control: so it drains, releases and does not compete,
         // by rules that are tested for that.
         self.tell(Some(Cordon {
-            why: "its work under control has ended".to_owned(),
+            why: why.to_owned(),
             before: Instant::FOREVER,
         }));
         self.resigned = true;

@@ -79,7 +79,7 @@ impl MessageLock {
             Guards::default(),
         );
         let workload = Processing {
-            program: Program::new(&shared),
+            program: Program::new(&shared, None),
             held: Arc::clone(&held),
         };
         let store = Arc::clone(&held) as _;

@@ -13,9 +13,10 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::guard::Guards;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::{
-    Budget, Cordon, Deadlines, Ending, HoldPolicy, IfLost, Notice, Rules, Tenure, Unfit,
+    Budget, Cordon, Deadlines, Ending, Health, HealthRules, HoldPolicy, IfLost, Look, Notice,
+    Rules, Tenure, Unfit, WatchdogWord,
 };
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
@@ -57,6 +58,8 @@ pub(super) struct Shared {
     state: watch::Sender<Control>,
     // The program has said that its work has ended, whatever it was.
     ended: AtomicBool,
+    // It has said that its work goes on, since that was looked at last.
+    alive: AtomicBool,
     pub(super) guards: Mutex<Guards>,
     // A guard has ended.
     pub(super) work_ended: Notify,
@@ -70,6 +73,7 @@ impl Shared {
             deadline: AtomicU64::new(until.as_nanos()),
             state: watch::Sender::new(state),
             ended: AtomicBool::new(false),
+            alive: AtomicBool::new(false),
             guards: Mutex::new(guards),
             work_ended: Notify::new(),
             ending: OnceLock::new(),
@@ -105,6 +109,11 @@ impl Shared {
             }
             is_it
         });
+    }
+
+    /// The program says that its work goes on.
+    pub(super) fn said_alive(&self) {
+        self.alive.store(true, Ordering::Release);
     }
 
     /// The program says that its work has ended.
@@ -207,6 +216,8 @@ pub(super) struct Program {
     // core would take it for a command that ended by itself.
     drains: bool,
     condition: Option<Condition>,
+    // Whether it goes on, where it is to say so.
+    health: Health,
     event: (
         mpsc::UnboundedSender<WorkloadEvent>,
         mpsc::UnboundedReceiver<WorkloadEvent>,
@@ -214,13 +225,17 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn new(shared: &Arc<Shared>) -> Program {
+    pub(super) fn new(shared: &Arc<Shared>, watchdog: Option<Duration>) -> Program {
         Program {
             shared: Arc::clone(shared),
             token: 0,
             runs: false,
             drains: false,
             condition: None,
+            health: Health::new(HealthRules {
+                watchdog,
+                probe: None,
+            }),
             event: mpsc::unbounded_channel(),
         }
     }
@@ -238,6 +253,7 @@ impl Program {
     fn leave(&mut self) {
         // Also where nothing runs: whoever asks is told no.
         self.shared.deadline.store(0, Ordering::Release);
+        self.health.ended();
         if self.runs {
             self.shared.leave(self.token);
         }
@@ -248,6 +264,19 @@ impl Program {
         // Once for each start: a second word would be that of a tree of the next tenure.
         if std::mem::take(&mut self.runs) {
             self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
+        }
+    }
+
+    /// Gives control up where the program has not said for too long that its work goes on.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if self.shared.alive.swap(false, Ordering::AcqRel) {
+            let _answered = self.health.hears(now, WatchdogWord::Alive);
+        }
+        if let Look::Hung(_) = self.health.look(now) {
+            // As where its last guard has ended: whoever asks for the next one has work that goes on.
+            let why = "it has not said that its work goes on";
+            self.shared.guards().resign(why);
         }
     }
 
@@ -269,6 +298,8 @@ impl Workload for Program {
         self.runs = true;
         self.drains = false;
         self.token = start.token;
+        self.shared.alive.store(false, Ordering::Release);
+        self.health.started(Instant::now());
         // The deadline first: who sees the token must not see an earlier tenure's.
         self.shared
             .deadline
@@ -321,6 +352,7 @@ impl Workload for Program {
                 // It never ends: we hold the sender ourselves.
                 Some(event) = self.event.1.recv() => return event,
                 () = self.shared.work_ended.notified() => {}
+                () = clock::sleep(self.health.wake_at().since(Instant::now())) => self.look(),
             }
             self.finish_if_over();
         }

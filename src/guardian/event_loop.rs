@@ -19,7 +19,7 @@ use super::spawn::{self, ExecImage, PassedFds, SpawnContext};
 use super::state::{GuardianState, Input, Step, Steps};
 use super::tree::Children;
 use super::wire::{self, Event, FRAME, Request};
-use super::{Setup, WorkloadEvent, fork};
+use super::{Partner, Setup, WorkloadEvent, fork, raw};
 use crate::clock::Instant;
 use crate::core::Deadlines;
 
@@ -36,6 +36,8 @@ const ROOM: usize = 16 << 10;
 const TOLD: usize = 256;
 /// How long a new guardian waits for a first command before it makes itself at home, in ms.
 const SETTLE: u8 = 20;
+/// How long another guardian's tree may take to be killed, in ms: longer than a tree that can be.
+const PARTNER: u16 = 15_000;
 /// How long the longest wait for the next look at what is going away is, in ms.
 const LONGEST_LOOK: u8 = 100;
 
@@ -414,6 +416,12 @@ impl EventLoop {
             return;
         }
         fork::give_up_precedence();
+        if let Some(Partner::Awaits(end)) = &self.setup.partner
+            && !raw::poll([end.as_fd()], PollFlags::POLLIN, PARTNER.into())
+        {
+            // Something of it cannot be killed: the lease is left to run out.
+            return;
+        }
         let (on_orphaned, release_info) = (self.setup.on_orphaned, &self.release_info);
         let _ = std::panic::catch_unwind(AssertUnwindSafe(|| on_orphaned(release_info)));
     }

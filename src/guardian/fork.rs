@@ -336,6 +336,7 @@ fn live(
         let mut keep = containment.keep();
         keep.push(socket.as_raw_fd());
         keep.extend(control.descriptor());
+        keep.extend(setup.partner.iter().map(|it| it.descriptor().as_raw_fd()));
         keep.extend(context.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);

@@ -39,4 +39,4 @@ pub use process::{begin, leave_by_the_guardians};
 pub use shared_memory::SharedBytes;
 pub use spawn::which;
 pub use tty::{StopAsked, stop_ourselves};
-pub use types::{Contain, Program, Setup, SetupError, SpawnRequest};
+pub use types::{Contain, Partner, Program, Setup, SetupError, SpawnRequest};

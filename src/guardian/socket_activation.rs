@@ -60,17 +60,26 @@ impl Sockets {
     }
 }
 
-/// `LISTEN_PID=...`, with room for a process id that is filled in after the fork.
-pub(super) struct Address(Vec<u8>);
+/// `NAME=...`, with room for the process id of the command that finds it, which is filled in after the
+/// fork.
+pub(super) struct OwnPid(Vec<u8>);
+
+/// What else has to be the command's own process id, where it is set for it (`sd_watchdog_enabled(3)`).
+pub(super) const WATCHED: &str = "WATCHDOG_PID";
 
 /// Digits of the greatest process id.
 const DIGITS: usize = 10;
 
-impl Address {
-    pub(super) fn blank() -> Address {
-        let mut text = format!("{WHOSE}=").into_bytes();
+impl OwnPid {
+    /// Whose the sockets are.
+    pub(super) fn of_sockets() -> OwnPid {
+        OwnPid::named(WHOSE)
+    }
+
+    pub(super) fn named(name: &str) -> OwnPid {
+        let mut text = format!("{name}=").into_bytes();
         text.resize(text.len() + DIGITS + 1, 0);
-        Address(text)
+        OwnPid(text)
     }
 
     /// The entry for the environment: it stays where it is, and always ends with NUL.
@@ -78,7 +87,7 @@ impl Address {
         self.0.as_ptr().cast()
     }
 
-    /// In the child: addresses it to this process id. Allocates nothing.
+    /// In the child: puts this process id in. Allocates nothing.
     pub(super) fn fill(&mut self, pid: u32) {
         let begin = self.0.len() - DIGITS - 1;
         let room = &mut self.0[begin..];
@@ -123,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_address_is_written_in_place() {
-        let mut address = Address::blank();
+        let mut address = OwnPid::of_sockets();
         let before = address.as_ptr();
         for (pid, text) in [(1, "1"), (u32::MAX, "4294967295"), (42, "42")] {
             address.fill(pid);

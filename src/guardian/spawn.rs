@@ -22,7 +22,7 @@ use super::Program;
 use super::containment::Containment;
 use super::process::is_ignored_by_us;
 use super::raw::{self, Disposition, Forked};
-use super::socket_activation::{Address, Sockets};
+use super::socket_activation::{OwnPid, Sockets, WATCHED};
 use super::tty::Foreground;
 use super::wire::Change;
 
@@ -119,8 +119,10 @@ pub(super) struct ExecImage {
     shell_argv: Vec<*const libc::c_char>,
     /// It gets our stdin and the terminal.
     in_front: bool,
-    /// `LISTEN_PID`, where it is the command's: one of `envp`.
-    listens: Option<Address>,
+    /// It gets the sockets that are passed to us.
+    listens: bool,
+    /// What holds its own process id: some of `envp`.
+    own_pids: Vec<OwnPid>,
 }
 
 impl ExecImage {
@@ -135,13 +137,24 @@ impl ExecImage {
     ) -> Result<ExecImage, Errno> {
         let command = &program.words;
         let hidden = |name: &OsStr| sockets.is_some() && Sockets::hides(name, program.in_front);
-        let listens = (program.in_front && sockets.is_some()).then(Address::blank);
+        let listens = program.in_front && sockets.is_some();
+        let mut own_pids = Vec::new();
+        if listens {
+            own_pids.push(OwnPid::of_sockets());
+        }
+        if changes
+            .iter()
+            .any(|(name, value)| name == WATCHED && value.is_some())
+        {
+            own_pids.push(OwnPid::named(WATCHED));
+        }
         let mut variables: Vec<(OsString, OsString)> = std::env::vars_os()
             .filter(|(name, _)| changes.iter().all(|(new, _)| new != name) && !hidden(name))
             .collect();
         variables.extend(
             changes
                 .into_iter()
+                .filter(|(name, _)| name != WATCHED)
                 .filter_map(|(name, value)| Some((name, value?))),
         );
         let path = variables
@@ -167,11 +180,12 @@ impl ExecImage {
         shell_argv.extend_from_slice(&argv[1..]);
         let mut envp = pointers(env.iter());
         // Before the null that ends them.
-        envp.splice(0..0, listens.iter().map(Address::as_ptr));
+        envp.splice(0..0, own_pids.iter().map(OwnPid::as_ptr));
         Ok(ExecImage {
             argv,
             envp,
             listens,
+            own_pids,
             shell_argv,
             files,
             _args: args,
@@ -349,9 +363,10 @@ fn become_command(
     {
         give_up(tell, errno);
     }
-    if let Some(listens) = &mut image.listens {
-        listens.fill(std::process::id());
-    } else if let Some(sockets) = context.sockets {
+    for own_pid in &mut image.own_pids {
+        own_pid.fill(std::process::id());
+    }
+    if let Some(sockets) = context.sockets.filter(|_| !image.listens) {
         sockets.close();
     }
     if let Some(lock) = handed.lock {

@@ -4,7 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::core::Deadlines;
@@ -75,6 +75,17 @@ impl Program {
     }
 }
 
+impl Program {
+    /// The same, of which only the end counts: what it prints is thrown away.
+    #[must_use]
+    pub fn silent(text: &OsStr) -> Program {
+        // A line of its own, read before what follows is parsed: an error there is no noise either.
+        let mut script = OsString::from("exec >/dev/null 2>&1\n");
+        script.push(text);
+        Program::script(&script)
+    }
+}
+
 /// What a guardian is made with.
 pub struct Setup {
     /// What it can be ordered to run, one after another: at least one, at most 255.
@@ -89,6 +100,33 @@ pub struct Setup {
     pub on_orphaned: fn(&[u8]),
     /// Variables that nothing it runs inherits: our credentials, where they are not to be shared.
     pub withheld: Vec<OsString>,
+    /// Another guardian that has something under the same lease.
+    pub partner: Option<Partner>,
+}
+
+/// What ties two guardians together that guard something under one lease: the ends of a pipe.
+pub enum Partner {
+    /// The lease is given back by the other one, and not before we are gone: this end closes with us.
+    Ends(OwnedFd),
+    /// The other one is gone when this end says so: not before that [`Setup::on_orphaned`] is run.
+    Awaits(OwnedFd),
+}
+
+impl Partner {
+    /// The one for the guardian that ends first, and the one for the guardian that awaits its end.
+    ///
+    /// # Errors
+    /// What pipe(2) says.
+    pub fn pair() -> io::Result<(Partner, Partner)> {
+        let (awaits, ends) = io::pipe()?;
+        Ok((Partner::Ends(ends.into()), Partner::Awaits(awaits.into())))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Partner::Ends(end) | Partner::Awaits(end) => end.as_fd(),
+        }
+    }
 }
 
 /// Why there is no guardian: what was asked for cannot be had.

@@ -291,7 +291,8 @@ impl Event {
                 WorkloadEvent::Lost
                 | WorkloadEvent::HookFailed { .. }
                 | WorkloadEvent::Standby(_)
-                | WorkloadEvent::Condition(_) => plain(0),
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_) => plain(0),
             },
         }
         .pack()

@@ -91,7 +91,8 @@ impl HookSequencer {
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_) => {}
+            | WorkloadEvent::Condition(_)
+            | WorkloadEvent::Health(_) => {}
         }
     }
 
@@ -190,7 +191,8 @@ impl HookSequencer {
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_) => {}
+            | WorkloadEvent::Condition(_)
+            | WorkloadEvent::Health(_) => {}
         }
     }
 
@@ -226,7 +228,8 @@ impl HookSequencer {
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_) => effects.push(Effect::Tell(event)),
+            | WorkloadEvent::Condition(_)
+            | WorkloadEvent::Health(_) => effects.push(Effect::Tell(event)),
         }
     }
 

@@ -13,6 +13,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::core::WatchdogWord;
 use crate::util::ours_in;
 
 /// Where the service manager listens.
@@ -237,11 +238,12 @@ pub(super) struct Notification {
     pub(super) stopping: bool,
     /// What it does.
     pub(super) status: Option<String>,
+    /// What it says of its watchdog.
+    pub(super) watchdog: Vec<WatchdogWord>,
 }
 
 impl Notification {
-    /// Reads a message. `MAINPID`, `WATCHDOG`, `FDSTORE` and the rest are between us and the service
-    /// manager; descriptors that come along are not taken, and so closed by the kernel (which is
+    /// Reads a message. `MAINPID`, `FDSTORE` and the rest are between us and the service manager; descriptors that come along are not taken, and so closed by the kernel (which is
     /// the answer that `BARRIER` waits for).
     pub(super) fn read(message: &[u8]) -> Notification {
         let mut said = Notification::default();
@@ -250,11 +252,24 @@ impl Notification {
                 Some(("READY", "1")) => said.ready = true,
                 Some(("STOPPING", "1")) => said.stopping = true,
                 Some(("STATUS", status)) => said.status = Some(status.to_owned()),
+                Some(("WATCHDOG", "1")) => said.watchdog.push(WatchdogWord::Alive),
+                Some(("WATCHDOG", "trigger")) => said.watchdog.push(WatchdogWord::Trigger),
+                Some(("WATCHDOG_USEC", micros)) => {
+                    said.watchdog.extend(micros.parse().ok().map(period));
+                }
                 _ => {}
             }
         }
         said
     }
+}
+
+/// Of microseconds; all ones are no end, as systemd has it.
+fn period(micros: u64) -> WatchdogWord {
+    WatchdogWord::Period(match micros {
+        u64::MAX => Duration::MAX,
+        micros => Duration::from_micros(micros),
+    })
 }
 
 #[cfg(test)]
@@ -327,11 +342,32 @@ mod tests {
             Notification {
                 ready: true,
                 stopping: false,
-                status
+                status,
+                watchdog: vec![WatchdogWord::Alive],
             }
         );
+        let words = |message: &[u8]| Notification::read(message).watchdog;
+        let period = |span| [WatchdogWord::Period(span)];
+        assert_eq!(words(b"WATCHDOG=trigger"), [WatchdogWord::Trigger]);
+        assert_eq!(
+            words(b"WATCHDOG_USEC=2500000"),
+            period(Duration::from_millis(2500))
+        );
+        assert_eq!(words(b"WATCHDOG_USEC=0"), period(Duration::ZERO));
+        assert_eq!(
+            words(b"WATCHDOG_USEC=18446744073709551615"),
+            period(Duration::MAX)
+        );
         assert!(Notification::read(b"STOPPING=1").stopping);
-        for message in [&b"READY=0"[..], b"", b"\xff\xfe", b"READY", b"STOPPING=0"] {
+        for message in [
+            &b"READY=0"[..],
+            b"",
+            b"\xff\xfe",
+            b"READY",
+            b"STOPPING=0",
+            b"WATCHDOG=0",
+            b"WATCHDOG_USEC=soon",
+        ] {
             assert_eq!(Notification::read(message), Notification::default());
         }
     }

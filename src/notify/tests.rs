@@ -17,7 +17,7 @@ fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceMan
         variable: &variable,
         pid: 7,
     };
-    let service_manager = ServiceManager::open(&here, ready, word, 1).unwrap();
+    let service_manager = ServiceManager::open(&here, ready, word, 1, false).unwrap();
     (manager, service_manager)
 }
 

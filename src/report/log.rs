@@ -9,7 +9,7 @@ use tracing::Level;
 
 use super::{Line, millis, text};
 use crate::clock::Instant;
-use crate::core::{Exit, Notice, Ring};
+use crate::core::{Exit, HealthEvent, Notice, Ring};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::units;
@@ -179,6 +179,26 @@ impl LogObserver {
     }
 }
 
+impl LogObserver {
+    fn health(&mut self, now: Instant, health: &HealthEvent) {
+        let (level, text) = match health {
+            HealthEvent::Answered { again: true } => {
+                (Level::INFO, "--health succeeds again".to_owned())
+            }
+            // The rest is said with the drain.
+            HealthEvent::Failed { number, .. } => {
+                let text = text::failing_health(health).unwrap_or_default();
+                let is_news = *number == 1;
+                (if is_news { Level::WARN } else { Level::DEBUG }, text)
+            }
+            HealthEvent::Answered { .. } | HealthEvent::Hung(_) | HealthEvent::GuardianLost => {
+                return;
+            }
+        };
+        self.line(now, Some("health"), level, text).say();
+    }
+}
+
 impl Observer for LogObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match *observation {
@@ -196,6 +216,7 @@ impl Observer for LogObserver {
             }
             Observation::Drains { kill_at } => self.tenure.grace = Some(kill_at),
             Observation::Rang(ring) => self.rang(now, ring),
+            Observation::Workload(WorkloadEvent::Health(health)) => self.health(now, health),
             Observation::Workload(WorkloadEvent::LeftBehind) => {
                 self.notice(now, &Notice::LeftBehind);
             }

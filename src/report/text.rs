@@ -6,7 +6,10 @@ use std::time::Duration;
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, Ending, Exit, Failed, HandOverReason, HolderInfo, Notice, Unfit};
+use crate::core::{
+    Cause, Ending, Exit, Failed, HandOverReason, HealthEvent, HolderInfo, Hung, Notice,
+    ProbeFailure, Unfit,
+};
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
@@ -216,6 +219,7 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Unfit(unfit) => not_fit(*unfit),
         Cause::GivenUp(HandOverReason::RestartsSpent) => RESTARTS_SPENT.into(),
         Cause::GivenUp(HandOverReason::HookFailed(how)) => unprepared(*how),
+        Cause::GivenUp(HandOverReason::Hung(hung)) => hangs(*hung),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotRecorded { why } => format!(
             "the command ended, but what it came to could not be recorded: {why}; the task can run again"
@@ -246,6 +250,49 @@ fn not_fit(unfit: Unfit) -> String {
             "the --if command cannot be run any more: start this instance again".into()
         }
         Unfit::Said => "the program says so of this machine".into(),
+    }
+}
+
+/// Why a command counts as hung.
+pub(crate) fn hangs(hung: Hung) -> String {
+    match hung {
+        Hung::Silent(span) => {
+            let span = show(span);
+            format!("the command hangs: it has not said WATCHDOG=1 for {span}")
+        }
+        Hung::Triggered => "the command hangs: it has said WATCHDOG=trigger".into(),
+        Hung::Unhealthy(1, how) => format!("the command hangs: --health {}", probe_failed(how)),
+        Hung::Unhealthy(times, how) => format!(
+            "the command hangs: --health failed {times} times in a row; the last time it {}",
+            probe_failed(how)
+        ),
+    }
+}
+
+fn probe_failed(how: ProbeFailure) -> String {
+    match how {
+        ProbeFailure::TimedOut => "took too long".into(),
+        ProbeFailure::Exited(exit) => failed(Failed::Exited(exit)),
+        ProbeFailure::NotStarted(errno) => failed(Failed::NotStarted(errno)),
+        ProbeFailure::Answered(status @ 300..=399) => {
+            format!("was answered {status}, a redirect, which is not followed")
+        }
+        ProbeFailure::Answered(status) => format!("was answered {status}"),
+        ProbeFailure::NoConnection => "could not connect".into(),
+        ProbeFailure::BrokeOff => "was not answered to the end".into(),
+    }
+}
+
+/// What is wrong with a command's health, if something is.
+pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
+    match event {
+        HealthEvent::Answered { .. } => None,
+        HealthEvent::Failed { how, number, of } => {
+            let how = probe_failed(*how);
+            Some(format!("--health {how} ({number} of {of} in a row)"))
+        }
+        HealthEvent::Hung(hung) => Some(hangs(*hung)),
+        HealthEvent::GuardianLost => Some("the guardian of the --health command died".into()),
     }
 }
 

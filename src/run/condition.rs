@@ -10,7 +10,6 @@ use std::ffi::{OsStr, OsString};
 use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, Failed, Unfit};
 use crate::guardian::{GuardianHandle, Program, SpawnRequest, WorkloadEvent};
-use crate::notify::PRIVATE;
 
 // The script's stdout is our stderr: ours may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
@@ -61,13 +60,12 @@ impl ConditionCommand {
             return Some(Err(Unfit::Unasked));
         }
         let limit = give_up_at.since(Instant::now());
-        let unset = unset.into_iter().chain(PRIVATE.map(OsString::from));
         self.asked = Some(Asked::default());
         self.handle.start(SpawnRequest {
             program: 0,
             in_control: false,
             env,
-            unset: unset.collect(),
+            unset,
             // Room for an orderly end within the limit.
             deadlines: Deadlines {
                 term_at: give_up_at - limit / 10,
@@ -153,7 +151,8 @@ impl Asked {
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_) => None,
+            | WorkloadEvent::Condition(_)
+            | WorkloadEvent::Health(_) => None,
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::azure::scheduled_events::Watch;
 use crate::clock::Instant;
 use crate::config::Config;
-use crate::core::{Cause, Cordon, Ending, HandOverReason, Notice};
+use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
@@ -65,6 +65,7 @@ impl Observers {
             config.ready,
             "competing",
             1,
+            config.health.rules.watchdog.is_some(),
         );
         let who = Instance {
             identity: candidate.identity.clone(),
@@ -109,6 +110,11 @@ impl Observers {
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
         self.service_manager.as_ref()?.for_the_command(0)
+    }
+
+    /// Who hears what the command says of itself, if anybody does.
+    pub(super) fn service_manager(&self) -> Option<ServiceManager> {
+        self.service_manager.clone()
     }
 
     /// What the command says of its end comes with the signals.
@@ -294,7 +300,22 @@ impl Observer for StatusObserver {
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
                 // Where nobody saw its main process end, too: `/leader` is a yes only beside a pid.
-                WorkloadEvent::TreeEmpty { .. } => self.status.command_pid = None,
+                WorkloadEvent::TreeEmpty { .. } => {
+                    (self.status.command_pid, self.status.health) = (None, None);
+                }
+                WorkloadEvent::Health(health) => {
+                    let health = match health {
+                        HealthEvent::Answered { .. } => "ok",
+                        HealthEvent::Failed { .. } => "failing",
+                        HealthEvent::Hung(_) => "hung",
+                        HealthEvent::GuardianLost => return,
+                    };
+                    // It is said again and again.
+                    if self.status.health.as_deref() == Some(health) {
+                        return;
+                    }
+                    self.status.health = Some(health.to_owned());
+                }
                 WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
                 _ => return,
             },

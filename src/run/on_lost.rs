@@ -143,7 +143,8 @@ impl OnLostHook {
             | WorkloadEvent::ClockJumped
             | WorkloadEvent::HookFailed { .. }
             | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_) => {}
+            | WorkloadEvent::Condition(_)
+            | WorkloadEvent::Health(_) => {}
         }
     }
 }

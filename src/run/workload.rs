@@ -3,6 +3,8 @@
 //! Made by `run`, used by the driver. What comes after what is decided by [`HookSequencer`]; here it is done, by
 //! one guardian. It decides nothing, and nothing in it may block.
 
+mod launch;
+
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::future::pending;
@@ -11,16 +13,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::launch::{CAUSE, ROLE, env_of_a_standby, of_a_tenure};
 use super::condition::ConditionCommand;
+use super::health::HealthMonitor;
 use super::on_lost::OnLostHook;
 use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
 use crate::core::{Cause, Deadlines};
 use crate::driver::{Observation, Observer, Start, Workload};
-use crate::guardian::{self, GuardianHandle, SpawnRequest, StopAsked, WorkloadEvent};
+use crate::guardian::{self, GuardianHandle, StopAsked, WorkloadEvent};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
-use crate::lease::{LeaseStore, StoreInfo};
-use crate::notify::{PRIVATE, VARIABLE};
+use crate::lease::LeaseStore;
 use crate::report;
 use crate::signals::{SignalEvent, Signals};
 use crate::units;
@@ -75,6 +78,11 @@ pub struct CommandWorkload {
     pausing: Option<(StopAsked, Instant)>,
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
+    /// How often it is to speak there.
+    watchdog: Option<Duration>,
+    health: Option<HealthMonitor>,
+    /// The command's tree was empty then, and something of a probe may live.
+    emptied: Option<Instant>,
 }
 
 impl CommandWorkload {
@@ -86,7 +94,15 @@ impl CommandWorkload {
             tenure: Vec::new(),
             pausing: None,
             notify_socket: None,
+            watchdog: None,
+            health: None,
+            emptied: None,
         }
+    }
+
+    /// From now on the command's health is looked after, by its `watchdog` too if it has one.
+    pub(super) fn look_after(&mut self, health: HealthMonitor, watchdog: Option<Duration>) {
+        (self.health, self.watchdog) = (Some(health), watchdog);
     }
 
     /// One command and no hook, in no terminal: for the simulated fleet.
@@ -167,6 +183,9 @@ impl CommandWorkload {
             ..
         } = self.parts;
         handle.dismiss().await;
+        if let Some(health) = self.health {
+            health.dismiss().await;
+        }
         if let Some(on_lost) = on_lost {
             on_lost.dismiss().await;
         }
@@ -184,12 +203,23 @@ impl CommandWorkload {
         for effect in effects {
             match effect {
                 Effect::Launch { role, deadlines } => self.launch(role, deadlines),
-                Effect::Extend(deadlines) => self.parts.handle.extend(deadlines),
+                Effect::Extend(deadlines) => {
+                    self.parts.handle.extend(deadlines);
+                    if let Some(health) = &mut self.health {
+                        health.extend(deadlines);
+                    }
+                }
                 Effect::Drain {
                     signal,
                     end_of_grace,
-                } => self.parts.handle.drain(signal, end_of_grace),
-                Effect::Kill => self.parts.handle.kill(),
+                } => {
+                    self.parts.handle.drain(signal, end_of_grace);
+                    self.health.iter_mut().for_each(HealthMonitor::stops);
+                }
+                Effect::Kill => {
+                    self.parts.handle.kill();
+                    self.health.iter_mut().for_each(HealthMonitor::stops);
+                }
                 // At this moment: what releases the lease is of this tenure, and another one's
                 // would release nothing.
                 Effect::SetReleaseInfo => {
@@ -197,77 +227,69 @@ impl CommandWorkload {
                     let release_info = orphan_release.release_info.unwrap_or_default();
                     self.parts.handle.set_release_info(&release_info);
                 }
-                Effect::Tell(event) => self.inbox.push_back(event),
+                Effect::Tell(event) => self.tell(event),
                 Effect::Say(notice) => say(notice),
             }
         }
     }
 
-    fn launch(&mut self, role: Role, deadlines: Deadlines) {
-        let parts = &mut self.parts;
-        let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
-            let pairs = pairs.iter();
-            pairs
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect()
-        };
-        let mut request = match role {
-            Role::Standby => SpawnRequest {
-                program: parts.hook_programs.standby,
-                // The control file says no: a standby command that asks must not take itself for
-                // the holder.
-                in_control: false,
-                env: env_of_a_standby(&*parts.store),
-                unset: of_a_tenure(),
-                deadlines,
-                stop_signal: libc::SIGTERM,
-                lock: None,
-                input: None,
-                release_info: Vec::new(),
-            },
-            Role::OnAcquire | Role::Command => {
-                // Without what keeps the lock nothing is begun: it would run on beside the next holder
-                // once supervisor and guardian are gone.
-                let orphan_release = match parts.store.orphan_release() {
-                    Ok(orphan_release) => orphan_release,
-                    Err(error) => {
-                        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                        return parts.handle.refuse(errno);
-                    }
-                };
-                let mut env = self.tenure.clone();
-                env.extend(pairs(&[("TRAFFICCOP_ROLE", "holder")]));
-                let is_command = role == Role::Command;
-                SpawnRequest {
-                    program: if is_command {
-                        0
-                    } else {
-                        parts.hook_programs.on_acquire
-                    },
-                    in_control: true,
-                    env,
-                    // An outer trafficcop's hook may have started us.
-                    unset: vec![CAUSE.into()],
-                    deadlines,
-                    stop_signal: if is_command {
-                        parts.stop_signal
-                    } else {
-                        libc::SIGTERM
-                    },
-                    lock: orphan_release.descriptor,
-                    input: None,
-                    release_info: orphan_release.release_info.unwrap_or_default(),
+    /// Tells the core; that nothing lives, not before that is so of the probes as well.
+    fn tell(&mut self, event: WorkloadEvent) {
+        if let Some(health) = &mut self.health {
+            match event {
+                WorkloadEvent::Started { .. } => health.started(),
+                WorkloadEvent::TreeEmpty { at } => {
+                    health.stops();
+                    self.emptied = Some(at);
+                    return self.tell_emptied();
                 }
+                WorkloadEvent::NotStarted { .. }
+                | WorkloadEvent::Exited(_)
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::Lost
+                | WorkloadEvent::TreeStuck
+                | WorkloadEvent::HookFailed { .. } => health.stops(),
+                WorkloadEvent::Stopped
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_) => {}
             }
-        };
-        // The service manager's own socket: with it anything could say MAINPID or STOPPING in our
-        // name.
-        request.unset.extend(PRIVATE.map(OsString::from));
-        if let (Role::Command, Some(socket)) = (role, &self.notify_socket) {
-            request.unset.retain(|name| name != VARIABLE);
-            request.env.push((VARIABLE.into(), socket.clone()));
         }
-        parts.handle.start(request);
+        self.inbox.push_back(event);
+    }
+
+    fn tell_emptied(&mut self) {
+        let (Some(at), Some(health)) = (self.emptied, &self.health) else {
+            return;
+        };
+        let event = match health.empty_at() {
+            Some(of_probes) => WorkloadEvent::TreeEmpty {
+                at: at.max(of_probes),
+            },
+            None if health.is_stuck() => WorkloadEvent::TreeStuck,
+            None => return,
+        };
+        self.emptied = None;
+        self.inbox.push_back(event);
+    }
+
+    /// Something may have happened to the command's health.
+    fn look_after_health(&mut self) {
+        let Some(health) = &mut self.health else {
+            return;
+        };
+        let (events, is_to_probe) = health.look();
+        let events = events.into_iter().map(WorkloadEvent::Health);
+        self.inbox.extend(events);
+        if is_to_probe {
+            let request = self.under_the_lease(0, libc::SIGTERM, Deadlines::NONE);
+            if let Some(health) = &mut self.health {
+                health.launch(request);
+            }
+        }
+        self.tell_emptied();
     }
 
     /// Stops this process until it is continued; the guardian and the time go on.
@@ -305,6 +327,12 @@ impl CommandWorkload {
                 None => pending().await,
             }
         };
+        let health = async {
+            match &mut self.health {
+                Some(health) => health.wait().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             // Whichever it is, the others are looked at next; in this order a simulation plays it again.
             biased;
@@ -316,9 +344,12 @@ impl CommandWorkload {
                 let effects = self.hooks.woke(Instant::now());
                 self.perform(effects);
             }
+            () = health => {}
             () = on_lost => {}
             answer = condition => self.inbox.extend(answer.map(WorkloadEvent::Condition)),
         }
+        // Whatever it was: each turn of this loop is a look.
+        self.look_after_health();
     }
 
     fn on_event(&mut self, event: WorkloadEvent) {
@@ -338,28 +369,6 @@ impl CommandWorkload {
         self.perform(effects);
     }
 }
-
-/// What everything that runs without control finds in its environment.
-fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsString)> {
-    vec![
-        ("TRAFFICCOP_LOCK".into(), store.info().name.into()),
-        ("TRAFFICCOP_ROLE".into(), "standby".into()),
-    ]
-}
-
-/// What it does not: an outer trafficcop's would speak of another lock.
-fn of_a_tenure() -> Vec<OsString> {
-    [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD]
-        .map(OsString::from)
-        .into()
-}
-
-const TOKEN: &str = "TRAFFICCOP_TOKEN";
-const HOLDER: &str = "TRAFFICCOP_HOLDER";
-const SLOT: &str = "TRAFFICCOP_SLOT";
-const CAUSE: &str = "TRAFFICCOP_CAUSE";
-const TASK: &str = "TRAFFICCOP_TASK";
-const PERIOD: &str = "TRAFFICCOP_PERIOD";
 
 fn say(notice: HookNotice) {
     match notice {
@@ -390,20 +399,7 @@ fn say(notice: HookNotice) {
 #[async_trait]
 impl Workload for CommandWorkload {
     fn start(&mut self, start: Start) {
-        let StoreInfo {
-            name, slot, period, ..
-        } = self.parts.store.info();
-        self.tenure = vec![
-            (TOKEN.into(), start.token.to_string().into()),
-            ("TRAFFICCOP_LOCK".into(), name.clone().into()),
-            (HOLDER.into(), self.parts.identity.clone().into()),
-            (SLOT.into(), slot.to_string().into()),
-        ];
-        let task = self.parts.task.clone().map(|key| (TASK, key));
-        let period = period.map(|begin| (PERIOD, begin));
-        let more = task.into_iter().chain(period);
-        self.tenure
-            .extend(more.map(|(name, value)| (name.into(), value.into())));
+        self.tenure = self.environment(start.token);
         let effects = self.hooks.start(Instant::now(), start);
         self.perform(effects);
     }
@@ -465,7 +461,7 @@ impl Workload for CommandWorkload {
     fn tenure_over(&mut self, cause: &Cause) {
         if let Some(on_lost) = &mut self.parts.on_lost {
             let mut env = self.tenure.clone();
-            env.push(("TRAFFICCOP_ROLE".into(), "standby".into()));
+            env.push((ROLE.into(), "standby".into()));
             env.push((CAUSE.into(), report::cause(cause).into()));
             on_lost.run(env);
         }

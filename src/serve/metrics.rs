@@ -18,7 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::shared_status::Snapshot;
 use crate::clock::Instant;
-use crate::core::{Cause, Exit, Failure, Notice};
+use crate::core::{Cause, Exit, Failure, HandOverReason, HealthEvent, Notice};
 use crate::driver::Observation;
 use crate::guardian::WorkloadEvent;
 use crate::status::UNFIT;
@@ -64,6 +64,7 @@ type One = [(&'static str, &'static str); 1];
 type Counters = Family<One, Counter>;
 type Seconds = Gauge<f64, AtomicU64>;
 /// None or one: what has no end is not told as a number.
+type MaybeGauge = Family<[(&'static str, &'static str); 0], Gauge>;
 type MaybeSeconds = Family<[(&'static str, &'static str); 0], Seconds>;
 
 const ACQUIRE: &[&str] = &["acquired", "held", "failure"];
@@ -73,6 +74,7 @@ const DRAIN: &[&str] = &[
     "stop",
     "hand_over",
     "cordon",
+    "hung",
     "left_behind",
     "doubt",
     "lost",
@@ -160,6 +162,9 @@ metrics! {
         doorbell: Gauge = Gauge::default(), "doorbell_heard", "1 while a standby hears the holder's doorbell (--doorbell)";
         fit: Gauge = Gauge::default(), "fit", "1 unless --if says that this machine is not to take control";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
+        health: MaybeGauge = Family::default(), "health", "1 while the last thing heard of the command's health was good, 0 if it was not; missing where nothing was (--watchdog, --health)";
+        health_failures: Counter = Counter::default(), "health_failures", "Health checks that failed, and watchdogs that were not fed";
+        health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds, "Since the command was last heard of to work; missing before the first time";
         acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
         acquisitions: Counter = Counter::default(), "acquisitions", "Tenures begun: how often a standby became the holder";
         renew_attempts: Counters = family("result", RENEW), "renew_attempts", "Attempts to renew the lease that ended";
@@ -222,6 +227,9 @@ impl Metrics {
                     count(&self.kills, "cause", cause);
                 }
             }
+            Observation::Workload(WorkloadEvent::Health(
+                HealthEvent::Failed { .. } | HealthEvent::Hung(_),
+            )) => drop(self.health_failures.inc()),
             Observation::Rang(ring) => drop(self.doorbell.set(ring.is_alive().into())),
             Observation::Acquired(reply) => {
                 let result = match reply {
@@ -291,6 +299,12 @@ impl Metrics {
         self.token.set(i64::try_from(token).unwrap_or(i64::MAX));
         set(&self.control_left, snapshot.control_left());
         set(&self.lease_left, snapshot.lease_left());
+        set(&self.health_answered, snapshot.answered_ago());
+        self.health.clear();
+        if let Some(health) = &snapshot.status.health {
+            let is_good = i64::from(health == "ok");
+            self.health.get_or_create(&[]).set(is_good);
+        }
         let now = &*snapshot.status.state;
         // A state that came in when it was seen goes again.
         self.state.clear();
@@ -319,6 +333,7 @@ fn label(cause: &Cause) -> &'static str {
         Cause::Stopped(_) => "stop",
         Cause::HandOver => "hand_over",
         Cause::Cordoned { .. } => "cordon",
+        Cause::GivenUp(HandOverReason::Hung(_)) => "hung",
         Cause::Doubt { .. } => "doubt",
         Cause::Lost { .. } => "lost",
         Cause::GuardianLost => "guardian",

@@ -360,6 +360,8 @@ struct Document<'a> {
     control_remaining_seconds: Option<f64>,
     /// How long ago the request was sent that obtained or renewed the lease last.
     renewed_seconds_ago: Option<f64>,
+    /// How long ago the command was last heard of to work.
+    health_answered_seconds_ago: Option<f64>,
 }
 
 fn status(snapshot: &Snapshot) -> Page {
@@ -369,6 +371,7 @@ fn status(snapshot: &Snapshot) -> Page {
         leader: snapshot.leads(),
         control_remaining_seconds: seconds(snapshot.control_left()),
         renewed_seconds_ago: seconds(snapshot.confirmed_ago()),
+        health_answered_seconds_ago: seconds(snapshot.answered_ago()),
     };
     match serde_json::to_string(&document) {
         Ok(mut body) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::metrics::Metrics;
 use crate::clock::Instant;
-use crate::core::{Failure, Notice};
+use crate::core::{Failure, HealthEvent, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::{HealthCheck, View, WorkloadEvent, all_answer};
 use crate::status::Status;
@@ -108,6 +108,11 @@ impl SharedStatus {
                 ..
             } => known.lease_until = Instant::ZERO,
             Observation::Workload(WorkloadEvent::TreeStuck) => known.stuck = true,
+            Observation::Workload(WorkloadEvent::Health(HealthEvent::Answered { .. })) => {
+                known.answered = now;
+            }
+            Observation::Workload(WorkloadEvent::Health(HealthEvent::Hung(_))) => known.hung = true,
+            Observation::Starts { .. } => (known.hung, known.answered) = (false, Instant::ZERO),
             _ => {}
         }
         drop(known);
@@ -161,6 +166,10 @@ pub(super) struct Snapshot {
     pub(super) competes: bool,
     /// The tree could not be killed.
     pub(super) stuck: bool,
+    /// The command does not work any more, and is to end.
+    pub(super) hung: bool,
+    /// When the command was last heard of to work; zero before the first time.
+    pub(super) answered: Instant,
     /// It is of a worker, which leads nobody.
     pub(super) worker: bool,
     pub(super) now: Instant,
@@ -169,7 +178,8 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// Whether we lead: the command runs, and nobody else can have been given control.
     pub(super) fn leads(&self) -> bool {
-        self.status.command_pid.is_some() && self.now < self.control
+        // One that hangs does not lead any more, whatever the grace is that it has to end.
+        self.status.command_pid.is_some() && self.now < self.control && !self.hung
     }
 
     /// Whether the lease is ours as far as the store is concerned.
@@ -190,6 +200,12 @@ impl Snapshot {
     /// How long ago the request was sent that obtained or renewed the lease last.
     pub(super) fn confirmed_ago(&self) -> Option<Duration> {
         (self.confirmed > Instant::ZERO).then(|| self.now.since(self.confirmed))
+    }
+
+    /// How long ago the command was last heard of to work, while it runs.
+    pub(super) fn answered_ago(&self) -> Option<Duration> {
+        let is_known = self.answered > Instant::ZERO && self.status.command_pid.is_some();
+        is_known.then(|| self.now.since(self.answered))
     }
 
     /// What is wrong with the processes, if something is.

@@ -92,6 +92,8 @@ pub(super) struct Tenure {
     pub(super) drains: Vec<(At, At)>,
     /// When the store did not answer it.
     pub(super) doubts: Vec<(At, At)>,
+    /// When its command was found not to work any more.
+    pub(super) hangs: Vec<At>,
     /// It said itself that it may have run beside another holder's.
     pub(super) confessed: bool,
     /// What it did that no instance may do, whether or not another had control just then.

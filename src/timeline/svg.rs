@@ -46,12 +46,13 @@ text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 .nobody{fill:#8b97a5;fill-opacity:.16}.nobody-edge{stroke:#8b97a5}\
 .overlap{fill:#d62f3a}.bad{fill:#c2212d}.bad-line{stroke:#c2212d}\
 .doubt{fill:#e89a1c}.hatch{stroke:#ffffff}.next{stroke:#7b8896}\
-.bell{fill:#ffffff;stroke:#5d6b7a}\
+.bell{fill:#ffffff;stroke:#5d6b7a}.hung{fill:#ffffff;stroke:#1c2733}\
 @media (prefers-color-scheme:dark){\
 .paper{fill:#12181f}.ink{fill:#e8edf2}.dim{fill:#9aa8b6}\
 .grid{stroke:#25303b}.rule{stroke:#3b4856}.band{fill:#18212a}.life{stroke:#5f6e7d}\
 .nobody{fill:#aab6c3;fill-opacity:.13}.nobody-edge{stroke:#71808f}\
-.bad{fill:#ff7a82}.bad-line{stroke:#ff5f69}.next{stroke:#8492a1}.bell{fill:#12181f;stroke:#9aa8b6}}";
+.bad{fill:#ff7a82}.bad-line{stroke:#ff5f69}.next{stroke:#8492a1}.bell{fill:#12181f;stroke:#9aa8b6}\
+.hung{fill:#12181f;stroke:#e8edf2}}";
 
 /// Draws it.
 #[must_use]
@@ -350,6 +351,9 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
         let title = format!("the store did not answer for {}", span(to - from));
         canvas.rect((x, y + BAR - 5.0), (wide, 5.0), r#"class="doubt""#, &title);
     }
+    for at in &tenure.hangs {
+        hung(canvas, (axis.x(*at), y));
+    }
     // The cross of an unseen end stands at the end of the bar: the token leaves it room.
     let taken = if unseen { 12.0 } else { 0.0 };
     let label = fitting(&token, 12.0, wide - 6.0 - taken);
@@ -408,6 +412,14 @@ fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
     );
     let more = r#"class="bell" stroke-width="1.4" stroke-linejoin="round""#;
     canvas.path(&d, more, "heard the holder's doorbell");
+}
+
+/// A command that does not work any more: a diamond on the upper edge of its bar, in the colours of the text.
+fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
+    let (x, y) = middle;
+    let d = format!("M{:.1} {y:.1}l5.5 -6.5l5.5 6.5l-5.5 6.5Z", x - 5.5);
+    let more = r#"class="hung" stroke-width="1.6" stroke-linejoin="round""#;
+    canvas.path(&d, more, "the command did not work any more");
 }
 
 /// From the end of one tenure to the beginning of the next.

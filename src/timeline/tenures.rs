@@ -114,6 +114,7 @@ impl Open {
                 deadline: placed.deadline,
                 drains: Vec::new(),
                 doubts: Vec::new(),
+                hangs: Vec::new(),
                 confessed: false,
                 violations: Vec::new(),
             },
@@ -157,6 +158,7 @@ impl Open {
             EventKind::Doubt => {
                 self.doubting.get_or_insert(at);
             }
+            EventKind::Hung => self.tenure.hangs.push(at),
             EventKind::Recovered => self.settled(at),
             EventKind::HandingOver | EventKind::LeftToRunOut => {
                 self.tenure.cause.clone_from(&placed.record.cause);

@@ -38,7 +38,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), overlap (it says itself that it cannot exclude one), violations (the rules that it broke, in words: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
+        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: --watchdog, --health), overlap (it says itself that it cannot exclude one), violations (the rules that it broke, in words: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
     ),
     (
         "locks.gaps",
@@ -179,6 +179,15 @@ fn table(text: &mut String, lock: &Lock) {
             clock(tenure.from),
             ending(tenure)
         );
+        for hang in &tenure.hangs {
+            let name = &names[tenure.track];
+            let _ = writeln!(
+                text,
+                "{:>8}  {name}: its command at {}",
+                "hung",
+                clock(*hang)
+            );
+        }
         if tenure.confessed {
             let _ = writeln!(
                 text,
@@ -395,6 +404,7 @@ fn lock_json(lock: &Lock) -> Value {
             "cause": tenure.cause,
             "drains": pairs(&tenure.drains),
             "doubts": pairs(&tenure.doubts),
+            "hangs": tenure.hangs.iter().copied().map(record::spelt).collect::<Vec<_>>(),
             "overlap": tenure.confessed,
             "violations": tenure.violations.iter().copied().map(broken).collect::<Vec<_>>(),
         })

@@ -65,6 +65,7 @@ impl WorkerObserver {
                 Ready::Standby,
                 "looking at the queue",
                 config.concurrency,
+                false,
             ),
             server: None,
         })))

@@ -116,6 +116,7 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
             // A message's lock runs out by itself, and soon.
             on_orphaned: |_| {},
             withheld: config.withheld.clone(),
+            partner: None,
         })
     };
     (0..config.concurrency).map(fork).collect()

@@ -26,6 +26,7 @@ mod fencing;
 mod file_store;
 #[cfg(feature = "service-bus")]
 mod fuzzed;
+mod health;
 mod layers;
 mod leader;
 mod listen;

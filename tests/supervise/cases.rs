@@ -42,6 +42,7 @@ cases![
     the_whole_family_dies_with_the_supervisor,
     the_guardian_survives_the_death_of_the_supervisors_group,
     a_second_guardian_does_not_hide_the_supervisors_death,
+    a_lease_of_two_guardians_is_given_back_after_both_are_gone,
     a_will_is_carried_out_between_two_commands,
     a_dismissed_guardian_carries_out_no_will,
     the_supervisor_finishes_for_a_killed_guardian,

@@ -14,7 +14,7 @@ use trafficcop::Instant;
 use trafficcop::internals::core::Deadlines;
 use trafficcop::internals::guardian::containment::{Cgroup, Pidns};
 use trafficcop::internals::guardian::{
-    self, Contain, GuardianHandle, Program, Setup, SpawnRequest,
+    self, Contain, GuardianHandle, Partner, Program, Setup, SpawnRequest,
 };
 
 use super::proc;
@@ -41,22 +41,31 @@ fn append(path: &str, line: &str) {
 
 /// Forks the guardian(s) and does what the lines say, until the judge hangs up.
 pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
-    let spare = std::env::var_os("SPARE_GUARDIAN").is_some();
+    let spare = std::env::var("SPARE_GUARDIAN").ok();
     let contain = match std::env::var("CONTAIN").as_deref() {
         Ok("Cgroup") => Contain::Cgroup,
         Ok("Pidns") => Contain::Pidns,
         _ => Contain::None,
     };
-    let setup = |command: &[OsString]| Setup {
+    let setup = |command: &[OsString], partner| Setup {
         programs: vec![Program::command(command.to_vec())],
         contain,
         grace: std::time::Duration::from_secs(10),
         on_orphaned,
         withheld: Vec::new(),
+        partner,
     };
-    let guardian = guardian::fork(setup(&command)).expect("a guardian");
+    // One that has something under the same lease is forked first.
+    let (ends, awaits) = match spare.as_deref() {
+        Some("partner") => Partner::pair().map(|(ends, awaits)| (Some(ends), Some(awaits))),
+        _ => Ok((None, None)),
+    }
+    .expect("a pipe");
+    let fork = |partner| guardian::fork(setup(&command, partner)).expect("a guardian");
+    let partner = ends.map(|ends| fork(Some(ends)));
+    let guardian = fork(awaits);
     assert_eq!(guardian.containment(), contain);
-    let second = spare.then(|| guardian::fork(setup(&command)).expect("a second guardian"));
+    let second = partner.or_else(|| spare.is_some().then(|| fork(None)));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

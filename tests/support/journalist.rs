@@ -7,12 +7,14 @@
 //!
 //! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE]
 //! [--term default|ignore|MS:STATUS] [--daemon] [--children N] [--storm N]
-//! [--storm-every MS] [--fat MIB]`
+//! [--storm-every MS] [--fat MIB] [--watchdog] [--deadlock FILE]`
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -66,6 +68,10 @@ struct Options {
     storm: usize,
     storm_every: Duration,
     fat: usize,
+    /// Says `WATCHDOG=1` with each beat of its main process.
+    watchdog: bool,
+    /// Waits for itself, once this file is there.
+    deadlock: Option<PathBuf>,
 }
 
 fn options() -> Options {
@@ -83,6 +89,8 @@ fn options() -> Options {
         storm: 0,
         storm_every: Duration::from_millis(2),
         fat: 0,
+        watchdog: false,
+        deadlock: None,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().expect("a value");
@@ -97,6 +105,8 @@ fn options() -> Options {
             "--storm-every" => {
                 options.storm_every = Duration::from_millis(value().parse().expect("ms"));
             }
+            "--watchdog" => options.watchdog = true,
+            "--deadlock" => options.deadlock = Some(value().into()),
             "--fat" => options.fat = value().parse().expect("MiB"),
             "--term" => {
                 options.term = match value().as_str() {
@@ -167,8 +177,23 @@ fn live(options: &Options, role: &str) -> i32 {
     pen.write("start");
     let mut beats = 0_u64;
     let mut asked_at = None;
+    let watched = options.watchdog && role.is_empty();
+    let watchdog = watched.then(|| {
+        let socket = std::env::var_os("NOTIFY_SOCKET").expect("a socket");
+        (UnixDatagram::unbound().expect("a socket"), socket)
+    });
+    let lock = Mutex::new(());
     loop {
         pen.write("beat");
+        if let Some((from, to)) = &watchdog {
+            // A supervisor that is stopped does not read: the command goes on.
+            from.set_nonblocking(true).expect("ours");
+            let _ = from.send_to(b"WATCHDOG=1", to);
+        }
+        if exists(options.deadlock.as_deref()) {
+            let _held = lock.lock();
+            let _again = lock.lock();
+        }
         beats += 1;
         if options.beats.is_some_and(|limit| beats >= limit) || exists(options.until.as_deref()) {
             pen.write("end");
@@ -217,6 +242,7 @@ fn daemonise(options: &Options) {
         tag: options.tag.clone(),
         beats: None,
         until: None,
+        deadlock: None,
         ..*options
     };
     live(&forever, "/daemon");

@@ -39,6 +39,8 @@ const WOKEN: Duration = Duration::from_millis(500);
 // How long before the end of a wait there is no answer any more of whether this machine is fit, so that
 // what follows from that is done in time.
 const LAST_WORD: Duration = Duration::from_millis(250);
+// How long who held a lock without a lease does not compete after its command hung: a lease, elsewhere.
+const AFTER_HUNG: Duration = Duration::from_secs(10);
 
 // What even the most impatient attempt gets: less than a look-up and a TLS handshake need would
 // fail on a store that is well.
@@ -229,11 +231,18 @@ impl Context {
     }
 
     /// From handing control over to the next attempt to get it: long enough for others to take it.
-    pub(super) fn cool_down(&self) -> Duration {
+    pub(super) fn cool_down(&self, cause: Option<&Cause>) -> Duration {
+        let hold_policy = &self.rules.hold_policy;
+        if let Some(cooldown) = hold_policy.cooldown {
+            return cooldown;
+        }
+        // This machine may be what made it hang: the others get more than their next look.
+        if cause.is_some_and(Cause::is_hung) {
+            return self.rules.budget.map_or(AFTER_HUNG, |budget| budget.lease);
+        }
         // Two polls: each of the others looks at least once in that time, however far the spread
         // takes it. Who is woken by the store has it before we could look.
-        let others = self.rules.poll.map_or(WOKEN, |poll| 2 * poll);
-        self.rules.hold_policy.cooldown.unwrap_or(others)
+        self.rules.poll.map_or(WOKEN, |poll| 2 * poll)
     }
 
     /// When a tenure has been long enough.

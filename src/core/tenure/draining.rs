@@ -184,7 +184,8 @@ impl Draining {
                 | WorkloadEvent::Acting
                 | WorkloadEvent::ClockJumped
                 | WorkloadEvent::Standby(_)
-                | WorkloadEvent::Condition(_),
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_),
             ) => self.go_on(step),
         }
     }
@@ -213,6 +214,7 @@ fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     match cause {
         Cause::Stopped(_)
         | Cause::HandOver
+        | Cause::GivenUp(_)
         | Cause::Cordoned { .. }
         | Cause::Doubt { .. }
         | Cause::Lost { .. }
@@ -228,7 +230,7 @@ fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
 fn lost(cause: Cause, why: String) -> Cause {
     if matches!(
         cause,
-        Cause::Doubt { .. } | Cause::HandOver | Cause::Cordoned { .. }
+        Cause::Doubt { .. } | Cause::HandOver | Cause::GivenUp(_) | Cause::Cordoned { .. }
     ) {
         return Cause::Lost { why };
     }
@@ -239,7 +241,11 @@ fn lost(cause: Cause, why: String) -> Cause {
 fn guardian_lost(cause: Cause) -> Cause {
     if matches!(
         cause,
-        Cause::HandOver | Cause::Cordoned { .. } | Cause::Doubt { .. } | Cause::Lost { .. }
+        Cause::HandOver
+            | Cause::GivenUp(_)
+            | Cause::Cordoned { .. }
+            | Cause::Doubt { .. }
+            | Cause::Lost { .. }
     ) {
         return Cause::GuardianLost;
     }

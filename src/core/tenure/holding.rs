@@ -14,7 +14,8 @@ use crate::clock::Instant;
 use crate::core::hold_policy::History;
 use crate::core::stop::Stop;
 use crate::core::{
-    Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, Notice, Start, WorkloadEvent,
+    Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, HealthEvent, Hung, Notice, Start,
+    WorkloadEvent,
 };
 
 /// The lease is ours, but the answer took so long that it is renewed before anything starts.
@@ -149,7 +150,8 @@ impl CommandRun {
                 | WorkloadEvent::Lost
                 | WorkloadEvent::TreeStuck
                 | WorkloadEvent::Standby(_)
-                | WorkloadEvent::Condition(_),
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_),
             )
             | Event::StopAsked(_)
             | Event::Cordoned(_)
@@ -291,6 +293,15 @@ impl Holding {
                 step.report(Notice::Draining(Cause::GuardianLost));
                 Phase::Draining(Draining::killed(self.run, Cause::GuardianLost, step.now))
             }
+            Event::Workload(WorkloadEvent::Health(HealthEvent::Hung(hung))) => {
+                self.hung(context, step, hung)
+            }
+            // The command's own guardian lives, and ends it in order.
+            Event::Workload(WorkloadEvent::Health(HealthEvent::GuardianLost)) => {
+                context.guardian_lost = true;
+                let end_of_grace = step.now + context.rules.grace;
+                self.drain(context, step, Cause::GuardianLost, step.now, end_of_grace)
+            }
             Event::Workload(WorkloadEvent::TreeStuck) => {
                 Releasing::never(step, self.run.exit, Cause::GuardianLost)
             }
@@ -336,7 +347,8 @@ impl Holding {
                 | WorkloadEvent::Stopped
                 | WorkloadEvent::LeftBehind
                 | WorkloadEvent::Standby(_)
-                | WorkloadEvent::Condition(_),
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(HealthEvent::Answered { .. } | HealthEvent::Failed { .. }),
             ) => self.go_on(step),
         }
     }
@@ -384,6 +396,18 @@ impl Holding {
         step.report(Notice::Draining(Cause::HandOver));
         Draining::begin(self.run, Cause::HandOver, step.now, end_of_grace)
             .step(context, step, event)
+    }
+
+    /// The command does not work any more: it is ended, and what comes after is as after a failure.
+    fn hung(self, context: &mut Context, step: &mut Step, hung: Hung) -> Phase {
+        let (due, end_of_grace) = (step.now, step.now + context.rules.grace);
+        let cause = Cause::GivenUp(HandOverReason::Hung(hung));
+        step.act(drain(context, end_of_grace));
+        step.report(Notice::Draining(cause.clone()));
+        // Nobody is to come closer for a lease that is kept for a restart.
+        let kept = context.rules.hold_policy.restart.is_some();
+        let drain = Draining::begin(self.run, cause, due, end_of_grace);
+        if kept { drain.unannounced() } else { drain }.go_on(step)
     }
 
     /// Definitely lost: at once, or in the time a lease that is being broken still has.

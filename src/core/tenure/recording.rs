@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::hold_policy::BACKOFF;
 use crate::core::stop::Stop;
-use crate::core::{Action, Cause, Event, Failure, Notice, Once, Outcome, WorkloadEvent};
+use crate::core::{Action, Cause, Event, Exit, Failure, Notice, Once, Outcome, WorkloadEvent};
 
 // For how long a result is tried to be recorded while the lease can be renewed: a store that takes
 // renewals and no records (a right is missing, the record is full) would keep us here for ever.
@@ -49,12 +49,16 @@ enum Progress {
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
-    run: CommandRun,
+    mut run: CommandRun,
     cause: Cause,
     empty_at: Instant,
     rule: Once,
 ) -> Phase {
-    if cause != Cause::CommandEnded {
+    if cause.is_hung() && run.exit == Some(Exit::Code(0)) {
+        // That is how it ended when it was asked to, and no success.
+        run.exit = Some(Exit::Signal(context.rules.stop_signal));
+    }
+    if cause != Cause::CommandEnded && !cause.is_hung() {
         // It may have been in the middle of its work, whatever status it ended with.
         if matches!(cause, Cause::Stopped(_) | Cause::Cordoned { .. }) {
             step.report(Notice::NotDone);

@@ -328,6 +328,7 @@ impl Releasing {
         };
         // Behind the others, or control would come straight back: who gave it away knows first.
         let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
+        let cool_down = context.cool_down(self.cause.as_ref());
         // What ended the tenure goes before what was asked meanwhile: it makes the exit status.
         let cause = match self.cause {
             Some(cause) if !competes => cause,
@@ -341,7 +342,7 @@ impl Releasing {
                         step.report(Notice::Overlapped);
                     }
                     let wait = if handed_over {
-                        context.cool_down()
+                        cool_down
                     } else {
                         context.between_rounds()
                     };

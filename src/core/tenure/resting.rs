@@ -60,6 +60,15 @@ fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     }
 }
 
+/// The same of one that did not work any more: a failure, whatever it exited with when it was asked to end.
+fn next_of_hung(context: &Context) -> Next {
+    let restarts = context.rules.hold_policy.restart.is_some();
+    match restarts && context.stop.first().is_none() {
+        true => Next::Restart,
+        false => Next::GiveBack,
+    }
+}
+
 /// Whether the lease will be kept when the tree of this command, which has ended, is empty.
 pub(super) fn is_ahead(context: &Context, run: &CommandRun, now: Instant) -> bool {
     !matches!(next(context, run, now), Next::GiveBack)
@@ -78,8 +87,14 @@ pub(super) fn after(
         return recording::after(context, step, run, cause, empty_at, rule);
     }
     let now = step.now;
-    let rest = match next(context, &run, now) {
-        Next::Restart if cause == Cause::CommandEnded => {
+    let is_hung = cause.is_hung();
+    let next = if is_hung {
+        next_of_hung(context)
+    } else {
+        next(context, &run, now)
+    };
+    let rest = match next {
+        Next::Restart if cause == Cause::CommandEnded || is_hung => {
             // From here on its end is no end of ours.
             run.exit = None;
             match restart(context, step, &mut run) {

@@ -5,6 +5,7 @@ mod condition;
 mod cordon;
 mod endings;
 mod hold_policy;
+mod hung;
 mod once;
 mod polling;
 mod properties;
@@ -15,8 +16,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
-    Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit, WorkloadEvent,
+    After, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HealthEvent,
+    HolderInfo, Hung, Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit, WorkloadEvent,
 };
 
 const TERM: i32 = 15;
@@ -240,6 +241,11 @@ fn ends(tenure: &mut Tenure, now: Instant, exit: Exit) -> Vec<Action> {
 
 fn exited(exit: Exit) -> Event {
     Event::Workload(WorkloadEvent::Exited(exit))
+}
+
+/// The command does not work any more.
+fn hung() -> Event {
+    Event::Workload(WorkloadEvent::Health(HealthEvent::Hung(Hung::Triggered)))
 }
 
 fn emptied(at: Instant) -> Event {

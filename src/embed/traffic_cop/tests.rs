@@ -136,6 +136,48 @@ async fn a_dropped_guard_hands_control_to_the_next_one() {
 }
 
 #[tokio::test]
+async fn a_program_that_does_not_say_that_it_goes_on_loses_control_and_one_that_does_keeps_it() {
+    let store = Arc::new(Scripted {
+        lease: Some(LONG),
+        ..Scripted::default()
+    });
+    let watched = |store: &Arc<Scripted>| {
+        let builder = TrafficCop::with_store(Arc::clone(store));
+        let budget = Budget {
+            grace_on_loss: Duration::from_secs(1),
+            ..Budget::for_lease(LONG)
+        };
+        builder.budget(budget).watchdog(Duration::from_secs(1))
+    };
+    let cop = watched(&store).start().await.unwrap();
+    let guard = soon("a guard", cop.acquired()).await.unwrap();
+    let begun = Instant::now();
+    while Instant::now().since(begun) < Duration::from_secs(3) {
+        guard.alive();
+        assert!(guard.has_control());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    soon("the end of control", guard.lost()).await;
+    assert!(!guard.has_control());
+    // It is not given back before the grace, since its work may still go on.
+    assert_eq!(*store.released.lock().unwrap(), 0);
+    let standby = |control: &Control| matches!(control, Control::StandingBy { .. });
+    let mut watch = cop.watch();
+    drop(
+        soon("the end of the tenure", watch.wait_for(standby))
+            .await
+            .unwrap(),
+    );
+    guard.alive();
+    let next = soon("the next", cop.acquired()).await.unwrap();
+    assert_eq!((next.token(), *store.released.lock().unwrap()), (2, 1));
+    drop((guard, next));
+
+    let short = watched(&store).watchdog(Duration::from_millis(900));
+    assert!(short.start().await.is_err());
+}
+
+#[tokio::test]
 async fn after_a_guard_nobody_competes_until_the_next_is_asked_for() {
     let store = Arc::new(Scripted::default());
     let cop = competing(&store).await;

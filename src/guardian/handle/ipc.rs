@@ -134,7 +134,8 @@ impl GuardianHandle {
                 | WorkloadEvent::Lost
                 | WorkloadEvent::HookFailed { .. }
                 | WorkloadEvent::Standby(_)
-                | WorkloadEvent::Condition(_) => {}
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_) => {}
             }
             self.inbox.push_back(event);
         }

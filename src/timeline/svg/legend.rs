@@ -2,7 +2,7 @@
 
 use super::super::model::{Tenure, Timeline};
 use super::canvas::{Canvas, text_width};
-use super::{NEXT, RIGHT, WIDTH, bell, colour, cross};
+use super::{NEXT, RIGHT, WIDTH, bell, colour, cross, hung};
 
 /// Draws it from `top` on; returns where it ends.
 pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
@@ -33,6 +33,11 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
             tenures().any(|tenure| !tenure.doubts.is_empty()),
             Sample::Bands(vec![(0.0, solid), (8.0, r#"class="doubt""#)]),
             "the store does not answer",
+        ),
+        (
+            tenures().any(|tenure| !tenure.hangs.is_empty()),
+            Sample::Hung,
+            "the command hangs",
         ),
         (
             tenures().any(Tenure::is_unseen),
@@ -80,6 +85,7 @@ enum Sample<'a> {
     Life,
     HandOver,
     Bell,
+    Hung,
 }
 
 impl Sample<'_> {
@@ -100,6 +106,7 @@ impl Sample<'_> {
             }
             Sample::HandOver => canvas.line((x + 13.0, y - 2.0), (x + 13.0, y + 14.0), NEXT),
             Sample::Bell => bell(canvas, (x + 13.0, y + 6.0)),
+            Sample::Hung => hung(canvas, (x + 13.0, y + 6.0)),
         }
     }
 }

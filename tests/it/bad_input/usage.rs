@@ -187,6 +187,71 @@ fn a_task_that_cannot_be_done_once() {
 }
 
 #[test]
+fn a_health_that_cannot_be_looked_after() {
+    bad_usage(
+        &["--watchdog", "900ms"],
+        &["--watchdog 900ms", "take 1s or more"],
+    );
+    bad_usage(&["--watchdog", "soon"], &["--watchdog"]);
+    bad_usage(
+        &[
+            "--health",
+            "true",
+            "--health-every",
+            "2s",
+            "--health-timeout",
+            "3s",
+        ],
+        &[
+            "--health-timeout 3s",
+            "--health-every 2s",
+            "take 2s or less",
+        ],
+    );
+    bad_usage(
+        &["--health", "true", "--health-every", "0"],
+        &["--health-every"],
+    );
+    bad_usage(
+        &["--health", "true", "--health-timeout", "0"],
+        &["--health-timeout"],
+    );
+    bad_usage(
+        &["--health", "true", "--health-failures", "0"],
+        &["--health-failures 0", "take 1 or more"],
+    );
+    bad_usage(&["--health", " "], &["--health is empty"]);
+    let scene = Scene::new();
+    let elect = scene.elect().arg("--file").arg(scene.lock());
+    let finished = elect.args(["--health", "./is-it-well.sh"]).finish();
+    judge(
+        &scene,
+        &finished.stderr,
+        finished.ended,
+        64,
+        &["elect asks a URL"],
+    );
+    for flag in ["--health-every", "--health-timeout", "--health-delay"] {
+        bad_usage(&[flag, "1s"], &[flag, "no meaning without --health"]);
+    }
+    bad_usage(
+        &["--health-failures", "2"],
+        &["--health-failures", "no meaning"],
+    );
+    for (url, why) in [
+        ("ftp://localhost/", "take http or https"),
+        ("file:///etc/passwd", "take http or https"),
+        ("http://example.com/", "example.com is neither this machine"),
+        ("http://8.8.8.8/", "8.8.8.8 is neither"),
+        ("http://[2001:db8::1]/", "is neither this machine"),
+        ("http://user:c2VjcmV0@localhost/", "a user or a password"),
+        ("http://[", "no URL"),
+    ] {
+        bad_usage(&["--health", url], &["--health: ", why]);
+    }
+}
+
+#[test]
 fn flags_that_belong_to_the_other_kind_of_lock() {
     bad_usage(&["--page-blob"], &["--page-blob"]);
     bad_usage(&["--emulator"], &["--emulator"]);

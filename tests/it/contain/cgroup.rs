@@ -100,6 +100,7 @@ fn kind_by_default() -> Option<Contain> {
         grace: Duration::ZERO,
         on_orphaned: |_| (),
         withheld: Vec::new(),
+        partner: None,
     });
     guardian.ok().map(|guardian| guardian.containment())
 }

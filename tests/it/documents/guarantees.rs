@@ -538,6 +538,44 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ("lib", &["the_promise_holds_whatever_happens"]),
         ],
     },
+    Guarantee {
+        fault: "the command is alive and does not work: stopped, in a dead-lock, without an answer; with `--watchdog` or `--health`",
+        happens: "it is stopped like a command that is asked to end, the lease being renewed; then `--restart` decides as for a failure, or another instance has control. A pause of trafficcop or of the machine is not taken for the command's silence",
+        how_long: "the watchdog's time (or the checks that may fail), `--grace` and a poll, until another has control",
+        shown: &[
+            (
+                "health",
+                &[
+                    "a_command_that_was_stopped_loses_control_to_another_instance",
+                    "a_command_that_waits_for_itself_loses_control_of_a_blob",
+                    "a_command_whose_checks_fail_loses_control_to_another_instance",
+                    "a_supervisor_that_was_stopped_does_not_take_that_for_its_command_s_silence",
+                ],
+            ),
+            (
+                "lib",
+                &[
+                    "no_needless_stop_in_a_thousand_hours_with_answers_late_up_to_the_timeout",
+                    "a_command_that_stops_speaking_is_found_in_its_period_beside_all_of_that",
+                ],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "a check of `--health` hangs, forks daemons, floods its output; or trafficcop is SIGKILLed while it runs",
+        happens: "it is killed with all it started when its time is over, when the command is to end, and when trafficcop dies; control is given back after nothing of it lives",
+        how_long: "`--health-timeout` at most",
+        shown: &[(
+            "health",
+            &[
+                "nothing_of_a_check_that_hangs_outlives_its_time_or_control",
+                "a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is",
+                "what_a_check_leaves_behind_is_killed_and_it_has_succeeded",
+                "what_a_check_prints_is_thrown_away_however_much_it_is",
+                "a_supervisor_that_is_killed_takes_the_check_with_it_before_control_is_given_back",
+            ],
+        )],
+    },
 ];
 
 /// What nothing on the machine can promise.

@@ -5,6 +5,7 @@
 
 mod ending;
 mod following;
+mod hangs;
 mod readers;
 mod words;
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod client;
 mod crowd;
+mod health;
 mod judge;
 mod leader;
 mod numbers;

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use super::client::{address, await_leader, await_state, await_status, connect, get, read};
 use super::openmetrics::{Numbers, parse};
 use super::{await_deaf, deaf, instance, lasting, let_go_on};
+use crate::support::await_for;
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
 
@@ -200,11 +201,18 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 #[test]
 fn the_examples_ask_for_what_there_is() {
     let scene = Scene::new();
-    let options = ["--shared", "--lease", "12s"];
+    let options = ["--shared", "--lease", "12s", "--health", "true"];
     let (_one, at) = instance(&scene, "one", &options, &lasting(&scene, "one"));
     await_leader(at);
     get(at, "/leader");
-    let there = numbers(at).names;
+    let there = await_for(
+        "its health to be known",
+        || {
+            let there = numbers(at).names;
+            there.contains("trafficcop_health").then_some(there)
+        },
+        || get(at, "/metrics").body,
+    );
     let read = |name: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{name}: {why}"))

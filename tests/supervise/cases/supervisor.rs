@@ -36,6 +36,30 @@ pub(super) fn a_second_guardian_does_not_hide_the_supervisors_death(who: Who) {
     scene.second.as_ref().unwrap().death();
 }
 
+pub(super) fn a_lease_of_two_guardians_is_given_back_after_both_are_gone(who: Who) {
+    let props = Props {
+        env: vec![("SPARE_GUARDIAN", "partner")],
+        // Or the kernel would continue the one that is stopped.
+        nursery: true,
+        ..Props::default()
+    };
+    let mut scene = Scene::acting_with(who, &["family", "@/journal"], props);
+    scene.start_family(Deadlines::within(FAR, FAR + 100), 3);
+    scene.set_release_info();
+    let partner = scene.second.as_ref().unwrap().kin.pid;
+    proc::kill(partner, libc::SIGSTOP);
+    await_stopped(partner);
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.deaths();
+    // Longer than the will takes.
+    sleep_until(Instant::now() + Duration::from_millis(700));
+    let testament = fs::metadata(scene.path("testament"));
+    assert!(testament.is_err(), "given back beside what may live");
+    proc::kill(partner, libc::SIGCONT);
+    scene.second.as_ref().unwrap().death();
+    scene.assert_testament();
+}
+
 pub(super) fn a_will_is_carried_out_between_two_commands(who: Who) {
     let mut scene = Scene::acting(who, &["exit", "0"]);
     scene.start(Deadlines::none());

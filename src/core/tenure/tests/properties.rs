@@ -89,6 +89,7 @@ fn made() -> impl Strategy<Value = Made> {
         2 => Just(Made::Plain(Event::Looked(Ok(())))),
         1 => failure().prop_map(|f| Made::Plain(Event::Looked(Err(f)))),
         2 => Just(Made::Plain(Event::CommandStopping)),
+        2 => Just(Made::Plain(hung())),
         3 => prop::sample::select(vec![
             Ring::Greeted { rank: 0 },
             Ring::Greeted { rank: 9 },

@@ -192,6 +192,11 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("guardian acts", Event::Workload(WorkloadEvent::Acting)),
         ("guardian lost", Event::Workload(WorkloadEvent::Lost)),
         ("tree stuck", Event::Workload(WorkloadEvent::TreeStuck)),
+        ("hung", hung()),
+        (
+            "guardian of probes lost",
+            Event::Workload(WorkloadEvent::Health(HealthEvent::GuardianLost)),
+        ),
         ("command stopping", Event::CommandStopping),
         ("stop asked", Event::StopAsked(TERM)),
         ("cordoned", cordoned()),

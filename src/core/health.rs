@@ -1,0 +1,333 @@
+//! Whether a command that runs still works: it says so itself (`--watchdog`), or it is asked
+//! (`--health`).
+//!
+//! Called by the workload of `run`, which looks when [`Health::wake_at`] says, hands in what was heard,
+//! and starts the probes. Pure. What it must never do: take a pause of ours (stopped, suspended, starved)
+//! for the command's silence. So it wants to be looked after at short intervals, and where a look comes
+//! late, nobody was there to hear the command: it gets another full period, and a probe that failed
+//! meanwhile does not count. A command that alone is stopped or stuck makes no look late.
+
+use std::time::Duration;
+
+use super::{Cause, Exit, HandOverReason};
+use crate::clock::Instant;
+
+// Eight looks in a period: a pause that fits in between two of them, and so is not noticed, takes an
+// eighth of what a command that speaks twice in its period (sd_watchdog_enabled(3)) has to spare.
+const LOOKS: u32 = 8;
+// A longer one would leave a pause unnoticed that takes a good part of a probe's time.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+// How late a look on a busy machine is without anybody having been stopped.
+const LATE: Duration = Duration::from_millis(250);
+/// The shortest silence that means anything: a command on a busy machine is late by less.
+pub const LEAST_WATCHDOG: Duration = Duration::from_secs(1);
+
+/// What is expected of a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthRules {
+    /// It says `WATCHDOG=1` at least this often.
+    pub watchdog: Option<Duration>,
+    /// How it is asked.
+    pub probe: Option<ProbeRules>,
+}
+
+impl HealthRules {
+    /// Whether nothing is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == HealthRules::default()
+    }
+}
+
+/// How a command is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeRules {
+    /// From the beginning of one probe to that of the next.
+    pub every: Duration,
+    /// How long one may take: not longer than `every`.
+    pub timeout: Duration,
+    /// So many in a row that fail mean that the command is hung; at least one.
+    pub failures: u32,
+    /// From the command's start to the first.
+    pub delay: Duration,
+}
+
+/// How a probe failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeFailure {
+    /// It took longer than it may.
+    TimedOut,
+    /// The command that asks ended so.
+    Exited(Exit),
+    /// It could not be started, for this error number of the kernel.
+    NotStarted(i32),
+    /// The server answered with this status, which is none of 2xx.
+    Answered(u16),
+    /// The server cannot be connected to.
+    NoConnection,
+    /// The connection broke before the end of the answer.
+    BrokeOff,
+}
+
+/// Why a command counts as hung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hung {
+    /// It did not say `WATCHDOG=1` for this time.
+    Silent(Duration),
+    /// It said `WATCHDOG=trigger`.
+    Triggered,
+    /// So many probes in a row failed, the last of them so.
+    Unhealthy(u32, ProbeFailure),
+}
+
+impl Cause {
+    /// Whether the command ran, and did not work any more.
+    #[must_use]
+    pub(crate) fn is_hung(&self) -> bool {
+        matches!(self, Cause::GivenUp(HandOverReason::Hung(_)))
+    }
+}
+
+/// What is told of a command's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthEvent {
+    /// It works: it has said so, or a probe has succeeded.
+    Answered {
+        /// Probes had failed before.
+        again: bool,
+    },
+    /// A probe failed, which is not yet too much.
+    Failed {
+        /// How.
+        how: ProbeFailure,
+        /// As which in a row.
+        number: u32,
+        /// So many are too much.
+        of: u32,
+    },
+    /// It is hung, and is to end.
+    Hung(Hung),
+    /// The guardian of the probes is dead: nobody can say whether it is hung.
+    GuardianLost,
+}
+
+/// What a command says on its notification socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchdogWord {
+    /// `WATCHDOG=1`: it works.
+    Alive,
+    /// `WATCHDOG=trigger`: it does not.
+    Trigger,
+    /// `WATCHDOG_USEC=`: how often it will say so from now on. Zero, or without end: no more.
+    Period(Duration),
+}
+
+/// What a look leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing to do before [`Health::wake_at`].
+    Quiet,
+    /// Begin a probe that is ended at this moment.
+    Probe {
+        /// When.
+        kill_at: Instant,
+    },
+    /// The command is hung.
+    Hung(Hung),
+}
+
+/// The health of one instance's commands, one after another.
+#[derive(Clone, Debug)]
+pub struct Health {
+    rules: HealthRules,
+    running: Option<Running>,
+}
+
+/// What is known of the command that runs.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    // How often it is to speak: the rules', until it says another time.
+    period: Option<Duration>,
+    // When it spoke last, or was given a new period.
+    heard: Instant,
+    // When the next probe begins.
+    next: Instant,
+    // A probe is under way; whether it counts if it fails.
+    probing: Option<bool>,
+    // Probes in a row that failed.
+    failed: u32,
+    // When we wanted to look, as we said when we looked last.
+    due: Instant,
+}
+
+impl Health {
+    /// Nothing runs yet.
+    #[must_use]
+    pub fn new(rules: HealthRules) -> Health {
+        Health {
+            rules,
+            running: None,
+        }
+    }
+
+    /// The command was started.
+    pub fn started(&mut self, now: Instant) {
+        if self.rules.is_empty() {
+            return;
+        }
+        let probe = self.rules.probe;
+        let mut running = Running {
+            period: self.rules.watchdog,
+            heard: now,
+            next: probe.map_or(Instant::FOREVER, |probe| now + probe.delay),
+            probing: None,
+            failed: 0,
+            due: Instant::FOREVER,
+        };
+        running.due = running.wake_after(now);
+        self.running = Some(running);
+    }
+
+    /// It has ended, or is to end: nothing more is expected of it.
+    pub fn ended(&mut self) {
+        self.running = None;
+    }
+
+    /// Whether a command runs of which something is expected.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// When to come back with [`Health::look`] if nothing happens before.
+    #[must_use]
+    pub fn wake_at(&self) -> Instant {
+        let running = self.running.as_ref();
+        running.map_or(Instant::FOREVER, |running| running.due)
+    }
+
+    /// Looks at the clock. To be called after what the command said is handed in, which may have waited,
+    /// and before the end of a probe, which may have come late.
+    pub fn look(&mut self, now: Instant) -> Look {
+        let rules = self.rules.probe;
+        let Some(running) = &mut self.running else {
+            return Look::Quiet;
+        };
+        if now > running.due + running.lateness() {
+            running.was_paused(now, rules);
+        }
+        let look = match (running.period, rules) {
+            (Some(period), _) if now >= running.heard + period => Look::Hung(Hung::Silent(period)),
+            (_, Some(probe)) if running.probing.is_none() && now >= running.next => {
+                running.probing = Some(true);
+                running.next = now + probe.every;
+                let kill_at = now + probe.timeout;
+                Look::Probe { kill_at }
+            }
+            _ => Look::Quiet,
+        };
+        running.due = running.wake_after(now);
+        if let Look::Hung(_) = look {
+            self.running = None;
+        }
+        look
+    }
+
+    /// The command said this.
+    pub fn hears(&mut self, now: Instant, word: WatchdogWord) -> Option<HealthEvent> {
+        // Without a watchdog nobody listens for it, as systemd has it without WatchdogSec=.
+        let watched = self.rules.watchdog.is_some();
+        let running = self.running.as_mut().filter(|_| watched)?;
+        match word {
+            WatchdogWord::Alive => {
+                running.heard = now;
+                return Some(HealthEvent::Answered { again: false });
+            }
+            WatchdogWord::Trigger => {
+                self.running = None;
+                return Some(HealthEvent::Hung(Hung::Triggered));
+            }
+            WatchdogWord::Period(period) => {
+                let without_end = period.is_zero() || period == Duration::MAX;
+                running.period = (!without_end).then(|| period.max(LEAST_WATCHDOG));
+                running.heard = now;
+                running.due = running.due.min(running.wake_after(now));
+            }
+        }
+        None
+    }
+
+    /// The probe that was begun has ended.
+    pub fn probed(
+        &mut self,
+        now: Instant,
+        result: Result<(), ProbeFailure>,
+    ) -> Option<HealthEvent> {
+        let of = self.rules.probe?.failures;
+        let running = self.running.as_mut()?;
+        let counts = running.probing.take()?;
+        running.due = running.wake_after(now);
+        let how = match result {
+            Ok(()) => {
+                let again = std::mem::take(&mut running.failed) > 0;
+                return Some(HealthEvent::Answered { again });
+            }
+            // We were not there when it should have been answered.
+            Err(_) if !counts => return None,
+            Err(how) => how,
+        };
+        running.failed = running.failed.saturating_add(1);
+        let number = running.failed;
+        if number < of {
+            return Some(HealthEvent::Failed { how, number, of });
+        }
+        self.running = None;
+        Some(HealthEvent::Hung(Hung::Unhealthy(number, how)))
+    }
+}
+
+impl Running {
+    /// From one look to the next.
+    fn interval(&self) -> Duration {
+        let period = self.period.map_or(Duration::MAX, |period| period / LOOKS);
+        LONGEST_LOOK.min(period)
+    }
+
+    /// By how much a look may be late without a pause.
+    fn lateness(&self) -> Duration {
+        LATE.max(self.interval())
+    }
+
+    fn wake_after(&self, now: Instant) -> Instant {
+        let silent = self
+            .period
+            .map_or(Instant::FOREVER, |period| self.heard + period);
+        // Between two probes nobody waits for an answer, and nothing wakes us.
+        let is_waiting = self.period.is_some() || self.probing.is_some();
+        let look = if is_waiting {
+            now + self.interval()
+        } else {
+            Instant::FOREVER
+        };
+        let next = match self.probing {
+            Some(_) => Instant::FOREVER,
+            None => self.next,
+        };
+        silent.min(look).min(next)
+    }
+
+    /// We were not there to hear it: all that it had to do by now, it has its full time for.
+    fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>) {
+        self.heard = now;
+        self.failed = 0;
+        if let Some(counts) = &mut self.probing {
+            *counts = false;
+        }
+        if let Some(probe) = rules {
+            self.next = self.next.max(now + probe.every);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! What is known of commands and service manager, and what the one is to be told of the others.
+//!
+//! Part of [`super`], which has the lock round it. Nothing here waits.
+
+use std::io;
+
+use super::socket::Notification;
+use super::{Due, Owes, PACE, Ready, SHOWN, STATUS_LIMIT, State};
+use crate::clock::Instant;
+use crate::core::WatchdogWord;
+use crate::report;
+
+impl State {
+    pub(super) fn is_ready(&mut self) {
+        if !std::mem::replace(&mut self.is_ready, true) {
+            self.owes.ready = true;
+        }
+    }
+
+    pub(super) fn owe(&mut self, status: Due) {
+        self.owes.status = self.owes.status.max(status);
+    }
+
+    pub(super) fn send(&self, message: &str) -> io::Result<()> {
+        let socket = self.socket.as_ref();
+        socket.map_or(Ok(()), |socket| socket.send(message))
+    }
+
+    pub(super) fn hears_what_waits(&mut self, number: usize) {
+        let proxy = self.proxy.as_ref();
+        for message in proxy.map(|proxy| proxy.unheard(number)).unwrap_or_default() {
+            self.hears(number, &message);
+        }
+    }
+
+    pub(super) fn hears(&mut self, number: usize, message: &[u8]) {
+        let said = Notification::read(message);
+        for word in said.watchdog {
+            match word {
+                WatchdogWord::Alive => self.heard.alive = true,
+                WatchdogWord::Trigger => self.heard.trigger = true,
+                WatchdogWord::Period(period) => self.heard.period = Some(period),
+            }
+        }
+        // A command that has not heard of --ready may say so all the same.
+        if said.ready && self.ready == Ready::Command {
+            self.is_ready();
+        }
+        // Not passed on to the service manager, whose unit goes on to compete: it is for standbys.
+        if let Some(told) = self.stopping.as_ref().filter(|_| said.stopping) {
+            // Nobody competes any more, who would have announced it.
+            let _ = told.send(());
+        }
+        // Plain and cut: it goes into one line, and every `systemctl status` shows it.
+        if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
+            let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
+            command.said = Some(status).filter(|status| !status.is_empty());
+            self.owe(Due::Soon);
+        }
+    }
+
+    pub(super) fn status(&self) -> String {
+        let mut text = self.doubt.as_ref().unwrap_or(&self.words).clone();
+        if let Some(failing) = &self.failing {
+            text.push_str(&format!("; {failing}"));
+        }
+        let mut commands = self.commands.iter();
+        let mut speaking = commands
+            .by_ref()
+            .filter_map(|command| Some((&command.name, command.said.as_ref()?)));
+        for (name, said) in speaking.by_ref().take(SHOWN) {
+            text.push_str(&format!("; {name}: {said}"));
+        }
+        match speaking.count() {
+            0 => {}
+            more => text.push_str(&format!("; and {more} more")),
+        }
+        text
+    }
+
+    /// Sends what is owed, all of it in one message.
+    pub(super) fn settle(&mut self) {
+        let now = Instant::now();
+        let Owes {
+            ready,
+            stopping,
+            status,
+            ..
+        } = self.owes;
+        let mut message = String::new();
+        for (owed, line) in [(ready, "READY=1\n"), (stopping, "STOPPING=1\n")] {
+            if owed {
+                message.push_str(line);
+            }
+        }
+        // With READY or STOPPING it goes at once: a message is sent anyway.
+        if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
+            return;
+        }
+        if status != Due::Never {
+            message.push_str(&format!("STATUS={}\n", report::plain(&self.status())));
+        }
+        if message.is_empty() {
+            return;
+        }
+        let sent = self.send(&message);
+        if status != Due::Never {
+            // Where it failed, too: a socket that is gone is not tried again without end.
+            self.told_at = now;
+        }
+        // One message for all of it: a READY without its STATUS would show the last state as the new one.
+        if sent.is_ok() {
+            self.owes = Owes::default();
+        }
+        self.judge(sent);
+    }
+
+    pub(super) fn judge(&mut self, sent: io::Result<()>) {
+        let Err(why) = sent else {
+            return;
+        };
+        let is_full = why.kind() == io::ErrorKind::WouldBlock;
+        // Only what can pass is tried again: a socket that is gone stays so.
+        self.owes.again = is_full && self.owes != Owes::default();
+        if !is_full && !std::mem::replace(&mut self.told, true) {
+            tracing::warn!(
+                "the service manager cannot be told anything: {why}: is NOTIFY_SOCKET still there? going on without it"
+            );
+        }
+    }
+}

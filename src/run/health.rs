@@ -1,0 +1,319 @@
+//! The health of the command, as it is found out: what the command says on its notification socket, and
+//! the probes, of which a command has a guardian of its own.
+//!
+//! Made by `run` and owned by its workload, which lets it work while it waits for events and does what it
+//! says. What follows from what is decided by [`Health`]. A probe belongs to the command: it has the
+//! lease's deadline, is killed when the command is to end, and until nothing of it lives nothing is called empty.
+
+use std::future::{Future, pending};
+use std::pin::Pin;
+
+use url::Url;
+
+use crate::azure;
+use crate::clock::{Instant, sleep};
+use crate::core::{
+    Deadlines, Exit, Health, HealthEvent, HealthRules, Look, ProbeFailure, WorkloadEvent,
+};
+use crate::guardian::{GuardianHandle, SpawnRequest};
+use crate::notify::ServiceManager;
+
+// What is read of an answer: whether a longer one ends is not what was asked.
+const BODY: usize = 16 << 10;
+
+/// Whom a probe asks, or by whom it is made.
+pub(super) enum Prober {
+    /// A command, by a guardian that knows nothing else.
+    Command(GuardianHandle),
+    /// A server.
+    Url(reqwest::Client, Url),
+}
+
+/// The probe that is under way.
+enum Probe {
+    None,
+    /// It has a tree.
+    Command {
+        timeout_at: Instant,
+        exit: Option<Exit>,
+        /// Its guardian ended it, because its time was over.
+        timed_out: bool,
+    },
+    Url(Pin<Box<dyn Future<Output = Result<(), ProbeFailure>> + Send>>),
+}
+
+/// See the module's text.
+pub(super) struct HealthMonitor {
+    health: Health,
+    /// Where the command says what it says of its watchdog.
+    words: Option<ServiceManager>,
+    prober: Option<Prober>,
+    probe: Probe,
+    /// How the last probe ended, until it is judged.
+    ended: Option<Result<(), ProbeFailure>>,
+    /// When the lease's guardian kills, if it is not told otherwise.
+    kill_at: Instant,
+    /// When the last tree of a probe was seen to be empty.
+    empty_at: Instant,
+    /// Something of a probe cannot be killed.
+    stuck: bool,
+    /// The guardian of the probes is dead.
+    lost: bool,
+}
+
+impl HealthMonitor {
+    pub(super) fn new(
+        rules: HealthRules,
+        words: Option<ServiceManager>,
+        prober: Option<Prober>,
+    ) -> HealthMonitor {
+        HealthMonitor {
+            words: words.filter(|_| rules.watchdog.is_some()),
+            health: Health::new(rules),
+            prober,
+            probe: Probe::None,
+            ended: None,
+            kill_at: Instant::FOREVER,
+            empty_at: Instant::ZERO,
+            stuck: false,
+            lost: false,
+        }
+    }
+
+    /// The command runs.
+    pub(super) fn started(&mut self) {
+        self.health.started(Instant::now());
+    }
+
+    /// The command has ended or is to end: nobody is asked any more.
+    pub(super) fn stops(&mut self) {
+        self.health.ended();
+        match (&self.probe, &mut self.prober) {
+            (Probe::Command { .. }, Some(Prober::Command(handle))) if !self.lost => handle.kill(),
+            (Probe::Url(_), _) => self.probe = Probe::None,
+            _ => {}
+        }
+    }
+
+    /// The lease's deadlines are these.
+    pub(super) fn extend(&mut self, deadlines: Deadlines) {
+        self.kill_at = deadlines.kill_at;
+        if let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
+            (&self.probe, &mut self.prober)
+        {
+            handle.extend(at_once(self.kill_at.min(*timeout_at)));
+        }
+    }
+
+    /// When the last of all probes was seen to be gone; `None` while something of one may live.
+    pub(super) fn empty_at(&self) -> Option<Instant> {
+        matches!(self.probe, Probe::None).then_some(self.empty_at)
+    }
+
+    /// Whether something of a probe lives that cannot be killed.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
+    /// Waits until there is something to look at. Cancel-safe.
+    pub(super) async fn wait(&mut self) {
+        let due = self.health.wake_at().since(Instant::now());
+        let HealthMonitor {
+            words,
+            prober,
+            probe,
+            ..
+        } = self;
+        let of_guardian = async {
+            match prober {
+                Some(Prober::Command(handle)) => handle.next_event().await,
+                _ => pending().await,
+            }
+        };
+        let of_url = async {
+            match probe {
+                Probe::Url(asks) => asks.await,
+                _ => pending().await,
+            }
+        };
+        let urgent = async {
+            match words {
+                Some(words) => words.is_urgent().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            event = of_guardian => self.on_event(event),
+            result = of_url => self.ends(result),
+            () = urgent => {}
+            () = sleep(due) => {}
+        }
+    }
+
+    /// What is to be told of the command's health by now, and whether a probe is to begin.
+    pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
+        let mut events = Vec::new();
+        let now = Instant::now();
+        // What it says before we know that it runs is kept until we do.
+        let words = self.words.as_ref().filter(|_| self.health.is_running());
+        for word in words
+            .map(|words| words.watchdog_words(0))
+            .unwrap_or_default()
+        {
+            events.extend(self.health.hears(now, word));
+        }
+        let look = self.health.look(now);
+        if let Look::Hung(hung) = look {
+            events.push(HealthEvent::Hung(hung));
+        }
+        if let Some(result) = self.ended.take() {
+            events.extend(self.health.probed(now, result));
+        }
+        if self.lost && self.health.is_running() {
+            events.push(HealthEvent::GuardianLost);
+            self.health.ended();
+        }
+        if !self.health.is_running() {
+            self.stops();
+        }
+        let Look::Probe { kill_at } = look else {
+            return (events, false);
+        };
+        match &self.prober {
+            _ if self.lost => (events, false),
+            // Nothing can be started beside it: as if it went on to ask, and nobody answered.
+            _ if self.stuck => {
+                self.ended = Some(Err(ProbeFailure::TimedOut));
+                (events, false)
+            }
+            Some(Prober::Command(_)) => {
+                self.probe = Probe::Command {
+                    timeout_at: kill_at,
+                    exit: None,
+                    timed_out: false,
+                };
+                (events, true)
+            }
+            Some(Prober::Url(client, url)) => {
+                let asks = ask(client.clone(), url.clone(), kill_at);
+                self.probe = Probe::Url(Box::pin(asks));
+                (events, false)
+            }
+            None => (events, false),
+        }
+    }
+
+    /// Starts the probe that is to begin, with this request but for its deadlines.
+    pub(super) fn launch(&mut self, request: Result<SpawnRequest, i32>) {
+        let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
+            (&self.probe, &mut self.prober)
+        else {
+            return;
+        };
+        match request {
+            Ok(request) => handle.start(SpawnRequest {
+                // Without a grace: what asks has nothing to put in order, and what it leaves behind neither.
+                deadlines: at_once(self.kill_at.min(*timeout_at)),
+                // The lease is for the command's guardian to give back.
+                release_info: Vec::new(),
+                ..request
+            }),
+            Err(errno) => handle.refuse(errno),
+        }
+    }
+
+    /// Ends its guardian.
+    pub(super) async fn dismiss(self) {
+        if let Some(Prober::Command(handle)) = self.prober {
+            handle.dismiss().await;
+        }
+    }
+
+    fn on_event(&mut self, event: WorkloadEvent) {
+        if event == WorkloadEvent::Lost {
+            tracing::warn!("the guardian of the --health command died: killing that");
+            self.lost = true;
+        }
+        let Probe::Command {
+            exit, timed_out, ..
+        } = &mut self.probe
+        else {
+            return;
+        };
+        match event {
+            WorkloadEvent::Exited(how) => *exit = Some(how),
+            WorkloadEvent::Acting => *timed_out = true,
+            WorkloadEvent::NotStarted { errno: libc::ETIME } => {
+                self.ends(Err(ProbeFailure::TimedOut));
+            }
+            WorkloadEvent::NotStarted { errno } => {
+                self.ends(Err(ProbeFailure::NotStarted(errno)));
+            }
+            WorkloadEvent::TreeEmpty { at } => {
+                let result = match exit {
+                    _ if *timed_out => Err(ProbeFailure::TimedOut),
+                    Some(Exit::Code(0)) => Ok(()),
+                    Some(how) => Err(ProbeFailure::Exited(*how)),
+                    None => Err(ProbeFailure::TimedOut),
+                };
+                self.empty_at = at;
+                self.ends(result);
+            }
+            WorkloadEvent::LeftBehind => {
+                tracing::debug!("the --health command left processes behind: killing them");
+            }
+            WorkloadEvent::TreeStuck => {
+                tracing::error!(
+                    "a process of the --health command cannot be killed: the lock will be left to run out, restart this machine"
+                );
+                self.stuck = true;
+                self.ended = Some(Err(ProbeFailure::TimedOut));
+            }
+            _ => {}
+        }
+    }
+
+    fn ends(&mut self, result: Result<(), ProbeFailure>) {
+        self.probe = Probe::None;
+        self.ended = Some(result);
+    }
+}
+
+/// Killed at this moment, without having been asked to end.
+fn at_once(at: Instant) -> Deadlines {
+    Deadlines {
+        term_at: at,
+        kill_at: at,
+    }
+}
+
+/// Asks a server, until then.
+async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(), ProbeFailure> {
+    let failed = |error: reqwest::Error| {
+        if error.is_timeout() {
+            ProbeFailure::TimedOut
+        } else if error.is_connect() {
+            ProbeFailure::NoConnection
+        } else {
+            ProbeFailure::BrokeOff
+        }
+    };
+    let asked = async {
+        let mut answer = client.get(url).send().await.map_err(failed)?;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(ProbeFailure::Answered(status.as_u16()));
+        }
+        let mut length = 0;
+        while length < BODY {
+            match answer.chunk().await.map_err(failed)? {
+                Some(chunk) => length += chunk.len(),
+                None => break,
+            }
+        }
+        Ok(())
+    };
+    let in_time = azure::before(give_up_at, asked).await;
+    in_time.unwrap_or(Err(ProbeFailure::TimedOut))
+}

@@ -1,0 +1,135 @@
+//! What is started by a guardian of `run`, and what it finds in its environment.
+//!
+//! Part of [`CommandWorkload`].
+
+use std::ffi::OsString;
+
+use super::CommandWorkload;
+use crate::core::Deadlines;
+use crate::guardian::SpawnRequest;
+use crate::hooks::Role;
+use crate::lease::{LeaseStore, StoreInfo};
+use crate::notify::{PRIVATE, VARIABLE};
+
+/// What the service manager has for us alone: with its socket anything could say MAINPID or STOPPING in our
+/// name; and these.
+fn private_and(names: &[&str]) -> Vec<OsString> {
+    PRIVATE.iter().chain(names).map(OsString::from).collect()
+}
+
+pub(super) const ROLE: &str = "TRAFFICCOP_ROLE";
+const TOKEN: &str = "TRAFFICCOP_TOKEN";
+const HOLDER: &str = "TRAFFICCOP_HOLDER";
+const SLOT: &str = "TRAFFICCOP_SLOT";
+pub(super) const CAUSE: &str = "TRAFFICCOP_CAUSE";
+const TASK: &str = "TRAFFICCOP_TASK";
+const PERIOD: &str = "TRAFFICCOP_PERIOD";
+
+/// What everything that runs without control finds in its environment.
+pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsString)> {
+    vec![
+        ("TRAFFICCOP_LOCK".into(), store.info().name.into()),
+        (ROLE.into(), "standby".into()),
+    ]
+}
+
+/// What it does not: an outer trafficcop's would speak of another lock.
+pub(super) fn of_a_tenure() -> Vec<OsString> {
+    private_and(&[TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD])
+}
+
+impl CommandWorkload {
+    /// What everything under a tenure of this token finds there.
+    pub(super) fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
+        let StoreInfo {
+            name, slot, period, ..
+        } = self.parts.store.info();
+        let mut env: Vec<(OsString, OsString)> = vec![
+            (TOKEN.into(), token.to_string().into()),
+            ("TRAFFICCOP_LOCK".into(), name.clone().into()),
+            (HOLDER.into(), self.parts.identity.clone().into()),
+            (SLOT.into(), slot.to_string().into()),
+        ];
+        let task = self.parts.task.clone().map(|key| (TASK, key));
+        let period = period.map(|begin| (PERIOD, begin));
+        let more = task.into_iter().chain(period);
+        env.extend(more.map(|(name, value)| (name.into(), value.into())));
+        env
+    }
+
+    /// What is to run under the lease, or for which error number it cannot.
+    pub(super) fn under_the_lease(
+        &self,
+        program: u8,
+        stop_signal: i32,
+        deadlines: Deadlines,
+    ) -> Result<SpawnRequest, i32> {
+        // Without what keeps the lock nothing is begun: it would run on beside the next holder
+        // once supervisor and guardian are gone.
+        let orphan_release = self.parts.store.orphan_release();
+        let orphan_release =
+            orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        let mut env = self.tenure.clone();
+        env.push((ROLE.into(), "holder".into()));
+        Ok(SpawnRequest {
+            program,
+            in_control: true,
+            env,
+            // An outer trafficcop's hook may have started us.
+            unset: private_and(&[CAUSE]),
+            deadlines,
+            stop_signal,
+            lock: orphan_release.descriptor,
+            input: None,
+            release_info: orphan_release.release_info.unwrap_or_default(),
+        })
+    }
+
+    pub(super) fn launch(&mut self, role: Role, deadlines: Deadlines) {
+        if let Some(health) = &mut self.health {
+            health.extend(deadlines);
+        }
+        let parts = &self.parts;
+        let request = match role {
+            Role::Standby => Ok(SpawnRequest {
+                program: parts.hook_programs.standby,
+                // The control file says no: a standby command that asks must not take itself for
+                // the holder.
+                in_control: false,
+                env: env_of_a_standby(&*parts.store),
+                unset: of_a_tenure(),
+                deadlines,
+                stop_signal: libc::SIGTERM,
+                lock: None,
+                input: None,
+                release_info: Vec::new(),
+            }),
+            Role::OnAcquire => {
+                let program = parts.hook_programs.on_acquire;
+                self.under_the_lease(program, libc::SIGTERM, deadlines)
+            }
+            Role::Command => self.command_under_the_lease(deadlines),
+        };
+        match request {
+            Ok(request) => self.parts.handle.start(request),
+            Err(errno) => self.parts.handle.refuse(errno),
+        }
+    }
+
+    fn command_under_the_lease(&self, deadlines: Deadlines) -> Result<SpawnRequest, i32> {
+        let mut request = self.under_the_lease(0, self.parts.stop_signal, deadlines)?;
+        let mut set = |name: &str, value: OsString| {
+            request.unset.retain(|unset| unset != name);
+            request.env.push((name.into(), value));
+        };
+        if let Some(socket) = &self.notify_socket {
+            set(VARIABLE, socket.clone());
+        }
+        if let Some(span) = self.watchdog {
+            set("WATCHDOG_USEC", span.as_micros().to_string().into());
+            // Filled in where that is known: see `guardian::spawn`.
+            set("WATCHDOG_PID", OsString::new());
+        }
+        Ok(request)
+    }
+}

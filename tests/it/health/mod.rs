@@ -1,0 +1,72 @@
+//! `trafficcop run --watchdog` and `--health`: a command that does not work any more loses control, and
+//! one that works keeps it.
+//!
+//! Read as a specification: each test is one sentence of it.
+
+mod probes;
+mod urls;
+mod watchdog;
+
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::await_for;
+use crate::support::instance::Instance;
+use crate::support::journal::{Line, What};
+use crate::support::programs;
+use crate::support::scene::Scene;
+
+/// Long enough for another to take over, and for the rest of a test.
+const COOL: [&str; 2] = ["--cooldown", "1h"];
+
+/// Where the instances of a scene write what happens.
+fn events(scene: &Scene) -> String {
+    scene.path("events").display().to_string()
+}
+
+/// What `trafficcop timeline` makes of that: its text, and its picture.
+fn timeline(scene: &Scene) -> (String, String) {
+    let picture = scene.path("control.svg");
+    let output = Command::new(programs::trafficcop())
+        .args(["timeline", "--svg"])
+        .arg(&picture)
+        .arg(events(scene))
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    let picture = std::fs::read_to_string(picture).expect("a picture");
+    (text, picture)
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it is there and ours");
+}
+
+/// The first beat of the command with this tag that is not of this process.
+fn await_next(scene: &Scene, tag: &str, after: i32) -> Line {
+    scene
+        .journal
+        .await_line(&format!("another process of {tag}"), |line| {
+            line.what == What::Beat && line.tag == tag && line.pid != after
+        })
+}
+
+/// Asks it to end, and waits for that.
+fn stop(instance: &mut Instance) {
+    instance.signal(Signal::SIGTERM);
+    instance.wait();
+}
+
+/// Waits until so many lines are in this file.
+fn await_lines(path: &Path, count: usize) {
+    let text = || std::fs::read_to_string(path).unwrap_or_default();
+    await_for(
+        &format!("{count} lines in {}", path.display()),
+        || (text().lines().count() >= count).then_some(()),
+        text,
+    );
+}
