@@ -104,6 +104,18 @@ impl Attach {
         fields.elements()?.get(7)
     }
 
+    /// The same source, with the session that is given in its filter.
+    #[must_use]
+    pub fn with_session(source: &Value, session: &str) -> Value {
+        let fields = source.as_described().and_then(|(_, fields)| fields.elements());
+        let mut fields = fields.unwrap_or_default().to_vec();
+        fields.resize(fields.len().max(8), Value::Null);
+        // As a client asks for it: 0x137000000c is Microsoft's code of the filter.
+        let filter = Value::described(0x137_0000_000c, Value::string(session));
+        fields[7] = Value::Map(vec![(Value::symbol("com.microsoft:session-filter"), filter)]);
+        Value::composite(0x28, fields)
+    }
+
     /// A source with nothing but an address.
     #[must_use]
     pub fn source(address: &str) -> Value {
