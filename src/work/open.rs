@@ -105,6 +105,7 @@ fn open_service_bus(
         lock_time: source.lock_time,
         max_body,
         link_settle: source.link_settle,
+        sessions: source.sessions.is_some(),
     })))
 }
 

@@ -25,8 +25,8 @@ use fe2o3_amqp::link::receiver::TerminalDeliveryState;
 use fe2o3_amqp::link::{CreditMode, RecvError, delivery::DeliveryInfo};
 use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::session::SessionHandle;
-use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
-use fe2o3_amqp::types::messaging::{Accepted, Body, Released};
+use fe2o3_amqp::types::definitions::{Fields, ReceiverSettleMode, SenderSettleMode};
+use fe2o3_amqp::types::messaging::{Accepted, Body, Released, Source};
 use fe2o3_amqp::types::primitives::{SimpleValue, Timestamp, Value};
 use fe2o3_amqp::{Receiver, Session};
 use time::OffsetDateTime;
@@ -57,16 +57,19 @@ const MAX_FRAME: u32 = 65_536;
 pub(super) struct Connector {
     target: Target,
     max_body: usize,
+    /// Messages come in sessions: by links of their own, that are attached for each.
+    sessions: bool,
     /// The name of this process among the service's clients.
     container: String,
     connections: AtomicU64,
 }
 
 impl Connector {
-    pub(super) fn new(target: Target, max_body: usize) -> Connector {
+    pub(super) fn new(target: Target, max_body: usize, sessions: bool) -> Connector {
         Connector {
             target,
             max_body,
+            sessions,
             // Link names begin with it: the service takes a name that it knows for the same link
             // come back.
             container: format!("trafficcop-{:016x}", fastrand::u64(..)),
@@ -75,12 +78,12 @@ impl Connector {
     }
 
     /// A connection to the queue, authorised, with everything attached and no credit given; and the half
-    /// of it that messages come in by.
+    /// of it that messages come in by; none, where they come in sessions.
     pub(super) async fn connect(
         &self,
         token: &CbsToken,
         give_up_at: Instant,
-    ) -> Result<(Arc<Connection>, Intake), BusError> {
+    ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
         // One limit for all of it: TLS, SASL, the token and five links each have an await that can
         // hang.
         let opened = before(give_up_at, self.open(token, give_up_at)).await;
@@ -96,7 +99,7 @@ impl Connector {
         &self,
         token: &CbsToken,
         give_up_at: Instant,
-    ) -> Result<(Arc<Connection>, Intake), BusError> {
+    ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
         let Target {
             host, port, tls, ..
         } = &self.target;
@@ -122,18 +125,14 @@ impl Connector {
         // First of all: without a token nothing else may be attached.
         authorise(&self.target, &cbs, token, give_up_at).await?;
         // Before `$management`, whose requests name this link: see `Connection::ask`.
-        let receiver = Receiver::builder()
-            .name(name.clone())
-            .source(self.target.entity.as_str())
-            // Locked until we settle, and settled only when the service has said so.
-            .sender_settle_mode(SenderSettleMode::Unsettled)
-            .receiver_settle_mode(ReceiverSettleMode::Second)
-            // The library would give credit ahead, and lock messages that nobody is free for.
-            .credit_mode(CreditMode::Manual)
-            .verify_incoming_source(false)
-            .verify_incoming_target(false)
-            .attach(&mut session)
-            .await?;
+        let receiver = match self.sessions {
+            true => None,
+            false => {
+                let source = Source::from(self.target.entity.as_str());
+                let empty = Fields::default();
+                Some(attach_receiver(&name, source, empty, &mut session).await?)
+            }
+        };
         let address = format!("{}/$management", self.target.entity);
         let management = format!("{name}:management");
         let management =
@@ -152,16 +151,39 @@ impl Connector {
             dispositions,
             handles: tokio::sync::Mutex::new(Some((session, connection))),
         });
-        let intake = Intake {
+        let intake = receiver.map(|receiver| Intake {
             connection: Arc::clone(&connection),
             receiver,
             to_send,
             sending: None,
             received: 0,
             max_body: self.max_body,
-        };
+        });
         Ok((connection, intake))
     }
+}
+
+/// A link that messages come by.
+pub(super) async fn attach_receiver(
+    name: &str,
+    source: Source,
+    properties: Fields,
+    session: &mut SessionHandle<()>,
+) -> Result<Receiver, BusError> {
+    let attached = Receiver::builder()
+        .name(name)
+        .source(source)
+        .properties(properties)
+        // Locked until we settle, and settled only when the service has said so.
+        .sender_settle_mode(SenderSettleMode::Unsettled)
+        .receiver_settle_mode(ReceiverSettleMode::Second)
+        // The library would give credit ahead, and lock messages that nobody is free for.
+        .credit_mode(CreditMode::Manual)
+        .verify_incoming_source(false)
+        .verify_incoming_target(false)
+        .attach(session)
+        .await;
+    Ok(attached?)
 }
 
 /// Puts a token for everything that is below the entity.
@@ -203,23 +225,25 @@ struct Disposition {
 
 /// A connection, as far as many may ask it at the same time.
 pub(super) struct Connection {
-    serial: u64,
+    pub(super) serial: u64,
     /// Of the link that messages come by.
-    name: String,
-    target: Target,
+    pub(super) name: String,
+    pub(super) target: Target,
     cbs: RequestLink,
     management: RequestLink,
-    state: Arc<ConnectionState>,
+    pub(super) state: Arc<ConnectionState>,
     /// What the library wants back to settle a delivery on the link, by its number.
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
     /// As long as these live, the connection does.
-    handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
+    pub(super) handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
 }
 
 impl Connection {
-    async fn ask(
+    /// Asks `$management` for something that is about the link of this name.
+    pub(super) async fn ask(
         &self,
+        link: &str,
         (operation, body): (&'static str, Value),
         give_up_at: Instant,
     ) -> Result<Value, BusError> {
@@ -229,7 +253,7 @@ impl Connection {
             // Keeps the link that messages come by from being cut for want of use.
             (
                 "associated-link-name",
-                SimpleValue::String(self.name.clone()),
+                SimpleValue::String(link.to_owned()),
             ),
             (
                 // The service gives up when we do: what it did later would be taken for not done.
@@ -255,7 +279,7 @@ impl Connection {
         lock: LockToken,
         give_up_at: Instant,
     ) -> Result<Option<i64>, BusError> {
-        let body = self.ask(wire::renewal(lock), give_up_at).await?;
+        let body = self.ask(&self.name, wire::renewal(lock), give_up_at).await?;
         Ok(wire::expiration(&body))
     }
 
@@ -267,10 +291,8 @@ impl Connection {
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        let Some(request) = wire::settlement(lock, how) else {
-            return Err(BusError::Unsent("a release has no request".into()));
-        };
-        self.ask(request, give_up_at).await.map(drop)
+        let request = wire::settlement(lock, how, None)?;
+        self.ask(&self.name, request, give_up_at).await.map(drop)
     }
 
     /// Settles by a disposition on the link that delivered the message, and hears what the service
@@ -320,12 +342,7 @@ impl Connection {
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            // What is settled already is refused, and freed. Should a service take it all the same,
-            // only a message that was completed may go.
-            let outcome = match how {
-                Settlement::Complete => Accepted {}.into(),
-                _ => Released {}.into(),
-            };
+            let outcome = forgotten(how);
             // A connection that has ended has forgotten everything.
             let _ = self.dispositions.send(Disposition { info, outcome });
         }
@@ -474,8 +491,18 @@ impl Intake {
     }
 }
 
+/// What is said of a delivery that was settled in another way, for the library to forget it.
+pub(super) fn forgotten(how: &Settlement) -> TerminalDeliveryState {
+    // What is settled already is refused, and freed. Should a service take it all the same, only a
+    // message that was completed may go.
+    match how {
+        Settlement::Complete => Accepted {}.into(),
+        _ => Released {}.into(),
+    }
+}
+
 /// Within the time that anything takes.
-async fn limited<T>(
+pub(super) async fn limited<T>(
     work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
 ) -> Result<T, BusError> {
     match before(Instant::now() + LIMIT, work).await {
