@@ -113,14 +113,14 @@ impl Engine {
         ))
     }
 
-    /// Lets a link in; `session`: the one that it gets, and its lock's end as clients are told.
+    /// Lets a link in; `given`: the session that it gets, and its lock's end as clients are told.
     pub(crate) fn attached(
         &mut self,
         id: u64,
         channel: u16,
         node: Node,
         attach: &Attach,
-        session: Option<(&str, i64)>,
+        given: Option<(&str, i64)>,
     ) {
         let (now, largest) = (self.now, self.settings.max_message_size);
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -134,8 +134,8 @@ impl Engine {
             receiver: !attach.receiver,
             initial_delivery_count: attach.receiver.then_some(0),
             max_message_size: Some(largest),
-            properties: session.map_or(Value::Null, |(_, until)| locked_until(until)),
-            source: match session {
+            properties: given.map_or(Value::Null, |(_, until)| locked_until(until)),
+            source: match given {
                 Some((session, _)) => Attach::with_session(&attach.source, session),
                 None => attach.source.clone(),
             },
@@ -145,7 +145,7 @@ impl Engine {
             LinkEnd::Out(Out {
                 settle_mode: attach.snd_settle_mode,
                 target: Attach::address(&attach.target).map(str::to_owned),
-                of_session: session.map(|(session, _)| session.to_owned()),
+                of_session: given.map(|(session, _)| session.to_owned()),
                 ..Out::default()
             })
         } else {

@@ -37,7 +37,7 @@ pub use store::{Counts, State};
 pub use tls::{Tls, TlsError};
 
 /// The condition of what comes too late for a session.
-pub const SESSION_LOST: &str = "com.microsoft:session-lock-lost";
+pub(crate) const SESSION_LOST: &str = "com.microsoft:session-lock-lost";
 /// Its text.
 pub(crate) const SESSION_LOST_TEXT: &str = "The session lock has expired on the session. Accept a \
     new one.";
