@@ -195,6 +195,10 @@ pub trait Session: Send + Sync {
     /// finding out that it has lost it.
     fn taken(&self) -> Instant;
 
+    /// The newest lock of it that the queue has confirmed: the moment from which it counts, and its length
+    /// ([`Message::t0`], [`Message::lock_time`]).
+    fn locked(&self) -> (Instant, Duration);
+
     /// Its next message; none, if none came until then. Loses nothing when it is dropped.
     ///
     /// # Errors

@@ -112,7 +112,11 @@ impl MessageIo {
     ///
     /// # Errors
     /// What the file system says.
-    pub(super) fn and_state(mut self, base: &Path, state: &[u8]) -> io::Result<(MessageIo, PathBuf)> {
+    pub(super) fn and_state(
+        mut self,
+        base: &Path,
+        state: &[u8],
+    ) -> io::Result<(MessageIo, PathBuf)> {
         // On stdin one has no directory: the frame that orders the start carries one descriptor alone, so
         // this one's lock is ours and not the tree's.
         let folder = match self.folder.take() {

@@ -174,11 +174,10 @@ impl MessageProcessor {
         };
         // Its time began with the request that took it: what the disk has used is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
-        let mut message_observer = context.observer.message_observer(
-            &id,
-            whose.session.as_deref(),
-            self.number,
-        );
+        let mut message_observer =
+            context
+                .observer
+                .message_observer(&id, whose.session.as_deref(), self.number);
         let mut workload = MessageWorkload {
             handle: &mut self.handle,
             hurry: context.hurry.clone(),
@@ -236,13 +235,7 @@ impl MessageProcessor {
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
         }
-        self.done(
-            &whose,
-            &held,
-            decision,
-            Some((&progress, &ending)),
-            context,
-        )
+        self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
 
     /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.

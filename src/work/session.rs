@@ -48,11 +48,11 @@ impl MessageProcessor {
         let mut state = None;
         let mut why = "it is lost";
         while let Some(message) = next.take() {
-            let budget = context.budget(&message);
             let state = match &mut state {
                 Some(state) => &*state,
                 none => {
                     let lease = context.lease(&message);
+                    let budget = context.budget(&message);
                     let begins = begin(&session, &lease, &budget, context);
                     match self.meanwhile(begins).await {
                         Ok(content) => &*none.insert(SessionState::new(&session, content)),
@@ -74,6 +74,7 @@ impl MessageProcessor {
                 break;
             }
             let message = state.with_lock(message);
+            let budget = context.budget(&message);
             let lease = context.lease(&message);
             let earlier = begun;
             done = self
@@ -120,7 +121,8 @@ impl MessageProcessor {
                 None => (None, "a stop was requested, or its lock is lost"),
             };
         }
-        self.meanwhile(session.close(Instant::now() + ATTEMPT)).await;
+        self.meanwhile(session.close(Instant::now() + ATTEMPT))
+            .await;
         tracing::info!("session {id}: given up after {begun} messages: {why}");
         done.lost |= self.lost;
         done
@@ -180,7 +182,9 @@ async fn begin(
         why: "a stop was requested, or its lock is lost".to_owned(),
         retry_after: None,
     };
-    keeping(lease, budget, context, ready).await.unwrap_or(Err(stopped))
+    keeping(lease, budget, context, ready)
+        .await
+        .unwrap_or(Err(stopped))
 }
 
 /// Waits for this while the lock is renewed; none, if it is lost or we leave.
@@ -240,7 +244,14 @@ impl SessionState {
             inner: Arc::clone(&message.lock),
             shared: Arc::clone(&self.0),
         });
-        Message { lock, ..message }
+        // It may have been renewed since the message came: nothing but the session knows.
+        let (t0, lock_time) = self.0.session.locked();
+        Message {
+            t0,
+            lock_time,
+            lock,
+            ..message
+        }
     }
 
     /// What is stored.
@@ -298,7 +309,9 @@ impl LockWithState {
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     // A command may have put anything there: a link to what is not its own, a pipe that nobody writes into.
-    let options = options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = match options.open(path) {
         Ok(file) => file,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -309,7 +322,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a file any more"));
     }
     let mut state = Vec::new();
-    file.take(LARGEST_STATE as u64 + 1).read_to_end(&mut state)?;
+    file.take(LARGEST_STATE as u64 + 1)
+        .read_to_end(&mut state)?;
     if state.len() > LARGEST_STATE {
         let size = about.len();
         return Err(io::Error::other(format!(

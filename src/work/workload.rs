@@ -161,12 +161,16 @@ impl Workload for MessageWorkload<'_> {
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
         let lost = Decision::nothing("LockLost");
         // To the core its command ended by itself.
-        let decision = if self.progress.lost { lost } else { self.context.rules.decide(&Run {
-            attempt: self.attempt,
-            cause,
-            exit,
-            timed_out: self.progress.timed_out,
-        }) };
+        let decision = if self.progress.lost {
+            lost
+        } else {
+            self.context.rules.decide(&Run {
+                attempt: self.attempt,
+                cause,
+                exit,
+                timed_out: self.progress.timed_out,
+            })
+        };
         // What is kept away by its lock is for the processor to settle, when it has been for a while.
         let at_once = |settlement: &Settlement| {
             let delay = self.context.keeps_away(Some(settlement));

@@ -251,10 +251,7 @@ impl Connection {
         let marks = [
             ("operation", SimpleValue::String(operation.to_owned())),
             // Keeps the link that messages come by from being cut for want of use.
-            (
-                "associated-link-name",
-                SimpleValue::String(link.to_owned()),
-            ),
+            ("associated-link-name", SimpleValue::String(link.to_owned())),
             (
                 // The service gives up when we do: what it did later would be taken for not done.
                 "com.microsoft:server-timeout",
@@ -279,7 +276,9 @@ impl Connection {
         lock: LockToken,
         give_up_at: Instant,
     ) -> Result<Option<i64>, BusError> {
-        let body = self.ask(&self.name, wire::renewal(lock), give_up_at).await?;
+        let body = self
+            .ask(&self.name, wire::renewal(lock), give_up_at)
+            .await?;
         Ok(wire::expiration(&body))
     }
 

@@ -163,15 +163,17 @@ impl BusError {
                 condition, text, ..
             } if condition == "amqp:not-allowed" && text.to_lowercase().contains("session") => {
                 let (is, say) = match sessions {
-                    true => ("its messages do not come in sessions", "leave out --sessions"),
+                    true => (
+                        "its messages do not come in sessions",
+                        "leave out --sessions",
+                    ),
                     false => ("its messages come in sessions", "say --sessions"),
                 };
                 Missing::OtherKind(format!("{name}: {is}: {say} ({})", self.why()))
             }
-            BusError::Refused { condition, .. } if condition == "amqp:not-allowed" => fatal(
-                format!("{name} cannot be worked on: {}", self.why()),
-                false,
-            ),
+            BusError::Refused { condition, .. } if condition == "amqp:not-allowed" => {
+                fatal(format!("{name} cannot be worked on: {}", self.why()), false)
+            }
             BusError::Refused { condition, .. } if condition.ends_with(":entity-disabled") => {
                 fatal(
                     format!("{name} is disabled: {}: enable it", self.why()),
@@ -385,7 +387,10 @@ mod tests {
         };
         let at_first = |condition| refused(None, condition).at_first("sb://h/q", false);
         assert_eq!(denied(at_first("amqp:unauthorized-access")), Some(true));
-        assert_eq!(denied(refused(Some(401), "").at_first("q", false)), Some(true));
+        assert_eq!(
+            denied(refused(Some(401), "").at_first("q", false)),
+            Some(true)
+        );
         assert_eq!(denied(at_first("amqp:not-allowed")), Some(false));
         for (sessions, flag) in [(true, "leave out --sessions"), (false, "say --sessions")] {
             let error = BusError::refused("amqp:not-allowed", Some("Sessionful, or not"));

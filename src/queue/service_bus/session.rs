@@ -82,10 +82,8 @@ pub(super) async fn take(
         wants,
         came: tokio::sync::Mutex::new(came),
         ended: ended.subscribe(),
-        term: tokio::sync::Mutex::new(Term {
-            t0: Instant::ZERO,
-            length: shared.lock_duration.at_first(),
-        }),
+        renewing: tokio::sync::Mutex::new(()),
+        term: Mutex::new((Instant::ZERO, shared.lock_duration.at_first())),
         given_back: Mutex::new(None),
     });
     let reader = Reader {
@@ -142,6 +140,7 @@ impl Reader {
         ended: watch::Sender<Option<String>>,
     ) {
         let connection = Arc::clone(&self.connection);
+        connection.state.holds_session();
         let why = loop {
             let done = tokio::select! {
                 biased;
@@ -151,6 +150,7 @@ impl Reader {
                     Some(Want::Close(give_up_at, done)) => {
                         // Before it is so: nobody is to count on it any more.
                         ended.send_replace(Some("it was given up".to_owned()));
+                        connection.state.gives_up_session();
                         self.link.close(give_up_at).await;
                         // Whoever asked may have gone.
                         let _ = done.send(());
@@ -166,6 +166,7 @@ impl Reader {
                 break error.why();
             }
         };
+        connection.state.gives_up_session();
         ended.send_replace(Some(why));
     }
 
@@ -217,13 +218,6 @@ impl Reader {
     }
 }
 
-/// The moment from which the newest confirmed lock counts, and for how long it is believed.
-#[derive(Clone, Copy)]
-struct Term {
-    t0: Instant,
-    length: Duration,
-}
-
 /// See the module's text.
 pub(super) struct HeldSession {
     me: std::sync::Weak<HeldSession>,
@@ -237,7 +231,9 @@ pub(super) struct HeldSession {
     came: tokio::sync::Mutex<mpsc::UnboundedReceiver<Delivery>>,
     /// Why it is not ours any more.
     ended: watch::Receiver<Option<String>>,
-    term: tokio::sync::Mutex<Term>,
+    renewing: tokio::sync::Mutex<()>,
+    /// The moment from which the newest confirmed lock counts, and for how long it is believed.
+    term: Mutex<(Instant, Duration)>,
     /// The number of the message that was given back last, and has not come again.
     given_back: Mutex<Option<i64>>,
 }
@@ -274,25 +270,29 @@ impl HeldSession {
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let mut term = turn(&self.term, give_up_at).await?;
+        let _turn = turn(&self.renewing, give_up_at).await?;
         if let Some(lost) = self.is_lost() {
             return Err(lost);
         }
         let t0 = Instant::now();
-        let renewing = self.connection.renew_session(&self.link, &self.id, give_up_at);
+        let renewing = self
+            .connection
+            .renew_session(&self.link, &self.id, give_up_at);
         match renewing.await {
             Ok(until) => {
-                term.t0 = t0;
+                let mut term = lock(&self.term);
+                term.0 = t0;
                 if until.is_some() {
-                    term.length = self.shared.lock_duration.of(until, wall());
+                    term.1 = self.shared.lock_duration.of(until, wall());
                 }
                 // Where the link ended meanwhile that is told by `lost`, and by the next one.
                 Ok(())
             }
             Err(error) => {
                 if error.is_lost() {
-                    let after = Instant::now().since(term.t0);
-                    self.shared.lock_duration.ended_early(after, term.length);
+                    let (t0, length) = self.locked();
+                    let after = Instant::now().since(t0);
+                    self.shared.lock_duration.ended_early(after, length);
                 }
                 Err(self.failure("the session's lock is not renewed", &error))
             }
@@ -312,7 +312,10 @@ impl HeldSession {
             .connection
             .peek_session(&self.link, &self.id, given_back, give_up_at);
         let peeked = peeked.await.map_err(|error| {
-            self.failure("nobody says whether the message before it is still there", &error)
+            self.failure(
+                "nobody says whether the message before it is still there",
+                &error,
+            )
         })?;
         if peeked != Some(given_back) {
             // The service has put it aside by its own count.
@@ -334,6 +337,10 @@ impl Session for HeldSession {
         self.taken
     }
 
+    fn locked(&self) -> (Instant, Duration) {
+        *lock(&self.term)
+    }
+
     async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure> {
         let mut came = turn(&self.came, give_up_at).await?;
         // Whoever reads it may have ended: that is found out below.
@@ -353,15 +360,15 @@ impl Session for HeldSession {
         let Some(token) = delivery.lock else {
             return Err(self.lost_by(&format!("message {} has no lock token", delivery.id)));
         };
-        let term = *turn(&self.term, Instant::now() + REQUEST).await?;
+        let (t0, lock_time) = self.locked();
         let Some(session) = self.me.upgrade() else {
             return Err(self.lost_by("nobody wants it"));
         };
         Ok(Some(Message {
             id: delivery.id,
             attempt: delivery.attempt,
-            t0: term.t0,
-            lock_time: term.length,
+            t0,
+            lock_time,
             first_renewal: Some(FIRST_RENEWAL),
             body: delivery.body,
             about: delivery.about,
@@ -375,9 +382,12 @@ impl Session for HeldSession {
     }
 
     async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure> {
-        let asked = self.connection.session_state(&self.link, &self.id, give_up_at);
+        let asked = self
+            .connection
+            .session_state(&self.link, &self.id, give_up_at);
         let state = asked.await;
-        let state = state.map_err(|error| self.failure("the session's state is not read", &error))?;
+        let state =
+            state.map_err(|error| self.failure("the session's state is not read", &error))?;
         Ok(state.unwrap_or_default())
     }
 
@@ -386,15 +396,16 @@ impl Session for HeldSession {
             return Err(lost);
         }
         let (link, id) = (&self.link, &self.id);
-        let stored = self.connection.set_session_state(link, id, state, give_up_at);
+        let stored = self
+            .connection
+            .set_session_state(link, id, state, give_up_at);
         stored.await.map_err(|error| {
             let what = "the session's state is not stored";
             match self.failure(what, &error) {
                 // It will not have it, however often it is asked: too large, most likely.
-                Failure::Transient { why, .. } if error.is_refused_for_good() => Failure::Fatal {
-                    why,
-                    denied: false,
-                },
+                Failure::Transient { why, .. } if error.is_refused_for_good() => {
+                    Failure::Fatal { why, denied: false }
+                }
                 failure => failure,
             }
         })

@@ -135,7 +135,11 @@ impl Connection {
         state: &[u8],
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        let state = Value::Binary(Binary::from(state.to_vec()));
+        // Null is none: an empty one would be told apart from that by other clients.
+        let state = match state {
+            [] => Value::Null,
+            state => Value::Binary(Binary::from(state.to_vec())),
+        };
         let request = about(
             "com.microsoft:set-session-state",
             session,

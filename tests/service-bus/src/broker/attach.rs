@@ -332,7 +332,10 @@ fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
 fn locked_until(millis: i64) -> Value {
     const EPOCH: i64 = 621_355_968_000_000_000;
     let until = Value::Long(EPOCH + millis * 10_000);
-    Value::Map(vec![(Value::symbol("com.microsoft:locked-until-utc"), until)])
+    Value::Map(vec![(
+        Value::symbol("com.microsoft:locked-until-utc"),
+        until,
+    )])
 }
 
 /// A refused link is answered with an attach without its source (or target), then with a detach.

@@ -405,10 +405,7 @@ impl Broker {
     /// Ends all links that have a session of this queue, by force; how many there were.
     pub fn detach_sessions(&self, address: &str) -> usize {
         let place = Place::parse(address);
-        let error = AmqpError::new(
-            "amqp:link:detach-forced",
-            "The link is force detached.",
-        );
+        let error = AmqpError::new("amqp:link:detach-forced", "The link is force detached.");
         self.ask(move |engine| {
             let held = engine.held_sessions(&place);
             let has_session = |_: &Engine, _, link: &Link| {

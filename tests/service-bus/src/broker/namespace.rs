@@ -280,7 +280,11 @@ impl Namespace {
             .flat_map(|entity| {
                 let holders = entity.sessions.values().filter_map(|it| it.holder);
                 let sessions = holders.map(|holder| holder.until).min();
-                [entity.main.next_expiry(), entity.dead.next_expiry(), sessions]
+                [
+                    entity.main.next_expiry(),
+                    entity.dead.next_expiry(),
+                    sessions,
+                ]
             })
             .flatten()
             .min()
@@ -430,7 +434,9 @@ mod tests {
         let now = Instant::now();
         for round in 0..2 {
             let shelf = namespace.shelf_mut(&place).expect("the queue is there");
-            let (_, token) = shelf.lock_next(None, now, lock).expect("still in the queue");
+            let (_, token) = shelf
+                .lock_next(None, now, lock)
+                .expect("still in the queue");
             // One way of failing each.
             let events = match round {
                 0 => namespace.lose(&place, token),

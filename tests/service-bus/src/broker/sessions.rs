@@ -87,8 +87,8 @@ impl Engine {
         let (now, mut at) = (self.now, 0);
         while let Some(waiting) = self.waiting.get(at) {
             let connection = self.connections.get(&waiting.connection);
-            let Some(connection) = connection
-                .filter(|connection| connection.sessions.contains_key(&waiting.channel))
+            let Some(connection) =
+                connection.filter(|connection| connection.sessions.contains_key(&waiting.channel))
             else {
                 // It has gone, and with it whoever waited.
                 self.waiting.remove(at);
@@ -207,7 +207,12 @@ impl Engine {
             self.log(event);
         }
         let error = AmqpError::new(SESSION_LOST, SESSION_LOST_TEXT);
-        self.detach(holder.connection, holder.channel, holder.handle, Some(error));
+        self.detach(
+            holder.connection,
+            holder.channel,
+            holder.handle,
+            Some(error),
+        );
     }
 
     /// The session that a request is about, if it comes from who has it.
@@ -264,7 +269,10 @@ impl Engine {
             None | Some(Value::Null) => None,
             Some(_) => return Response::bad("'session-state' must be binary, or null."),
         };
-        if state.as_ref().is_some_and(|state| state.len() as u64 > self.settings.max_state_size) {
+        if state
+            .as_ref()
+            .is_some_and(|state| state.len() as u64 > self.settings.max_state_size)
+        {
             let text = "The session state is larger than what is allowed.";
             return Response::refused(403, AmqpError::new("amqp:link:message-size-exceeded", text));
         }

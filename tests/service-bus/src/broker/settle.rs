@@ -209,7 +209,8 @@ impl Engine {
             );
         }
         let session = stored.session.as_ref().filter(|_| !place.dead);
-        let session = session.and_then(|session| self.namespace.entity(place)?.sessions.get(session));
+        let session =
+            session.and_then(|session| self.namespace.entity(place)?.sessions.get(session));
         let session = session.and_then(|session| session.holder);
         if let State::Locked { until, .. } = stored.state {
             let until = session.map_or(until, |holder| holder.until);

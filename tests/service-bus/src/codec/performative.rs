@@ -107,12 +107,17 @@ impl Attach {
     /// The same source, with the session that is given in its filter.
     #[must_use]
     pub fn with_session(source: &Value, session: &str) -> Value {
-        let fields = source.as_described().and_then(|(_, fields)| fields.elements());
+        let fields = source
+            .as_described()
+            .and_then(|(_, fields)| fields.elements());
         let mut fields = fields.unwrap_or_default().to_vec();
         fields.resize(fields.len().max(8), Value::Null);
         // As a client asks for it: 0x137000000c is Microsoft's code of the filter.
         let filter = Value::described(0x137_0000_000c, Value::string(session));
-        fields[7] = Value::Map(vec![(Value::symbol("com.microsoft:session-filter"), filter)]);
+        fields[7] = Value::Map(vec![(
+            Value::symbol("com.microsoft:session-filter"),
+            filter,
+        )]);
         Value::composite(0x28, fields)
     }
 
