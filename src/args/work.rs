@@ -230,17 +230,17 @@ pub struct ServiceBus {
     /// us, and the command is run for one message of it after another, never for two at once, on no machine.
     /// -j is how many sessions at once. One that fails is tried again before the next, after --retry-delay,
     /// and on its last attempt dead-lettered; then the next.
-    #[arg(long, env = "TRAFFICCOP_SESSIONS", help_heading = "Sessions", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_SESSIONS", value_parser = BoolishValueParser::new())]
     pub sessions: bool,
 
     /// Give a session up when it had no message for this time [default: 10s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", help_heading = "Sessions", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
     pub session_idle: Option<Checked<Duration>>,
 
     /// Give a session up after N messages [default: no limit]
     ///
     /// So that a session that always has messages does not keep the others waiting.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true, help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
     pub session_messages: Option<Checked<u64>>,
 
     /// How long the first command of a session waits [default: 2s]

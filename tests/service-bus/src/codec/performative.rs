@@ -112,8 +112,8 @@ impl Attach {
             .and_then(|(_, fields)| fields.elements());
         let mut fields = fields.unwrap_or_default().to_vec();
         fields.resize(fields.len().max(8), Value::Null);
-        // As a client asks for it: 0x137000000c is Microsoft's code of the filter.
-        let filter = Value::described(0x137_0000_000c, Value::string(session));
+        // The bare name: Microsoft's client for JavaScript asks with a description, and takes none.
+        let filter = Value::string(session);
         fields[7] = Value::Map(vec![(
             Value::symbol("com.microsoft:session-filter"),
             filter,
