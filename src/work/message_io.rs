@@ -501,11 +501,11 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let asked = |mode| {
             fs::set_permissions(base.path(), Permissions::from_mode(mode)).unwrap();
-            super::base(Some(base.path().into()))
+            super::base(Some(base.path().into()), "--sessions")
         };
         assert!(asked(0o700).is_ok() && asked(0o1777).is_ok());
         assert!(asked(0o777).unwrap_err().contains("TMPDIR"));
-        assert!(super::base(Some("/nowhere".into())).is_err());
+        assert!(super::base(Some("/nowhere".into()), "--sessions").is_err());
         fs::set_permissions(base.path(), Permissions::from_mode(0o700)).unwrap();
         assert_eq!(names(base.path()), [""; 0]);
     }

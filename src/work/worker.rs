@@ -15,9 +15,8 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
-use super::message_io;
 use super::observer::{DRAINING, WorkerObserver};
-use super::open::{open, prepare};
+use super::open::{directories, open, prepare};
 use super::processor::{Done, MessageProcessor, ProcessorContext, idle_event};
 use super::scheduler::{BATCH, Next, Scheduler, SchedulerConfig, Why};
 use super::settle::{Outcome, Rules};
@@ -64,17 +63,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     // Nothing is sent yet: a thread that a connection begins must not be there when we fork.
     let queue = open(&config)?;
     let sessions = config.source.sessions();
-    let base = if config.in_directories || sessions.is_some() {
-        let flag = match config.in_directories {
-            true => "--message file",
-            false => "--sessions",
-        };
-        let base = message_io::base(std::env::var_os("TMPDIR"), flag).map_err(UsageError::new)?;
-        message_io::sweep(&base);
-        Some(base)
-    } else {
-        None
-    };
+    let base = directories(&config)?;
     let guardians = fork_all(&config)?;
     report::context(report::Context {
         lock: queue.name().to_owned(),

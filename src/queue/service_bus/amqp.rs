@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::receiver::TerminalDeliveryState;
-use fe2o3_amqp::link::{CreditMode, RecvError, delivery::DeliveryInfo};
+use fe2o3_amqp::link::{RecvError, delivery::DeliveryInfo};
 use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::session::SessionHandle;
-use fe2o3_amqp::types::definitions::{Fields, ReceiverSettleMode, SenderSettleMode};
+use fe2o3_amqp::types::definitions::Fields;
 use fe2o3_amqp::types::messaging::{Accepted, Body, Released, Source};
 use fe2o3_amqp::types::primitives::{SimpleValue, Timestamp, Value};
 use fe2o3_amqp::{Receiver, Session};
@@ -35,6 +35,7 @@ use tokio::sync::mpsc;
 use super::error::{BusError, opening};
 use super::frame_scanner::DeliveryState;
 use super::request_link::RequestLink;
+use super::session_link::attach_receiver;
 use super::stream::{ConnectionState, connect, observed};
 use super::wire::{self, Delivery, LockToken, Ticket};
 use super::{CbsToken, Target};
@@ -161,29 +162,6 @@ impl Connector {
         });
         Ok((connection, intake))
     }
-}
-
-/// A link that messages come by.
-pub(super) async fn attach_receiver(
-    name: &str,
-    source: Source,
-    properties: Fields,
-    session: &mut SessionHandle<()>,
-) -> Result<Receiver, BusError> {
-    let attached = Receiver::builder()
-        .name(name)
-        .source(source)
-        .properties(properties)
-        // Locked until we settle, and settled only when the service has said so.
-        .sender_settle_mode(SenderSettleMode::Unsettled)
-        .receiver_settle_mode(ReceiverSettleMode::Second)
-        // The library would give credit ahead, and lock messages that nobody is free for.
-        .credit_mode(CreditMode::Manual)
-        .verify_incoming_source(false)
-        .verify_incoming_target(false)
-        .attach(session)
-        .await;
-    Ok(attached?)
 }
 
 /// Puts a token for everything that is below the entity.

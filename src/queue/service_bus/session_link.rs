@@ -9,13 +9,14 @@
 
 use std::time::Duration;
 
+use fe2o3_amqp::link::CreditMode;
 use fe2o3_amqp::session::SessionHandle;
-use fe2o3_amqp::types::definitions::Fields;
+use fe2o3_amqp::types::definitions::{Fields, ReceiverSettleMode, SenderSettleMode};
 use fe2o3_amqp::types::messaging::{FilterSet, Source};
 use fe2o3_amqp::types::primitives::{Binary, Symbol, Value};
 use fe2o3_amqp::{Receiver, Session};
 
-use super::amqp::{Connection, attach_receiver};
+use super::amqp::Connection;
 use super::error::BusError;
 use super::wire::{self, LockToken};
 use crate::azure::before;
@@ -27,6 +28,29 @@ const FILTER: &str = "com.microsoft:session-filter";
 const TIMEOUT: &str = "com.microsoft:timeout";
 // What its answer may take on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
+
+/// A link that messages come by.
+pub(super) async fn attach_receiver(
+    name: &str,
+    source: Source,
+    properties: Fields,
+    session: &mut SessionHandle<()>,
+) -> Result<Receiver, BusError> {
+    let attached = Receiver::builder()
+        .name(name)
+        .source(source)
+        .properties(properties)
+        // Locked until we settle, and settled only when the service has said so.
+        .sender_settle_mode(SenderSettleMode::Unsettled)
+        .receiver_settle_mode(ReceiverSettleMode::Second)
+        // The library would give credit ahead, and lock messages that nobody is free for.
+        .credit_mode(CreditMode::Manual)
+        .verify_incoming_source(false)
+        .verify_incoming_target(false)
+        .attach(session)
+        .await;
+    Ok(attached?)
+}
 
 /// A link that has a session locked; it has it for no longer than it lives.
 pub(super) struct SessionLink {
