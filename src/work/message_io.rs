@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_in_the_environment_as_far_as_it_may() {
-        let mut message = scripted::message("id-1", 2, b"body");
+        let mut message = scripted::of_session("id-1");
         message.about.content_type = Some("text/plain\0; evil".into());
         message.about.enqueued = Some("2026-01-31T13:00:00Z".into());
         message
@@ -475,6 +475,7 @@ mod tests {
         assert_eq!(text(ID).unwrap(), "id-1");
         assert_eq!(text(ATTEMPT).unwrap(), "2");
         assert_eq!(text(MAX_ATTEMPTS).unwrap(), "5");
+        assert_eq!(text(SESSION).unwrap(), "s-1");
         assert_eq!(text(ENQUEUED_AT).unwrap(), "2026-01-31T13:00:00Z");
         assert_eq!(text(CONTENT_TYPE), None, "it has a NUL in it");
         assert_eq!(text(LOCKED_UNTIL), None, "not known");
@@ -483,6 +484,7 @@ mod tests {
         let told: serde_json::Value =
             serde_json::from_slice(&json("http://q", &message, Some(5))).unwrap();
         assert_eq!(told["content_type"], "text/plain\0; evil");
+        assert_eq!(told["session"], "s-1");
         assert_eq!(told["properties"]["a\n"], "1\u{7}");
         let keys: Vec<_> = told.as_object().unwrap().keys().cloned().collect();
         let mut documented: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
