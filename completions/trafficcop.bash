@@ -176,7 +176,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --connect-timeout --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -195,6 +195,10 @@ _trafficcop() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --if)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -400,7 +404,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --connect-timeout --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -419,6 +423,10 @@ _trafficcop() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --if)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -692,7 +700,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__work)
-            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
+            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -707,6 +715,18 @@ _trafficcop() {
                     return 0
                     ;;
                 --connection-string-env)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --session-idle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --session-messages)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --lock-delay)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -117,6 +117,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l queue -d 'An Azure storage queue' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l service-bus -d 'An Azure Service Bus queue or subscription' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l connection-string-env -d 'The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-idle -d 'Give a session up when it had no message for this time [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-messages -d 'Give a session up after N messages [default: no limit]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-delay -d 'How long the first command of a session waits [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where messages are put aside [default: QUEUE-poison]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
@@ -156,6 +159,7 @@ json\t'One JSON object a line'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l event-log -d 'Append every change of state to this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Answer over HTTP: health, status and metrics' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-queue -d 'Work on the dead-letter queue of --service-bus'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l sessions -d 'Take sessions, and the messages of each in their order'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l link-settle -d 'Settle on the link that brought the message, not by its lock token'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d 'Create the queue if it is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use Azurite, the emulator, on this machine'

@@ -77,6 +77,7 @@ impl EventLog {
     pub fn message(&mut self, now: Instant, row: &MessageRow) {
         self.tell(now, EventKind::Message, |record| {
             record.message_id = Some(row.id.clone());
+            record.session_id.clone_from(&row.session);
             record.attempt = Some(row.attempt);
             record.outcome = Some(row.outcome.to_owned());
             record.cause.clone_from(&row.reason);
@@ -205,6 +206,7 @@ impl EventLog {
             &mut record.cause,
             &mut record.holder,
             &mut record.message_id,
+            &mut record.session_id,
         ]
         .into_iter()
         .flatten()

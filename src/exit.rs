@@ -182,8 +182,10 @@ impl ExitAction {
         if let Some(refusal) = error.downcast_ref::<UsageError>() {
             return ExitAction::Status(refusal.status());
         }
-        if let Some(Missing::NoQueue(_)) = error.downcast_ref() {
-            return ExitAction::Status(NO_QUEUE);
+        match error.downcast_ref() {
+            Some(Missing::NoQueue(_)) => return ExitAction::Status(NO_QUEUE),
+            Some(Missing::OtherKind(_)) => return ExitAction::Status(USAGE),
+            _ => {}
         }
         let failure = match error.downcast_ref() {
             Some(Missing::Failed(failure)) => Some(failure),

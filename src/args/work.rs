@@ -224,6 +224,33 @@ pub struct ServiceBus {
     #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", hide_short_help = true, value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
+    /// Take sessions, and the messages of each in their order
+    ///
+    /// For a queue or subscription that requires sessions. The next session that has messages is locked for
+    /// us, and the command is run for one message of it after another, never for two at once, on no machine.
+    /// -j is how many sessions at once. One that fails is tried again before the next, after --retry-delay,
+    /// and on its last attempt dead-lettered; then the next.
+    #[arg(long, env = "TRAFFICCOP_SESSIONS", value_parser = BoolishValueParser::new())]
+    pub sessions: bool,
+
+    /// Give a session up when it had no message for this time [default: 10s]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
+    pub session_idle: Option<Checked<Duration>>,
+
+    /// Give a session up after N messages [default: no limit]
+    ///
+    /// So that a session that always has messages does not keep the others waiting.
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true, help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
+    pub session_messages: Option<Checked<u64>>,
+
+    /// How long the first command of a session waits [default: 2s]
+    ///
+    /// The service gives a session away as soon as its worker's connection is gone, and that worker has to
+    /// hear of it and to kill its command: for so long nothing is begun. 0s to 5m. The queue's lock time, or
+    /// more, is enough for a worker that hears nothing at all.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_DELAY", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
+    pub lock_delay: Option<Checked<Duration>>,
+
     /// Settle on the link that brought the message, not by its lock token
     #[arg(long, hide = true, env = "TRAFFICCOP_LINK_SETTLE", value_parser = BoolishValueParser::new())]
     pub link_settle: bool,
@@ -273,6 +300,12 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
         "further properties, as a JSON object, if it is not longer than 32 KiB",
     "TRAFFICCOP_MESSAGE_DIR, TRAFFICCOP_MESSAGE_FILE" =>
         "with --message file: the directory, and the body in it",
+    #[cfg(feature = "service-bus")]
+    "TRAFFICCOP_SESSION_ID" => "with --sessions: the session's name",
+    #[cfg(feature = "service-bus")]
+    "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it \
+        has none. What the command leaves in it, up to 256 KiB, is stored before its message is completed; \
+        what a command wrote that failed is not kept",
     "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the message is ours: see \
         trafficcop-run(1). 'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
@@ -327,6 +360,9 @@ pub const WORK_EXAMPLES: Rows<'_> = rows! {
     #[cfg(feature = "service-bus")]
     "A queue on Service Bus, with the machine's managed identity:" =>
         "trafficcop work --service-bus contoso/orders --auth managed -- ./handle-order",
+    #[cfg(feature = "service-bus")]
+    "In order: the messages of a session one after another, ten sessions at once:" =>
+        "trafficcop work --service-bus orders --sessions -j 10 -- ./handle-order",
     "Try it here, with Azurite as the store:" =>
         "trafficcop work --emulator --queue try --create -- sh -c 'echo \"$TRAFFICCOP_MESSAGE_ID: \
         $(cat)\"'",

@@ -36,4 +36,4 @@ pub(crate) use run::{BLOB_LEASE, DEFAULT_POLL, budget};
 pub(crate) use run::{Config, Lock};
 #[cfg(feature = "service-bus")]
 pub(crate) use work::ServiceBus;
-pub(crate) use work::{Source, Storage, Work};
+pub(crate) use work::{Sessions, Source, Storage, Work};

@@ -34,6 +34,14 @@ const DEFAULT_RETRY_DELAY: (Duration, Duration) =
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 const DEFAULT_BODY: u64 = 100 << 20;
+#[cfg(feature = "service-bus")]
+const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
+// A link that is gone is heard of in a round trip, and the command is killed at once.
+#[cfg(feature = "service-bus")]
+const DEFAULT_LOCK_DELAY: Duration = Duration::from_secs(2);
+// Longer than any queue locks a session for.
+#[cfg(feature = "service-bus")]
+const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
 
 /// What is to be done with the messages of a queue, and how.
 #[derive(Clone, Debug)]
@@ -231,6 +239,20 @@ pub struct ServiceBus {
     pub lock_time: Option<Duration>,
     /// Settle on the link that brought the message.
     pub link_settle: bool,
+    /// How its sessions are taken, if its messages come in such.
+    pub sessions: Option<Sessions>,
+}
+
+/// How sessions are taken, and given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// After how long without a message one is given up.
+    pub idle: Duration,
+    /// After how many messages.
+    pub messages: Option<u64>,
+    /// How long nothing is begun in one that was taken: so long whoever had it before may take to hear
+    /// that it is lost.
+    pub lock_delay: Duration,
 }
 
 impl Source {
@@ -260,10 +282,12 @@ impl Source {
             let foreign = [
                 ("--dead-letter-queue", bus.dead_letter_queue),
                 ("--connection-string-env", string_in),
+                ("--sessions", bus.sessions),
             ];
             refuse_first(foreign, |flag| {
                 format!("{flag} belongs to --service-bus: a storage queue knows no such thing")
             })?;
+            sessions(typed)?;
         }
         storage(typed).map(Source::Storage)
     }
@@ -275,6 +299,16 @@ impl Source {
             Source::Storage(_) => true,
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(bus) => !bus.asked.dead_letters,
+        }
+    }
+
+    /// How sessions are taken, if messages come in such.
+    #[must_use]
+    pub fn sessions(&self) -> Option<Sessions> {
+        match self {
+            Source::Storage(_) => None,
+            #[cfg(feature = "service-bus")]
+            Source::ServiceBus(bus) => bus.sessions,
         }
     }
 
@@ -373,7 +407,49 @@ fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageEr
         options: options(false, &typed.access),
         lock_time,
         link_settle: bus.link_settle,
+        sessions: sessions(typed)?,
     })
+}
+
+/// How sessions are to be taken, if they are.
+#[cfg(feature = "service-bus")]
+fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
+    let bus = &typed.bus;
+    let idle = bus.session_idle.clone().transpose()?;
+    let messages = bus.session_messages.clone().transpose()?;
+    let lock_delay = bus.lock_delay.clone().transpose()?;
+    if !bus.sessions {
+        let alone = [
+            ("--session-idle", idle.is_some()),
+            ("--session-messages", messages.is_some()),
+            ("--lock-delay", lock_delay.is_some()),
+        ];
+        refuse_first(alone, |flag| {
+            format!("{flag} belongs to --sessions: without it messages are taken one by one")
+        })?;
+        return Ok(None);
+    }
+    if bus.dead_letter_queue {
+        return Err(UsageError::new(
+            "--sessions does not go with --dead-letter-queue: dead letters come in no order: take them one by one",
+        ));
+    }
+    if bus.link_settle {
+        return Err(UsageError::new(
+            "--sessions does not go with --link-settle: what comes in sessions is settled by its lock token",
+        ));
+    }
+    if let Some(delay) = lock_delay.filter(|delay| *delay > LONGEST_LOCK_DELAY) {
+        return Err(UsageError::new(format!(
+            "--lock-delay {}: no session is locked for longer than 5m: take what the queue is set to",
+            show(delay)
+        )));
+    }
+    Ok(Some(Sessions {
+        idle: idle.unwrap_or(DEFAULT_SESSION_IDLE),
+        messages,
+        lock_delay: lock_delay.unwrap_or(DEFAULT_LOCK_DELAY),
+    }))
 }
 
 #[cfg(test)]

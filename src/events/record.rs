@@ -45,6 +45,7 @@ documented! {
         overlap: bool = "true: the command may have run beside another holder's",
         exit: i32 = "our own exit status (128+n where we die of signal n)",
         message_id: String = "of work: the message's id in the queue",
+        session_id: String = "of work --sessions: the session that it belongs to",
         attempt: u32 = "which attempt of it this was, from 1",
         outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (put aside), released (given back as it was), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not say so: it may come again), unsettled (the queue refused: it comes again)",
         duration_ms: u64 = "for how many milliseconds its command ran",
@@ -118,7 +119,7 @@ words! {
     Unfit "unfit" "this machine is not fit to take control (--if), and the instance does not compete until it is: cause",
     Done "done" "the instance ends: cause, exit, overlap",
     Working "working" "a worker has begun to take messages; the lock is the queue's address",
-    Message "message" "a message was done with: message_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
+    Message "message" "a message was done with: message_id, session_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
 }
 
 impl EventKind {
@@ -188,6 +189,7 @@ mod tests {
             overlap: Some(true),
             exit: Some(5),
             message_id: Some("m".into()),
+            session_id: Some("s".into()),
             attempt: Some(6),
             outcome: Some("completed".into()),
             duration_ms: Some(7),

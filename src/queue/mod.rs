@@ -10,6 +10,7 @@ mod closed;
 pub mod service_bus;
 pub mod storage;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +75,9 @@ pub enum Missing {
     /// There is no such queue (exit status 66).
     #[error("{0}")]
     NoQueue(String),
+    /// It is of another kind than was said: which flag is to be used (exit status 64).
+    #[error("{0}")]
+    OtherKind(String),
     /// Anything else, as a store would say it.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -165,4 +169,54 @@ pub trait Lock: Send + Sync {
     /// `Lost` if it is not ours any more and nothing was settled; `Transient` if it could not be
     /// said; `Fatal` if it will never work (no right to put it aside, say).
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Ends when the queue says unasked that it is definitely not ours any more, or can be another's at
+    /// any moment: why. Most queues never do.
+    async fn lost(&self) -> Failure {
+        pending().await
+    }
+
+    /// The session that the message belongs to, where messages come in sessions. Then this lock is the
+    /// session's: whoever renews it renews it for all that is still to come.
+    fn session(&self) -> Option<Arc<dyn Session>> {
+        None
+    }
+}
+
+/// A session: messages that belong together, which come in their order and are all one worker's for as
+/// long as it has the session locked. Each of them is settled before the next one is asked for; with
+/// [`Settlement::Retry`] the same one comes again.
+#[async_trait]
+pub trait Session: Send + Sync {
+    /// Its name, by its senders.
+    fn id(&self) -> &str;
+
+    /// A moment after which nobody else was given it: from here on the worker before us may still be
+    /// finding out that it has lost it.
+    fn taken(&self) -> Instant;
+
+    /// The newest lock of it that the queue has confirmed: the moment from which it counts, and its length
+    /// ([`Message::t0`], [`Message::lock_time`]).
+    fn locked(&self) -> (Instant, Duration);
+
+    /// Its next message; none, if none came until then. Loses nothing when it is dropped.
+    ///
+    /// # Errors
+    /// `Lost` if the session is not ours any more, or its order could not be kept.
+    async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure>;
+
+    /// What was last stored with it; nothing, if nothing was.
+    ///
+    /// # Errors
+    /// As [`Lock::renew`].
+    async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure>;
+
+    /// Stores this with it, until something else is; nothing takes it away.
+    ///
+    /// # Errors
+    /// As [`Lock::settle`]; `Fatal` if the queue will not have it.
+    async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Gives it up: what was not settled of it is as it was, and anybody's.
+    async fn close(&self, give_up_at: Instant);
 }

@@ -5,7 +5,8 @@
 //!
 //! As the data goes: [`connection`] keeps the one connection, gives credit for as many messages as the
 //! driver wants, and puts what comes into [`shared`], from where `take` hands it out; [`lock`] renews
-//! and settles, and says how long a lock is. AMQP is spoken by [`amqp`] with its [`request_link`],
+//! and settles, and says how long a lock is. Where messages come in sessions, `take` accepts one on that
+//! connection, and [`session`] has its messages, on a [`session_link`] of its own. AMQP is spoken by [`amqp`] with its [`request_link`],
 //! [`wire`] and [`error`] (the only ones that know the library), over [`stream`], which [`frame_scanner`]
 //! reads along. [`CbsTokens`] prove who we are: shared access signatures here, Entra's tokens by whoever
 //! opens the queue.
@@ -21,6 +22,8 @@ mod error;
 pub(crate) mod frame_scanner;
 mod lock;
 mod request_link;
+mod session;
+mod session_link;
 mod shared;
 mod stream;
 mod wire;
@@ -36,15 +39,19 @@ use time::OffsetDateTime;
 use tokio::sync::{mpsc, oneshot};
 use url::form_urlencoded::byte_serialize;
 
-use self::amqp::Connector;
+use self::amqp::{Connection, Connector};
 use self::connection::{ConnectionTask, Instruction};
 use self::error::BusError;
+use self::session::Accepted;
 use self::shared::{Prefetch, SharedConnection};
 use super::{Message, Missing, Queue};
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::util::lock;
+
+// For how long a queue is asked for a session to find out whether it has any: it refuses at once if not.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Where the queue is.
 #[derive(Clone)]
@@ -81,6 +88,8 @@ pub struct Config {
     pub max_body: usize,
     /// Settle by dispositions on the link wherever that can be, instead of by `$management`.
     pub link_settle: bool,
+    /// Its messages come in sessions.
+    pub sessions: bool,
 }
 
 /// The queue as one worker takes from it.
@@ -89,6 +98,10 @@ pub struct ServiceBusQueue {
     shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
     instructions: mpsc::Sender<Instruction>,
+    /// Its messages come in sessions, and bodies may be so large.
+    sessions: Option<usize>,
+    /// The session that was given to us when the queue was looked at.
+    accepted: Mutex<Option<Accepted>>,
     // Begins with the first call that needs a connection: only then is there a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
 }
@@ -103,7 +116,7 @@ impl ServiceBusQueue {
         let (instructions, to_follow) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),
-            connector: Connector::new(config.target, config.max_body),
+            connector: Connector::new(config.target, config.max_body, config.sessions),
             tokens: config.tokens,
             shared: Arc::clone(&shared),
             prefetch: Arc::clone(&prefetch),
@@ -114,6 +127,8 @@ impl ServiceBusQueue {
             shared,
             prefetch,
             instructions,
+            sessions: config.sessions.then_some(config.max_body),
+            accepted: Mutex::new(None),
             connection_task: Mutex::new(Some(connection_task)),
         }
     }
@@ -147,6 +162,53 @@ impl ServiceBusQueue {
     fn unreachable(&self, error: &BusError) -> Failure {
         error.doubt(&format!("cannot reach {}", self.name))
     }
+
+    /// Whether the queue is what was said: one with sessions refuses others, and one without refuses who
+    /// asks for one. A session that is given to us meanwhile is the first to be taken.
+    async fn look_for_sessions(&self, connection: Arc<Connection>) -> Result<(), Missing> {
+        if self.sessions.is_none() {
+            return Ok(());
+        }
+        let accepted = session::accept(connection, Instant::now() + LOOK).await;
+        let accepted = accepted.map_err(|error| error.at_first(&self.name, true))?;
+        *lock(&self.accepted) = accepted;
+        Ok(())
+    }
+
+    /// The next session, by its first message. Dropped, it gives back what it may have got.
+    async fn take_session(
+        &self,
+        max_body: usize,
+        give_up_at: Instant,
+    ) -> Result<Vec<Message>, Failure> {
+        let shared = &self.shared;
+        let found = lock(&self.accepted).take();
+        let mut accepted = found.filter(|(connection, ..)| !connection.has_ended());
+        let mut ended = None;
+        while accepted.is_none() {
+            let failures = shared.failures();
+            let connection = tokio::select! {
+                biased;
+                up = shared.connection(ended.as_ref(), give_up_at) => up,
+                error = shared.failing(failures) => Err(error),
+            };
+            let connection = connection.map_err(|error| self.unreachable(&error))?;
+            match session::accept(Arc::clone(&connection), give_up_at).await {
+                Ok(Some(session)) => accepted = Some(session),
+                Ok(None) => return Ok(Vec::new()),
+                // One that ended while it waited says nothing of the next one.
+                Err(_) if connection.has_ended() && Instant::now() < give_up_at => {
+                    ended = Some(connection);
+                }
+                Err(error) => return Err(self.unreachable(&error)),
+            }
+        }
+        let message = match accepted {
+            Some(accepted) => session::take(accepted, shared, max_body).await,
+            None => None,
+        };
+        Ok(message.into_iter().collect())
+    }
 }
 
 #[async_trait]
@@ -177,16 +239,21 @@ impl Queue for ServiceBusQueue {
             biased;
             // A connection counts before a failure: the attempt before it may just have failed.
             up = shared.connection(None, give_up_at) => match up {
-                Ok(_) => Ok(()),
+                Ok(connection) => self.look_for_sessions(connection).await,
                 Err(error) => Err(self.unreachable(&error).into()),
             },
             // A failed attempt says more than our patience does.
-            error = shared.failing(failures) => Err(error.at_first(&self.name)),
+            error = shared.failing(failures) => {
+                Err(error.at_first(&self.name, self.sessions.is_some()))
+            }
         }
     }
 
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
         self.begin();
+        if let Some(max_body) = self.sessions {
+            return self.take_session(max_body, give_up_at).await;
+        }
         let (prefetch, shared) = (&self.prefetch, &self.shared);
         // Only what fails from now on is the answer to this call.
         let failures = shared.failures();
@@ -222,6 +289,8 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn stop(&self, give_up_at: Instant) {
+        // Dropped, its link ends.
+        drop(lock(&self.accepted).take());
         self.instruct(give_up_at, |done| Instruction::Stop(give_up_at, done))
             .await;
     }

@@ -233,6 +233,8 @@ impl Observer for LogObserver {
 pub struct MessageRow {
     /// Its id in the queue.
     pub id: String,
+    /// The session that it belongs to.
+    pub session: Option<String>,
     /// Which attempt it was.
     pub attempt: u32,
     /// What became of it, in one word.
@@ -253,10 +255,11 @@ pub struct MessageRow {
 
 impl MessageRow {
     fn text(&self) -> String {
-        let mut text = format!(
-            "message {}: {}, attempt {}",
-            self.id, self.outcome, self.attempt
-        );
+        let mut text = format!("message {}", self.id);
+        if let Some(session) = &self.session {
+            let _ = write!(text, " of session {session}");
+        }
+        let _ = write!(text, ": {}, attempt {}", self.outcome, self.attempt);
         if let Some(exit) = self.exit {
             let _ = write!(text, ", exit {exit}");
         }
@@ -306,6 +309,7 @@ pub(crate) fn message_row(row: &MessageRow) {
         row.level(),
         event = "message",
         message_id = &*row.id,
+        session_id = row.session.as_deref(),
         attempt = row.attempt,
         outcome = row.outcome,
         reason = row.reason.as_deref(),
@@ -350,6 +354,7 @@ mod tests {
     fn a_row() -> MessageRow {
         MessageRow {
             id: "7f".into(),
+            session: None,
             attempt: 2,
             outcome: "completed",
             reason: None,
@@ -366,6 +371,14 @@ mod tests {
         assert_eq!(
             a_row().text(),
             "message 7f: completed, attempt 2, exit 0, 1.2s, 1 renewal"
+        );
+        let of_session = MessageRow {
+            session: Some("s-1".into()),
+            ..a_row()
+        };
+        assert_eq!(
+            of_session.text(),
+            "message 7f of session s-1: completed, attempt 2, exit 0, 1.2s, 1 renewal"
         );
         let poisoned = MessageRow {
             outcome: "dead-lettered",

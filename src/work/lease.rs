@@ -121,7 +121,7 @@ impl MessageLease {
     }
 
     /// Why the lock was definitely lost before `due`, if it was.
-    async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
+    pub(super) async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
         // From what was confirmed, not from now: the core renewed it until a moment ago.
         let mut next = budget.renew_at(self.confirmed());
         loop {
@@ -141,6 +141,11 @@ impl MessageLease {
                 Err(_) => now + budget.retry(),
             };
         }
+    }
+
+    /// Ends when the queue says unasked that the lock is not ours any more: why.
+    pub async fn lost(&self) -> Failure {
+        self.lock.lost().await
     }
 
     /// Settles it, as often as it takes and its lock (and our patience) allows.

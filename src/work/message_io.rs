@@ -38,6 +38,8 @@ const CONTENT_TYPE: &str = "TRAFFICCOP_MESSAGE_CONTENT_TYPE";
 const PROPERTIES: &str = "TRAFFICCOP_MESSAGE_PROPERTIES";
 const DIR: &str = "TRAFFICCOP_MESSAGE_DIR";
 const FILE: &str = "TRAFFICCOP_MESSAGE_FILE";
+const SESSION: &str = "TRAFFICCOP_SESSION_ID";
+const SESSION_STATE: &str = "TRAFFICCOP_SESSION_STATE_FILE";
 
 /// What an outer trafficcop has set, and what would speak of another lock or message.
 pub(super) const FOREIGN: &[&str] = &[
@@ -56,6 +58,8 @@ pub(super) const FOREIGN: &[&str] = &[
     PROPERTIES,
     DIR,
     FILE,
+    SESSION,
+    SESSION_STATE,
 ];
 
 /// A message on its way to a command.
@@ -102,6 +106,28 @@ impl MessageIo {
             folder: Some(folder),
             input: None,
         })
+    }
+
+    /// The same, with a file that has the state of the message's session: where that is.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(super) fn and_state(
+        mut self,
+        base: &Path,
+        state: &[u8],
+    ) -> io::Result<(MessageIo, PathBuf)> {
+        // On stdin one has no directory: the frame that orders the start carries one descriptor alone, so
+        // this one's lock is ours and not the tree's.
+        let folder = match self.folder.take() {
+            Some(folder) => folder,
+            None => Folder::create(base)?,
+        };
+        let path = folder.path.join("state");
+        write(&path, state)?;
+        self.env.push((SESSION_STATE.into(), path.clone().into()));
+        self.folder = Some(folder);
+        Ok((self, path))
     }
 
     /// Whether there is something to remove.
@@ -228,14 +254,14 @@ fn open_up(path: &Path) {
 ///
 /// # Errors
 /// One line for a person where that will not do.
-pub(super) fn base(tmpdir: Option<OsString>) -> Result<PathBuf, String> {
+pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, String> {
     let base = tmpdir
         .filter(|path| !path.is_empty())
         .unwrap_or("/tmp".into());
     let base = PathBuf::from(base);
     let refuse = |why: &str| {
         Err(format!(
-            "--message file: {} {why}: set TMPDIR to a directory that will do",
+            "{flag}: {} {why}: set TMPDIR to a directory that will do",
             base.display()
         ))
     };
@@ -272,6 +298,7 @@ pub(super) fn environment(
     max_attempts: Option<u32>,
 ) -> Vec<(OsString, OsString)> {
     let about = &message.about;
+    let session = message.lock.session();
     let properties = (!about.properties.is_empty())
         .then(|| serde_json::to_string(&about.properties).unwrap_or_default())
         // Left out, not cut: half an object is none, and message.json has it whole.
@@ -285,6 +312,7 @@ pub(super) fn environment(
         (LOCKED_UNTIL, about.locked_until.clone()),
         (CONTENT_TYPE, about.content_type.clone()),
         (PROPERTIES, properties),
+        (SESSION, session.map(|session| session.id().to_owned())),
     ];
     known
         .into_iter()
@@ -304,14 +332,18 @@ pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) ->
         #[serde(skip_serializing_if = "Option::is_none")]
         max_attempts: Option<u32>,
         queue: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        session: Option<&'a str>,
         #[serde(flatten)]
         about: &'a About,
     }
+    let session = message.lock.session();
     let told = MessageJson {
         id: &message.id,
         attempt: message.attempt,
         max_attempts,
         queue,
+        session: session.as_ref().map(|session| session.id()),
         about: &message.about,
     };
     let mut text = serde_json::to_vec_pretty(&told).unwrap_or_default();
@@ -328,6 +360,7 @@ pub const FIELDS: &[(&str, &str)] = &[
         "how many there are (--max-attempts), where we count them",
     ),
     ("queue", "the queue's address"),
+    ("session", "the session that it belongs to, with --sessions"),
     (
         "enqueued",
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
@@ -426,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_in_the_environment_as_far_as_it_may() {
-        let mut message = scripted::message("id-1", 2, b"body");
+        let mut message = scripted::of_session("id-1");
         message.about.content_type = Some("text/plain\0; evil".into());
         message.about.enqueued = Some("2026-01-31T13:00:00Z".into());
         message
@@ -442,6 +475,7 @@ mod tests {
         assert_eq!(text(ID).unwrap(), "id-1");
         assert_eq!(text(ATTEMPT).unwrap(), "2");
         assert_eq!(text(MAX_ATTEMPTS).unwrap(), "5");
+        assert_eq!(text(SESSION).unwrap(), "s-1");
         assert_eq!(text(ENQUEUED_AT).unwrap(), "2026-01-31T13:00:00Z");
         assert_eq!(text(CONTENT_TYPE), None, "it has a NUL in it");
         assert_eq!(text(LOCKED_UNTIL), None, "not known");
@@ -450,6 +484,7 @@ mod tests {
         let told: serde_json::Value =
             serde_json::from_slice(&json("http://q", &message, Some(5))).unwrap();
         assert_eq!(told["content_type"], "text/plain\0; evil");
+        assert_eq!(told["session"], "s-1");
         assert_eq!(told["properties"]["a\n"], "1\u{7}");
         let keys: Vec<_> = told.as_object().unwrap().keys().cloned().collect();
         let mut documented: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
@@ -468,11 +503,11 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let asked = |mode| {
             fs::set_permissions(base.path(), Permissions::from_mode(mode)).unwrap();
-            super::base(Some(base.path().into()))
+            super::base(Some(base.path().into()), "--sessions")
         };
         assert!(asked(0o700).is_ok() && asked(0o1777).is_ok());
         assert!(asked(0o777).unwrap_err().contains("TMPDIR"));
-        assert!(super::base(Some("/nowhere".into())).is_err());
+        assert!(super::base(Some("/nowhere".into()), "--sessions").is_err());
         fs::set_permissions(base.path(), Permissions::from_mode(0o700)).unwrap();
         assert_eq!(names(base.path()), [""; 0]);
     }

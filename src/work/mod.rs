@@ -8,7 +8,8 @@
 //! ```
 //! [`settle`] is the table of what becomes of a message, [`scheduler`] what the worker does next: both
 //! are pure. [`lease`] makes a lease of a message's lock, so that [`crate::driver`] and the core keep
-//! it as they keep every lease. Nothing here knows which kind of queue it is, but for `open`.
+//! it as they keep every lease. Where messages come in sessions, [`session`] has one after another
+//! processed under the session's lock. Nothing here knows which kind of queue it is, but for `open`.
 
 pub mod lease;
 #[cfg(feature = "cli")]
@@ -24,6 +25,8 @@ mod processor;
 mod scheduler;
 #[cfg(test)]
 pub(crate) mod scripted;
+#[cfg(feature = "cli")]
+mod session;
 #[cfg(feature = "cli")]
 mod settle;
 #[cfg(feature = "cli")]

@@ -170,10 +170,19 @@ impl WorkerObserver {
     }
 
     /// Who is told of one message, worked on in this processor.
-    pub(super) fn message_observer(&self, id: &str, processor: usize) -> MessageObserver {
+    pub(super) fn message_observer(
+        &self,
+        id: &str,
+        session: Option<&str>,
+        processor: usize,
+    ) -> MessageObserver {
+        let what = match session {
+            Some(session) => format!("message {id} of session {session}"),
+            None => format!("message {id}"),
+        };
         if let Some(service_manager) = &self.state().service_manager {
             // Before its command can say anything by the socket of this processor.
-            service_manager.name(processor, format!("message {id}"));
+            service_manager.name(processor, what);
         }
         MessageObserver {
             observer: self.clone(),

@@ -4,12 +4,14 @@
 //!
 //! Called by the worker alone.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 use async_trait::async_trait;
 
+use super::message_io;
 use super::observer::WorkerObserver;
 use super::processor::{MessageProcessor, idle_event};
 use crate::azure::Account;
@@ -47,6 +49,21 @@ pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> 
         #[cfg(feature = "service-bus")]
         Source::ServiceBus(source) => open_service_bus(source, max_body),
     }
+}
+
+/// Where messages and states are handed over in directories, if any are, swept of what dead workers left.
+///
+/// # Errors
+/// What speaks against the place.
+pub(super) fn directories(config: &config::Work) -> Result<Option<PathBuf>, UsageError> {
+    let flag = match config.in_directories {
+        true => "--message file",
+        false if config.source.sessions().is_some() => "--sessions",
+        false => return Ok(None),
+    };
+    let base = message_io::base(std::env::var_os("TMPDIR"), flag).map_err(UsageError::new)?;
+    message_io::sweep(&base);
+    Ok(Some(base))
 }
 
 fn refuse(why: impl ToString) -> UsageError {
@@ -105,6 +122,7 @@ fn open_service_bus(
         lock_time: source.lock_time,
         max_body,
         link_settle: source.link_settle,
+        sessions: source.sessions.is_some(),
     })))
 }
 

@@ -8,6 +8,7 @@ use std::future::pending;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -16,10 +17,12 @@ use tokio::sync::watch;
 use super::lease::MessageLease;
 use super::message_io::{self, MessageIo};
 use super::observer::WorkerObserver;
+use super::session::SessionState;
 use super::settle::{Decision, Outcome, Rules};
 use super::workload::{MessageWorkload, Progress};
 use crate::background_writer;
 use crate::clock::Instant;
+use crate::config::Sessions;
 use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure};
 use crate::driver::drive;
 use crate::guardian::{GuardianHandle, WorkloadEvent};
@@ -36,8 +39,14 @@ pub(super) struct ProcessorContext {
     pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
     pub(super) kill_after: Duration,
-    /// Where messages are handed over in directories; `None`: on stdin.
+    /// Where directories are made, if there are to be any.
     pub(super) base: Option<PathBuf>,
+    /// Messages are handed over in such; if not, on stdin.
+    pub(super) in_directories: bool,
+    /// How sessions are taken, if messages come in such.
+    pub(super) sessions: Option<Sessions>,
+    /// How many of their messages may still be begun, where that is limited.
+    pub(super) may_begin: Option<AtomicU64>,
     pub(super) observer: WorkerObserver,
     /// The queue itself keeps a message away that is to be tried again.
     pub(super) delays: bool,
@@ -70,6 +79,10 @@ pub(super) struct Done {
     pub(super) overlap: bool,
     /// Whether it could be put aside, if it was to be.
     pub(super) put_aside: Option<Result<(), String>>,
+    /// How many messages of its session were begun before it.
+    pub(super) earlier: u64,
+    /// Since when its session has had none.
+    pub(super) idle_since: Option<Instant>,
 }
 
 impl MessageProcessor {
@@ -80,8 +93,25 @@ impl MessageProcessor {
         context: Arc<ProcessorContext>,
         leaving: bool,
     ) -> (MessageProcessor, Done) {
-        let held = MessageLease::new(&message, &context.queue);
-        let held = Arc::new(held.hurried_by(context.hurry.clone()));
+        let done = match message.lock.session() {
+            Some(session) => self.work_session(session, message, &context, leaving).await,
+            None => {
+                let held = context.lease(&message);
+                self.one(message, held, None, &context, leaving).await
+            }
+        };
+        (self, done)
+    }
+
+    /// One message, until it is settled; when we are `leaving` it is given back.
+    pub(super) async fn one(
+        &mut self,
+        message: Message,
+        held: Arc<MessageLease>,
+        state: Option<&SessionState>,
+        context: &ProcessorContext,
+        leaving: bool,
+    ) -> Done {
         let not_run = match &message.body {
             // It was on its way when the stop came: begun now, it would cost its whole grace.
             _ if leaving => Some(Decision::release("WorkerStopped")),
@@ -91,11 +121,10 @@ impl MessageProcessor {
             }
             Ok(_) => context.rules.before_running(message.attempt),
         };
-        let done = match not_run {
-            Some(decision) => self.settle(&message, &held, decision, &context).await,
-            None => self.run(message, held, &context).await,
-        };
-        (self, done)
+        match not_run {
+            Some(decision) => self.settle(&message, &held, decision, context).await,
+            None => self.run(message, held, state, context).await,
+        }
     }
 
     /// Settles a message without running anything.
@@ -115,20 +144,23 @@ impl MessageProcessor {
             // Its result is kept.
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
-        self.done(&message.id, message.attempt, held, decision, None, context)
+        let whose = Whose::of(message);
+        self.done(&whose, held, decision, None, context)
     }
 
     async fn run(
         &mut self,
         message: Message,
         held: Arc<MessageLease>,
+        state: Option<&SessionState>,
         context: &ProcessorContext,
     ) -> Done {
-        let (id, attempt) = (message.id.clone(), message.attempt);
+        let whose = Whose::of(&message);
+        let (id, attempt) = (whose.id.clone(), whose.attempt);
         let budget = context.budget(&message);
         let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
         // The guardian has to be answered meanwhile: a disk can take longer than its patience.
-        let message_io = match self.meanwhile(hand_over(message, context)).await {
+        let message_io = match self.meanwhile(hand_over(message, state, context)).await {
             Ok(message_io) => message_io,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
@@ -136,13 +168,16 @@ impl MessageProcessor {
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
                     no_handover: Some(why.to_string()),
-                    ..self.done(&id, attempt, &held, decision, None, context)
+                    ..self.done(&whose, &held, decision, None, context)
                 };
             }
         };
         // Its time began with the request that took it: what the disk has used is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
-        let mut message_observer = context.observer.message_observer(&id, self.number);
+        let mut message_observer =
+            context
+                .observer
+                .message_observer(&id, whose.session.as_deref(), self.number);
         let mut workload = MessageWorkload {
             handle: &mut self.handle,
             hurry: context.hurry.clone(),
@@ -173,7 +208,7 @@ impl MessageProcessor {
             self.meanwhile(removed(message_io)).await;
         }
         // Nothing was given back: that is said by the ending.
-        let decision = progress.decision.clone().unwrap_or_else(|| {
+        let mut decision = progress.decision.clone().unwrap_or_else(|| {
             if progress.stuck {
                 return Decision::nothing("CannotBeKilled");
             }
@@ -184,6 +219,10 @@ impl MessageProcessor {
                 timed_out: false,
             })
         });
+        // It was settled in another way than was decided.
+        if let Some(instead) = state.and_then(SessionState::instead) {
+            decision = instead;
+        }
         if let Some(delay) = context.keeps_away(decision.settlement.as_ref())
             && held.result().is_none()
         {
@@ -196,18 +235,11 @@ impl MessageProcessor {
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
         }
-        self.done(
-            &id,
-            attempt,
-            &held,
-            decision,
-            Some((&progress, &ending)),
-            context,
-        )
+        self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
 
     /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
-    async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
+    pub(super) async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         loop {
             tokio::select! {
@@ -221,8 +253,7 @@ impl MessageProcessor {
     /// Tells people, and the worker.
     fn done(
         &self,
-        id: &str,
-        attempt: u32,
+        whose: &Whose,
         held: &MessageLease,
         decision: Decision,
         ran: Option<(&Progress, &Ending)>,
@@ -242,8 +273,9 @@ impl MessageProcessor {
         let exit = progress.and_then(|progress| progress.exit);
         let overlap = ending.is_some_and(|ending| ending.overlap);
         context.observer.message(&MessageRow {
-            id: crate::report::plain(id),
-            attempt,
+            id: crate::report::plain(&whose.id),
+            session: whose.session.as_deref().map(crate::report::plain),
+            attempt: whose.attempt,
             outcome: outcome.word(),
             reason: decision.reason.map(str::to_owned),
             detail: detail.as_deref().map(crate::report::plain),
@@ -272,6 +304,26 @@ impl MessageProcessor {
                 || progress.is_some_and(|progress| progress.stuck),
             overlap,
             put_aside,
+            earlier: 0,
+            idle_since: None,
+        }
+    }
+}
+
+/// Which message something is about, as it is told.
+struct Whose {
+    id: String,
+    session: Option<String>,
+    attempt: u32,
+}
+
+impl Whose {
+    fn of(message: &Message) -> Whose {
+        let session = message.lock.session();
+        Whose {
+            id: message.id.clone(),
+            session: session.map(|session| session.id().to_owned()),
+            attempt: message.attempt,
         }
     }
 }
@@ -286,9 +338,26 @@ impl ProcessorContext {
         }
     }
 
+    /// The lock of this message, as a lease.
+    pub(super) fn lease(&self, message: &Message) -> Arc<MessageLease> {
+        let held = MessageLease::new(message, &self.queue);
+        Arc::new(held.hurried_by(self.hurry.clone()))
+    }
+
     /// How the time of this message's lock is divided.
-    fn budget(&self, message: &Message) -> Budget {
-        Budget::for_lock(message.lock_time, self.renew_at).renewing_within(message.first_renewal)
+    pub(super) fn budget(&self, message: &Message) -> Budget {
+        let budget = Budget::for_lock(message.lock_time, self.renew_at);
+        let budget = budget.renewing_within(message.first_renewal);
+        let grace_on_loss = match self.sessions {
+            // A supervisor that dies takes the link along, and with that the session is free: its guardian
+            // has the command dead in half of the time that the next one waits.
+            Some(sessions) => budget.grace_on_loss.min(sessions.lock_delay / 2),
+            None => budget.grace_on_loss,
+        };
+        Budget {
+            grace_on_loss,
+            ..budget
+        }
     }
 
     /// What the core goes by for one message.
@@ -325,21 +394,41 @@ pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
 }
 
 /// The message, on its way to the command.
-async fn hand_over(message: Message, context: &ProcessorContext) -> std::io::Result<MessageIo> {
+async fn hand_over(
+    message: Message,
+    state: Option<&SessionState>,
+    context: &ProcessorContext,
+) -> std::io::Result<MessageIo> {
     let json = message_io::json(&context.queue, &message, context.rules.max_attempts);
     let body = message.body.unwrap_or_default();
-    match context.base.clone() {
-        None => MessageIo::on_stdin(&body),
-        Some(base) => {
-            match background_writer::apart("message", move || {
-                MessageIo::in_directory(&base, &body, &json)
-            }) {
-                Ok(made) => made.await.map_err(std::io::Error::other)?,
-                // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
-                Err((_no_thread, made)) => made(),
+    let Some(base) = context.base.clone() else {
+        return MessageIo::on_stdin(&body);
+    };
+    let (in_directory, content) = (context.in_directories, state.map(SessionState::content));
+    let make = move || {
+        let message_io = match in_directory {
+            true => MessageIo::in_directory(&base, &body, &json)?,
+            false => MessageIo::on_stdin(&body)?,
+        };
+        Ok(match content {
+            Some(content) => {
+                let (message_io, path) = message_io.and_state(&base, &content)?;
+                (message_io, Some(path))
             }
-        }
+            None => (message_io, None),
+        })
+    };
+    let made: std::io::Result<(MessageIo, Option<PathBuf>)> =
+        match background_writer::apart("message", make) {
+            Ok(made) => made.await.map_err(std::io::Error::other)?,
+            // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
+            Err((_no_thread, make)) => make(),
+        };
+    let (message_io, path) = made?;
+    if let (Some(state), Some(path)) = (state, path) {
+        state.lies_in(path);
     }
+    Ok(message_io)
 }
 
 /// Removes what is left of it on disk.

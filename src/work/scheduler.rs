@@ -18,8 +18,8 @@ const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 // first one is under way for a round trip and more.
 const LOOK: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
-// How many messages a queue gives at once.
-const BATCH: usize = 32;
+/// How many messages a queue gives at once.
+pub(super) const BATCH: usize = 32;
 // One refusal can be a moment's; five, with growing pauses between them, are a right that is
 // missing.
 const STUCK: u32 = 5;
@@ -36,6 +36,8 @@ pub(super) struct SchedulerConfig {
     pub(super) idle_exit: Option<Duration>,
     /// How long messages may go on after a stop was asked for.
     pub(super) grace: Duration,
+    /// How many messages a request can bring at most.
+    pub(super) batch: usize,
     /// A request to take waits for messages by itself, and can be withdrawn for another.
     pub(super) waits: bool,
 }
@@ -217,7 +219,7 @@ impl Scheduler {
         // out.
         let free = self.terms.concurrency - self.running;
         let wanted = free
-            .min(BATCH)
+            .min(self.terms.batch)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
         // One request at a time: two could bring more than there are processors. One that waits is
         // replaced, when more could come by another than it was sent for.
@@ -315,6 +317,15 @@ impl Scheduler {
         self.counted += u64::from(ran);
         self.busy_at = now;
         self.empty = false;
+    }
+
+    /// So many messages were begun in a session before the one that is done with now, and since this
+    /// moment it has had none.
+    pub(super) fn session_done(&mut self, earlier: u64, since: Option<Instant>) {
+        self.counted += earlier;
+        if let Some(since) = since {
+            self.busy_at = since;
+        }
     }
 
     /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::{About, Lock, Message, Settlement};
+use crate::queue::{About, Lock, Message, Session, Settlement};
 
 /// For how long a message is locked, unless a test says otherwise.
 pub(crate) const LOCK: Duration = Duration::from_secs(60);
@@ -105,4 +105,59 @@ pub(crate) fn refused() -> Result<(), Failure> {
         why: "403".into(),
         denied: true,
     })
+}
+
+/// A message of the session `s-1`.
+#[cfg(feature = "cli")]
+pub(crate) fn of_session(id: &str) -> Message {
+    Message {
+        lock: Arc::new(OfSession),
+        ..message(id, 2, b"body")
+    }
+}
+
+struct OfSession;
+
+#[async_trait]
+impl Lock for OfSession {
+    async fn renew(&self, _: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn settle(&self, _: &Settlement, _: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn session(&self) -> Option<Arc<dyn Session>> {
+        Some(Arc::new(OfSession))
+    }
+}
+
+#[async_trait]
+impl Session for OfSession {
+    fn id(&self) -> &str {
+        "s-1"
+    }
+
+    fn taken(&self) -> Instant {
+        Instant::ZERO
+    }
+
+    fn locked(&self) -> (Instant, Duration) {
+        (Instant::now(), LOCK)
+    }
+
+    async fn next(&self, _: Instant) -> Result<Option<Message>, Failure> {
+        Ok(None)
+    }
+
+    async fn state(&self, _: Instant) -> Result<Vec<u8>, Failure> {
+        Ok(Vec::new())
+    }
+
+    async fn set_state(&self, _: &[u8], _: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn close(&self, _: Instant) {}
 }

@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -14,11 +15,10 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
-use super::message_io;
 use super::observer::{DRAINING, WorkerObserver};
-use super::open::{open, prepare};
+use super::open::{directories, open, prepare};
 use super::processor::{Done, MessageProcessor, ProcessorContext, idle_event};
-use super::scheduler::{Next, Scheduler, SchedulerConfig, Why};
+use super::scheduler::{BATCH, Next, Scheduler, SchedulerConfig, Why};
 use super::settle::{Outcome, Rules};
 use crate::clock::Instant;
 use crate::config::{self, UsageError};
@@ -62,13 +62,8 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         .transpose()?;
     // Nothing is sent yet: a thread that a connection begins must not be there when we fork.
     let queue = open(&config)?;
-    let base = if config.in_directories {
-        let base = message_io::base(std::env::var_os("TMPDIR")).map_err(UsageError::new)?;
-        message_io::sweep(&base);
-        Some(base)
-    } else {
-        None
-    };
+    let sessions = config.source.sessions();
+    let base = directories(&config)?;
     let guardians = fork_all(&config)?;
     report::context(report::Context {
         lock: queue.name().to_owned(),
@@ -99,6 +94,9 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         stop_signal: config.stop_signal,
         kill_after: config.kill_after,
         base,
+        in_directories: config.in_directories,
+        sessions,
+        may_begin: sessions.and(config.max_messages).map(AtomicU64::new),
         observer,
         delays: queue.delays(),
         leaving: leaving.subscribe(),
@@ -167,6 +165,12 @@ async fn begin(
         max_messages: config.max_messages,
         idle_exit: config.idle_exit,
         grace: config.grace,
+        // A session at a time: while one is waited for another slot may become free, and to ask anew is
+        // to stand at the end of the line.
+        batch: match context.sessions {
+            Some(_) => 1,
+            None => BATCH,
+        },
         waits: queue.waits(),
     };
     let mut worker = Worker {
@@ -471,6 +475,7 @@ impl Worker {
         let now = Instant::now();
         self.idle.push(processor);
         self.scheduler.done(now, done.ran);
+        self.scheduler.session_done(done.earlier, done.idle_since);
         if let Some(result) = &done.put_aside {
             self.scheduler.put_aside(now, result.clone());
         }
@@ -526,6 +531,8 @@ mod tests {
                 lost: false,
                 overlap,
                 put_aside: None,
+                earlier: 0,
+                idle_since: None,
             };
             assert_eq!(leave(&Why::Enough, Some(&done)), left);
         }

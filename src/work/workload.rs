@@ -51,6 +51,8 @@ pub(super) struct Progress {
     /// It has run for too long, and was told to end.
     timed_out: bool,
     hurried: bool,
+    /// The queue has said unasked that the lock is not ours any more.
+    lost: bool,
     /// Something of it cannot be killed.
     pub(super) stuck: bool,
     /// It could not be started, for this error number.
@@ -157,12 +159,18 @@ impl Workload for MessageWorkload<'_> {
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
-        let decision = self.context.rules.decide(&Run {
-            attempt: self.attempt,
-            cause,
-            exit,
-            timed_out: self.progress.timed_out,
-        });
+        let lost = Decision::nothing("LockLost");
+        // To the core its command ended by itself.
+        let decision = if self.progress.lost {
+            lost
+        } else {
+            self.context.rules.decide(&Run {
+                attempt: self.attempt,
+                cause,
+                exit,
+                timed_out: self.progress.timed_out,
+            })
+        };
         // What is kept away by its lock is for the processor to settle, when it has been for a while.
         let at_once = |settlement: &Settlement| {
             let delay = self.context.keeps_away(Some(settlement));
@@ -191,8 +199,20 @@ impl Workload for MessageWorkload<'_> {
                     pending::<()>().await;
                 }
             };
+            let gone = async {
+                if self.progress.lost || self.progress.began.is_none() {
+                    pending::<()>().await;
+                }
+                self.held.lost().await
+            };
             tokio::select! {
                 biased;
+                // Another may have it: not even an end that came by itself counts any more.
+                why = gone => {
+                    self.progress.lost = true;
+                    tracing::warn!("{why}: killing the command");
+                    self.handle.kill();
+                }
                 // Events first: a command that has just ended by itself is not killed, nor too
                 // late.
                 event = self.handle.next_event() => {

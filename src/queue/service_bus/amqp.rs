@@ -22,11 +22,11 @@ use std::time::Duration;
 
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::receiver::TerminalDeliveryState;
-use fe2o3_amqp::link::{CreditMode, RecvError, delivery::DeliveryInfo};
+use fe2o3_amqp::link::{RecvError, delivery::DeliveryInfo};
 use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::session::SessionHandle;
-use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
-use fe2o3_amqp::types::messaging::{Accepted, Body, Released};
+use fe2o3_amqp::types::definitions::Fields;
+use fe2o3_amqp::types::messaging::{Accepted, Body, Released, Source};
 use fe2o3_amqp::types::primitives::{SimpleValue, Timestamp, Value};
 use fe2o3_amqp::{Receiver, Session};
 use time::OffsetDateTime;
@@ -35,6 +35,7 @@ use tokio::sync::mpsc;
 use super::error::{BusError, opening};
 use super::frame_scanner::DeliveryState;
 use super::request_link::RequestLink;
+use super::session_link::attach_receiver;
 use super::stream::{ConnectionState, connect, observed};
 use super::wire::{self, Delivery, LockToken, Ticket};
 use super::{CbsToken, Target};
@@ -57,16 +58,19 @@ const MAX_FRAME: u32 = 65_536;
 pub(super) struct Connector {
     target: Target,
     max_body: usize,
+    /// Messages come in sessions: by links of their own, that are attached for each.
+    sessions: bool,
     /// The name of this process among the service's clients.
     container: String,
     connections: AtomicU64,
 }
 
 impl Connector {
-    pub(super) fn new(target: Target, max_body: usize) -> Connector {
+    pub(super) fn new(target: Target, max_body: usize, sessions: bool) -> Connector {
         Connector {
             target,
             max_body,
+            sessions,
             // Link names begin with it: the service takes a name that it knows for the same link
             // come back.
             container: format!("trafficcop-{:016x}", fastrand::u64(..)),
@@ -75,12 +79,12 @@ impl Connector {
     }
 
     /// A connection to the queue, authorised, with everything attached and no credit given; and the half
-    /// of it that messages come in by.
+    /// of it that messages come in by; none, where they come in sessions.
     pub(super) async fn connect(
         &self,
         token: &CbsToken,
         give_up_at: Instant,
-    ) -> Result<(Arc<Connection>, Intake), BusError> {
+    ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
         // One limit for all of it: TLS, SASL, the token and five links each have an await that can
         // hang.
         let opened = before(give_up_at, self.open(token, give_up_at)).await;
@@ -96,7 +100,7 @@ impl Connector {
         &self,
         token: &CbsToken,
         give_up_at: Instant,
-    ) -> Result<(Arc<Connection>, Intake), BusError> {
+    ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
         let Target {
             host, port, tls, ..
         } = &self.target;
@@ -122,18 +126,14 @@ impl Connector {
         // First of all: without a token nothing else may be attached.
         authorise(&self.target, &cbs, token, give_up_at).await?;
         // Before `$management`, whose requests name this link: see `Connection::ask`.
-        let receiver = Receiver::builder()
-            .name(name.clone())
-            .source(self.target.entity.as_str())
-            // Locked until we settle, and settled only when the service has said so.
-            .sender_settle_mode(SenderSettleMode::Unsettled)
-            .receiver_settle_mode(ReceiverSettleMode::Second)
-            // The library would give credit ahead, and lock messages that nobody is free for.
-            .credit_mode(CreditMode::Manual)
-            .verify_incoming_source(false)
-            .verify_incoming_target(false)
-            .attach(&mut session)
-            .await?;
+        let receiver = match self.sessions {
+            true => None,
+            false => {
+                let source = Source::from(self.target.entity.as_str());
+                let empty = Fields::default();
+                Some(attach_receiver(&name, source, empty, &mut session).await?)
+            }
+        };
         let address = format!("{}/$management", self.target.entity);
         let management = format!("{name}:management");
         let management =
@@ -152,14 +152,14 @@ impl Connector {
             dispositions,
             handles: tokio::sync::Mutex::new(Some((session, connection))),
         });
-        let intake = Intake {
+        let intake = receiver.map(|receiver| Intake {
             connection: Arc::clone(&connection),
             receiver,
             to_send,
             sending: None,
             received: 0,
             max_body: self.max_body,
-        };
+        });
         Ok((connection, intake))
     }
 }
@@ -203,23 +203,25 @@ struct Disposition {
 
 /// A connection, as far as many may ask it at the same time.
 pub(super) struct Connection {
-    serial: u64,
+    pub(super) serial: u64,
     /// Of the link that messages come by.
-    name: String,
-    target: Target,
+    pub(super) name: String,
+    pub(super) target: Target,
     cbs: RequestLink,
     management: RequestLink,
-    state: Arc<ConnectionState>,
+    pub(super) state: Arc<ConnectionState>,
     /// What the library wants back to settle a delivery on the link, by its number.
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
     /// As long as these live, the connection does.
-    handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
+    pub(super) handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
 }
 
 impl Connection {
-    async fn ask(
+    /// Asks `$management` for something that is about the link of this name.
+    pub(super) async fn ask(
         &self,
+        link: &str,
         (operation, body): (&'static str, Value),
         give_up_at: Instant,
     ) -> Result<Value, BusError> {
@@ -227,10 +229,7 @@ impl Connection {
         let marks = [
             ("operation", SimpleValue::String(operation.to_owned())),
             // Keeps the link that messages come by from being cut for want of use.
-            (
-                "associated-link-name",
-                SimpleValue::String(self.name.clone()),
-            ),
+            ("associated-link-name", SimpleValue::String(link.to_owned())),
             (
                 // The service gives up when we do: what it did later would be taken for not done.
                 "com.microsoft:server-timeout",
@@ -255,7 +254,9 @@ impl Connection {
         lock: LockToken,
         give_up_at: Instant,
     ) -> Result<Option<i64>, BusError> {
-        let body = self.ask(wire::renewal(lock), give_up_at).await?;
+        let body = self
+            .ask(&self.name, wire::renewal(lock), give_up_at)
+            .await?;
         Ok(wire::expiration(&body))
     }
 
@@ -267,10 +268,8 @@ impl Connection {
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        let Some(request) = wire::settlement(lock, how) else {
-            return Err(BusError::Unsent("a release has no request".into()));
-        };
-        self.ask(request, give_up_at).await.map(drop)
+        let request = wire::settlement(lock, how, None)?;
+        self.ask(&self.name, request, give_up_at).await.map(drop)
     }
 
     /// Settles by a disposition on the link that delivered the message, and hears what the service
@@ -320,12 +319,7 @@ impl Connection {
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            // What is settled already is refused, and freed. Should a service take it all the same,
-            // only a message that was completed may go.
-            let outcome = match how {
-                Settlement::Complete => Accepted {}.into(),
-                _ => Released {}.into(),
-            };
+            let outcome = forgotten(how);
             // A connection that has ended has forgotten everything.
             let _ = self.dispositions.send(Disposition { info, outcome });
         }
@@ -474,8 +468,18 @@ impl Intake {
     }
 }
 
+/// What is said of a delivery that was settled in another way, for the library to forget it.
+pub(super) fn forgotten(how: &Settlement) -> TerminalDeliveryState {
+    // What is settled already is refused, and freed. Should a service take it all the same, only a
+    // message that was completed may go.
+    match how {
+        Settlement::Complete => Accepted {}.into(),
+        _ => Released {}.into(),
+    }
+}
+
 /// Within the time that anything takes.
-async fn limited<T>(
+pub(super) async fn limited<T>(
     work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
 ) -> Result<T, BusError> {
     match before(Instant::now() + LIMIT, work).await {

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::amqp::{Connection, Connector, Intake};
 use super::error::{BUSY, BusError};
-use super::lock::{Held, wall};
+use super::lock::{FIRST_RENEWAL, Held, REQUEST, wall};
 use super::shared::{Prefetch, SharedConnection, Taken};
 use super::wire::Delivery;
 use super::{CbsToken, CbsTokens};
@@ -22,8 +22,6 @@ use crate::queue::{Lock as _, Message, Settlement};
 
 // For TCP, TLS, SASL, the token and five links: on a slow line a dozen round trips.
 const CONNECT: Duration = Duration::from_secs(15);
-// A request of our own that takes longer is as good as lost: a lock can be as short as this.
-const REQUEST: Duration = Duration::from_secs(5);
 // Between attempts to connect, at first and at most; what waits for a connection shortens it.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -31,9 +29,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const GOOD: Duration = Duration::from_secs(10);
 // From one attempt to give a message back to the next, at first.
 const REPEAT: Duration = Duration::from_millis(250);
-// Of a lock whose length was told by another machine's clock: half a minute, as most queues have
-// it, is caught even where that clock is off by ten seconds.
-const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 // tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -156,7 +151,7 @@ impl ConnectionTask {
     async fn serve(
         &mut self,
         connection: Arc<Connection>,
-        mut intake: Intake,
+        mut intake: Option<Intake>,
         token: CbsToken,
     ) -> Option<BusError> {
         let mut renew_at = renewal(&token);
@@ -165,7 +160,9 @@ impl ConnectionTask {
         loop {
             // Here, and not in an arm below: whatever woke us may have freed a slot or made a lock
             // old.
-            if let Some((count, total)) = self.prefetch.missing() {
+            if let Some(intake) = &mut intake
+                && let Some((count, total)) = self.prefetch.missing()
+            {
                 // Before it is given: a lock can begin as soon as the service has it.
                 let at = Instant::now();
                 if let Err(error) = intake.let_come(total).await {
@@ -189,6 +186,7 @@ impl ConnectionTask {
                 )));
             }
             let authorised = async { Some(authorising.as_mut()?.await) };
+            let came = async { Some(intake.as_mut()?.next().await) };
             tokio::select! {
                 biased;
                 instruction = self.instructions.recv() => match instruction {
@@ -196,7 +194,9 @@ impl ConnectionTask {
                         // First what is here: nothing else is sure.
                         let here = self.prefetch.close();
                         here.into_iter().for_each(|taken| self.give_back(taken, by));
-                        self.drain(&mut intake, by, &connection).await;
+                        if let Some(intake) = &mut intake {
+                            self.drain(intake, by, &connection).await;
+                        }
                         self.stop(by, done);
                     }
                     Some(Instruction::Close(by, done)) => {
@@ -208,7 +208,7 @@ impl ConnectionTask {
                     None => return None,
                 },
                 error = connection.ended() => return Some(error),
-                came = intake.next() => match came {
+                Some(came) = came => match came {
                     Ok(delivery) => self.came(delivery, &connection),
                     Err(error) => return Some(error),
                 },
@@ -371,7 +371,7 @@ async fn connect(
     connector: &Connector,
     tokens: &dyn CbsTokens,
     audience: &str,
-) -> Result<(Arc<Connection>, Intake, CbsToken), BusError> {
+) -> Result<(Arc<Connection>, Option<Intake>, CbsToken), BusError> {
     let token = token(tokens, audience).await?;
     let connecting = connector.connect(&token, Instant::now() + CONNECT);
     let (connection, intake) = connecting.await?;

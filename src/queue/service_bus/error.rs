@@ -84,7 +84,9 @@ impl BusError {
         self.status() == Some(410)
             || matches!(
                 self.condition(),
-                "com.microsoft:message-lock-lost" | "com.microsoft:message-not-found"
+                "com.microsoft:message-lock-lost"
+                    | "com.microsoft:message-not-found"
+                    | "com.microsoft:session-lock-lost"
             )
     }
 
@@ -107,6 +109,20 @@ impl BusError {
         }
     }
 
+    /// It was refused for what was asked for, and would be again: too large, or malformed.
+    pub(super) fn is_refused_for_good(&self) -> bool {
+        matches!(self, BusError::Refused { status: Some(400 | 403 | 413), condition, .. }
+            if condition.contains("size") || condition.contains("argument"))
+    }
+
+    /// Whoever waited for a session got none in its time.
+    pub(super) fn is_no_session(&self) -> bool {
+        matches!(
+            self.condition(),
+            "com.microsoft:timeout" | "com.microsoft:session-cannot-be-locked"
+        )
+    }
+
     fn is_not_found(&self) -> bool {
         self.condition() == "amqp:not-found" || self.status() == Some(404)
     }
@@ -122,7 +138,8 @@ impl BusError {
     }
 
     /// What it means at the beginning, when the queue `name` was to be opened.
-    pub(super) fn at_first(&self, name: &str) -> Missing {
+    /// `sessions`: its messages were said to come in sessions.
+    pub(super) fn at_first(&self, name: &str, sessions: bool) -> Missing {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
             BusError::Unusable(why) => fatal(format!("{name}: {why}"), false),
@@ -141,14 +158,22 @@ impl BusError {
                  TOPIC/Subscriptions/NAME)",
                 self.why()
             )),
-            BusError::Refused { condition, .. } if condition == "amqp:not-allowed" => fatal(
-                format!(
-                    "{name} cannot be worked on: {}: a queue with sessions is for receivers of \
-                     sessions: use one without",
-                    self.why()
-                ),
-                false,
-            ),
+            // The service has this one condition for several things; its text tells them apart.
+            BusError::Refused {
+                condition, text, ..
+            } if condition == "amqp:not-allowed" && text.to_lowercase().contains("session") => {
+                let (is, say) = match sessions {
+                    true => (
+                        "its messages do not come in sessions",
+                        "leave out --sessions",
+                    ),
+                    false => ("its messages come in sessions", "say --sessions"),
+                };
+                Missing::OtherKind(format!("{name}: {is}: {say} ({})", self.why()))
+            }
+            BusError::Refused { condition, .. } if condition == "amqp:not-allowed" => {
+                fatal(format!("{name} cannot be worked on: {}", self.why()), false)
+            }
             BusError::Refused { condition, .. } if condition.ends_with(":entity-disabled") => {
                 fatal(
                     format!("{name} is disabled: {}: enable it", self.why()),
@@ -360,16 +385,26 @@ mod tests {
             Missing::Failed(Failure::Fatal { denied, .. }) => Some(denied),
             _ => None,
         };
-        let at_first = |condition| refused(None, condition).at_first("sb://h/q");
+        let at_first = |condition| refused(None, condition).at_first("sb://h/q", false);
         assert_eq!(denied(at_first("amqp:unauthorized-access")), Some(true));
-        assert_eq!(denied(refused(Some(401), "").at_first("q")), Some(true));
+        assert_eq!(
+            denied(refused(Some(401), "").at_first("q", false)),
+            Some(true)
+        );
         assert_eq!(denied(at_first("amqp:not-allowed")), Some(false));
+        for (sessions, flag) in [(true, "leave out --sessions"), (false, "say --sessions")] {
+            let error = BusError::refused("amqp:not-allowed", Some("Sessionful, or not"));
+            let Missing::OtherKind(why) = error.at_first("q", sessions) else {
+                panic!("{:?}", error.at_first("q", sessions));
+            };
+            assert!(why.contains(flag), "{why}");
+        }
         assert_eq!(
             denied(at_first("com.microsoft:entity-disabled")),
             Some(false)
         );
         assert_eq!(
-            denied(BusError::Unusable("HTTP".into()).at_first("q")),
+            denied(BusError::Unusable("HTTP".into()).at_first("q", false)),
             Some(false)
         );
         assert!(matches!(at_first("amqp:not-found"), Missing::NoQueue(_)));

@@ -37,6 +37,11 @@ const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
 // What a message may have been under way, and what clocks that are kept by NTP differ by.
 const GRAIN: Duration = Duration::from_secs(1);
+// Of a lock whose length was told by another machine's clock: half a minute, as most queues have
+// it, is caught even where that clock is off by ten seconds.
+pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
+// A request of our own that takes longer is as good as lost: a lock can be as short as this.
+pub(super) const REQUEST: Duration = Duration::from_secs(5);
 // A `retry_after` beyond every lock: the service has forgotten the token, and would say the same
 // again.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -169,18 +174,21 @@ impl Held {
     }
 }
 
+/// The lock has gone, and a settlement was asked for and not answered before.
+pub(super) fn unsettled(why: &str) -> Failure {
+    Failure::Transient {
+        why: format!(
+            "{why}: the settlement before was not answered, and whether it was carried out cannot be said"
+        ),
+        retry_after: Some(NEVER),
+    }
+}
+
 /// The service says that there is no such lock. Nothing is said on the link any more either, not even
 /// to empty the library's map: it could still mean something to a service that was wrong.
 fn lose(state: &mut State, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
-        Failure::Transient {
-            why: format!(
-                "{}: the settlement before was not answered, and whether it was carried out cannot be \
-                 said",
-                error.why()
-            ),
-            retry_after: Some(NEVER),
-        }
+        unsettled(&error.why())
     } else {
         Failure::Lost {
             until: None,

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -104,6 +104,8 @@ pub(super) struct ConnectionState {
     settled: Waiting<DeliveryState>,
     /// When the first request was sent after which nothing was received; 0: something was.
     silent: AtomicU64,
+    /// How many sessions are held by links of it.
+    sessions: AtomicUsize,
     closed: watch::Sender<Option<BusError>>,
 }
 
@@ -129,6 +131,7 @@ impl ConnectionState {
             changed: Notify::new(),
             settled: Waiting::new(),
             silent: AtomicU64::new(0),
+            sessions: AtomicUsize::new(0),
             closed: watch::Sender::new(None),
         }
     }
@@ -196,9 +199,23 @@ impl ConnectionState {
         why.unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
     }
 
+    /// A link of it has a session: until [`ConnectionState::gives_up_session`].
+    pub(super) fn holds_session(&self) {
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has it no more.
+    pub(super) fn gives_up_session(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// A request that was sent at `sent` has not been answered in its time. If nothing else was received
-    /// since for long enough either, the connection is given up.
+    /// since for long enough either, the connection is given up; not while a session depends on it: that
+    /// would be lost with it for certain, and its own deadlines see to a connection that is dead.
     pub(super) fn suspect(&self, sent: Instant) {
+        if self.sessions.load(Ordering::Relaxed) > 0 {
+            return;
+        }
         let received = self.received.load(Ordering::Relaxed);
         let since = self.silent.load(Ordering::Relaxed);
         // Several unanswered requests in a row are one silence, which began with the first.

@@ -223,7 +223,7 @@ fn number(value: &Value) -> Option<i64> {
     }
 }
 
-fn millis(value: &Value) -> Option<i64> {
+pub(super) fn millis(value: &Value) -> Option<i64> {
     match value {
         Value::Timestamp(at) => Some(at.milliseconds()),
         _ => None,
@@ -330,14 +330,18 @@ pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     )
 }
 
-/// The same of a request to settle; a release cannot be asked for.
-pub(super) fn settlement(lock: LockToken, how: &Settlement) -> Option<(&'static str, Value)> {
+/// The same of a request to settle, in this session if it is one's. A release cannot be asked for.
+pub(super) fn settlement(
+    lock: LockToken,
+    how: &Settlement,
+    session: Option<&str>,
+) -> Result<(&'static str, Value), BusError> {
     let status = match how {
         Settlement::Complete => "completed",
         Settlement::Retry(_) => "abandoned",
         // The service's own word for what is dead-lettered.
         Settlement::DeadLetter { .. } => "suspended",
-        Settlement::Release => return None,
+        Settlement::Release => return Err(BusError::Unsent("a release has no request".into())),
     };
     let mut entries = vec![
         ("disposition-status", Value::String(status.to_owned())),
@@ -347,7 +351,10 @@ pub(super) fn settlement(lock: LockToken, how: &Settlement) -> Option<(&'static 
         entries.push(("deadletter-reason", Value::String(cut(reason))));
         entries.push(("deadletter-description", Value::String(cut(detail))));
     }
-    Some(("com.microsoft:update-disposition", map(entries)))
+    if let Some(session) = session {
+        entries.push(("session-id", Value::String(session.to_owned())));
+    }
+    Ok(("com.microsoft:update-disposition", map(entries)))
 }
 
 /// What a disposition on the link says for it.
@@ -382,7 +389,7 @@ fn tokens(lock: LockToken) -> Value {
     Value::Array(Array(vec![Value::Uuid(Uuid::from(lock.as_uuid()))]))
 }
 
-fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+pub(super) fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     let entries = entries.into_iter();
     let entries = entries.map(|(key, value)| (Value::String(key.to_owned()), value));
     Value::Map(entries.collect::<OrderedMap<_, _>>())

@@ -14,6 +14,7 @@ fn secs(n: u64) -> Duration {
 
 fn terms() -> SchedulerConfig {
     SchedulerConfig {
+        batch: BATCH,
         concurrency: 4,
         max_messages: None,
         idle_exit: None,

@@ -576,6 +576,25 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ],
         )],
     },
+    Guarantee {
+        fault: "a worker with a session of Service Bus (`--sessions`) loses its connection or its link, has the session's lock taken away, is SIGKILLed, or gets its answers late, wrong or never",
+        happens: "the command is killed at once, nothing is settled, and the next worker begins with the same message, after `--lock-delay`. No two commands of a session at a time, and none before the one before it was done with; a message whose settlement is not confirmed is never followed by the next one",
+        how_long: "`--lock-delay` (2 s) until another worker's command; a worker that hears nothing of it (stopped, or cut off without a word) kills its command before the end of the lock's time, so that is the `--lock-delay` to say where this must not overlap either",
+        shown: &[(
+            "service_bus",
+            &[
+                "no_session_is_at_two_workers_its_order_is_kept_and_no_message_is_lost",
+                "a_session_whose_connection_is_cut_is_lost_at_once",
+                "a_session_whose_link_is_ended_is_lost_at_once",
+                "a_session_whose_lock_the_service_ends_is_lost_at_once",
+                "a_service_that_falls_silent_costs_the_command_before_its_lock_has_ended",
+                "a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_it",
+                "a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins",
+                "one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt",
+                "it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed",
+            ],
+        )],
+    },
 ];
 
 /// What nothing on the machine can promise.

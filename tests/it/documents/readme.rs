@@ -169,6 +169,7 @@ fn what_the_examples_start_can_be_run() {
         "examples/elect/by-role.sh",
         "examples/work/handle.sh",
         "examples/work/handle.py",
+        "examples/work/session.sh",
         "examples/roles/instance.sh",
         "examples/roles/primary.sh",
         "examples/roles/standby.sh",

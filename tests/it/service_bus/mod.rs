@@ -7,6 +7,7 @@ mod keeping;
 mod peer;
 mod refused;
 mod secrets;
+mod sessions;
 mod settling;
 mod stopping;
 mod tls;

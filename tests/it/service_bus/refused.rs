@@ -44,6 +44,48 @@ fn usage_is_refused_by_the_name_of_the_option() {
             &["--service-bus", "q", "--connection-string-env", "NOT_SET"],
             "NOT_SET",
         ),
+        (
+            &["--queue", "q", "--sessions"],
+            "--sessions belongs to --service-bus",
+        ),
+        (
+            &["--queue", "q", "--session-idle", "5s"],
+            "--session-idle belongs to --sessions",
+        ),
+        (
+            &["--service-bus", "q", "--session-idle", "5s"],
+            "--session-idle belongs to --sessions",
+        ),
+        (
+            &["--service-bus", "q", "--session-messages", "5"],
+            "--session-messages belongs to --sessions",
+        ),
+        (
+            &["--service-bus", "q", "--lock-delay", "5s"],
+            "--lock-delay belongs to --sessions",
+        ),
+        (
+            &[
+                "--service-bus",
+                "q",
+                "--sessions",
+                "--session-messages",
+                "0",
+            ],
+            "--session-messages",
+        ),
+        (
+            &["--service-bus", "q", "--sessions", "--lock-delay", "6m"],
+            "--lock-delay 6m: no session is locked for longer than 5m",
+        ),
+        (
+            &["--service-bus", "q", "--sessions", "--dead-letter-queue"],
+            "dead letters come in no order",
+        ),
+        (
+            &["--service-bus", "q", "--sessions", "--link-settle"],
+            "--link-settle",
+        ),
         (&["--service-bus", "amqp://h/q"], "UseDevelopmentEmulator"),
         (&["--service-bus", "a/b/c"], "sb://HOST/NAME"),
     ] {

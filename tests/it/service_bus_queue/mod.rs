@@ -86,6 +86,7 @@ fn config(port: u16) -> Config {
         lock_time: None,
         max_body: 1 << 20,
         link_settle: false,
+        sessions: false,
     }
 }
 

@@ -13,6 +13,8 @@ import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
+import { sessionChecks } from "./sessions.mjs";
+
 const require = createRequire(process.env.INSTALLED);
 const { ServiceBusClient } = require("@azure/service-bus");
 const { version } = require("@azure/service-bus/package.json");
@@ -259,6 +261,8 @@ const checks = {
     await broker.tell("clear");
   },
 };
+
+Object.assign(checks, sessionChecks({ broker, client, send, one, counts, refused, receiverOf, EMPTY }));
 
 let failed = 0;
 console.log(`version @azure/service-bus ${version}`);

@@ -32,6 +32,8 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from sessions import SessionChecks
+
 logging.getLogger("azure").setLevel(logging.CRITICAL)
 BODIES = [b"text", b"", b"\x00\xff\x80 binary", b"x" * 300_000]
 
@@ -101,7 +103,7 @@ class Bench:
         return self.client.get_queue_receiver(queue, **options)
 
 
-class Checks(Bench):
+class Checks(Bench, SessionChecks):
     """Each method is a check; the faults are at the end."""
 
     def send_and_receive_bodies_byte_for_byte(self):
@@ -420,7 +422,8 @@ def main():
             raises(ServiceBusAuthenticationError, send)
 
         check("a_wrong_key_is_refused", wrong_key)
-    for name in vars(Checks):
+    of_sessions = [name for name in vars(SessionChecks) if name.startswith(("session_", "fault_"))]
+    for name in [*vars(Checks), *of_sessions]:
         if not name.startswith("__"):
             check(name, getattr(checks, name))
     print("done", flush=True)

@@ -12,8 +12,10 @@ pub(crate) const HELP: &str = "\
   cut                          freeze                   thaw
   refuse on|off                skew MS                  delete ADDRESS
   detach ADDRESS               lose-locks ADDRESS       disable|enable ADDRESS
+  lose-sessions ADDRESS        detach-sessions ADDRESS
 
-  ON   open put-token attach send deliver settle renew-lock update-disposition other-request
+  ON   open put-token attach send deliver settle renew-lock update-disposition
+       renew-session set-state other-request
   ACT  busy lock-lost unauthorized ignore lose delay=MS hold=MS duplicate shift uncorrelated
        cut cut-after detach=CONDITION refuse=CONDITION freeze
 ";
@@ -63,6 +65,8 @@ pub(crate) fn obey(broker: &Broker, line: &str) -> Result<String, String> {
             "amqp:link:detach-forced",
             "The link is force detached.",
         ),
+        "lose-sessions" => return Ok(broker.lose_sessions(rest).to_string()),
+        "detach-sessions" => return Ok(broker.detach_sessions(rest).to_string()),
         "lose-locks" => return Ok(broker.lose_locks(rest).to_string()),
         "disable" | "enable" => broker.disable(rest, command == "disable"),
         other => return Err(format!("'{other}' is not a command")),
@@ -100,6 +104,8 @@ fn fault(text: &str) -> Result<Fault, String> {
         "settle" => On::Settle,
         "renew-lock" => On::RenewLock,
         "update-disposition" => On::UpdateDisposition,
+        "renew-session" => On::RenewSession,
+        "set-state" => On::SetState,
         "other-request" => On::OtherRequest,
         other => return Err(format!("'{other}' is no occasion for a fault")),
     };

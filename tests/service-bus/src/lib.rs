@@ -3,9 +3,8 @@
 //! **A test tool, not a broker:** it keeps everything in memory, listens on loopback only, and knows
 //! of the real service what a client of queues and subscriptions can see of it: AMQP 1.0 with SASL,
 //! `$cbs`, receive links with credit and drain, locks with expiry, delivery counts, dead-letter
-//! queues, `$management` with renewing and settling by lock token, sends, and how it refuses. What
-//! it has not: sessions (they are refused as the real one refuses a receiver without one), time to
-//! live, scheduled messages, rules of subscriptions, transactions, duplicate detection, web sockets.
+//! queues, sessions with their locks and states, `$management` with renewing and settling by lock
+//! token, sends, and how it refuses. What it has not: time to live, scheduled messages, rules of subscriptions, transactions, duplicate detection, web sockets.
 //!
 //! How true it is: Microsoft's clients for Python and JavaScript accept it (`clients/run.sh` shows
 //! it), and its codec shares no line with any of them or with the client under test.

@@ -9,9 +9,7 @@ use super::faults::On;
 use super::journal::Event;
 use super::namespace::{Node, Place, not_found};
 use super::session::{CREDIT, In, Link, LinkEnd, Out};
-
-/// The filter of a receiver of sessions.
-const SESSION_FILTER: &str = "com.microsoft:session-filter";
+use super::sessions::SESSION_FILTER;
 
 impl Engine {
     /// A client wants a link.
@@ -40,7 +38,12 @@ impl Engine {
             link: None,
             work: Box::new(move |engine| {
                 match engine.may_attach(id, &node, &attach) {
-                    Ok(()) => engine.attached(id, channel, node, &attach),
+                    Ok(()) => match wanted_session(&node, &attach) {
+                        None => engine.attached(id, channel, node, &attach, None),
+                        Some(session) => {
+                            engine.accept(id, channel, node, attach, session.as_deref());
+                        }
+                    },
                     Err(error) => engine.refuse_attach(id, channel, &attach, error),
                 }
                 Vec::new()
@@ -80,7 +83,7 @@ impl Engine {
         let wants_session = Attach::filter(&attach.source)
             .is_some_and(|filter| filter.get(SESSION_FILTER).is_some());
         match (entity.settings.sessions && !place.dead, wants_session) {
-            (false, false) => Ok(()),
+            (false, false) | (true, true) => Ok(()),
             (true, false) => not_allowed(
                 "It is not possible for an entity that requires sessions to create a \
                  non-sessionful message receiver.",
@@ -89,10 +92,6 @@ impl Engine {
                 "A sessionful message receiver cannot be created on an entity that does not \
                  require sessions.",
             ),
-            (true, true) => Err(AmqpError::new(
-                "amqp:not-implemented",
-                "The stand-in broker has no sessions.",
-            )),
         }
     }
 
@@ -114,7 +113,15 @@ impl Engine {
         ))
     }
 
-    fn attached(&mut self, id: u64, channel: u16, node: Node, attach: &Attach) {
+    /// Lets a link in; `given`: the session that it gets, and its lock's end as clients are told.
+    pub(crate) fn attached(
+        &mut self,
+        id: u64,
+        channel: u16,
+        node: Node,
+        attach: &Attach,
+        given: Option<(&str, i64)>,
+    ) {
         let (now, largest) = (self.now, self.settings.max_message_size);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -127,13 +134,18 @@ impl Engine {
             receiver: !attach.receiver,
             initial_delivery_count: attach.receiver.then_some(0),
             max_message_size: Some(largest),
-            properties: Value::Null,
+            properties: given.map_or(Value::Null, |(_, until)| locked_until(until)),
+            source: match given {
+                Some((session, _)) => Attach::with_session(&attach.source, session),
+                None => attach.source.clone(),
+            },
             ..attach.clone()
         };
         let end = if attach.receiver {
             LinkEnd::Out(Out {
                 settle_mode: attach.snd_settle_mode,
                 target: Attach::address(&attach.target).map(str::to_owned),
+                of_session: given.map(|(session, _)| session.to_owned()),
                 ..Out::default()
             })
         } else {
@@ -160,7 +172,13 @@ impl Engine {
         });
     }
 
-    fn refuse_attach(&mut self, id: u64, channel: u16, attach: &Attach, error: AmqpError) {
+    pub(crate) fn refuse_attach(
+        &mut self,
+        id: u64,
+        channel: u16,
+        attach: &Attach,
+        error: AmqpError,
+    ) {
         let terminus = if attach.receiver {
             &attach.source
         } else {
@@ -203,6 +221,7 @@ impl Engine {
             address: link.node.address(),
             condition: None,
         });
+        self.free_link(id, channel, detach.handle);
     }
 
     /// Ends a link from our side.
@@ -230,6 +249,7 @@ impl Engine {
             address: link.node.address(),
             condition,
         });
+        self.free_link(id, channel, handle);
     }
 
     /// Ends all links of whose node `which` says so.
@@ -291,6 +311,31 @@ impl Engine {
             &error,
         );
     }
+}
+
+/// The session that a receiver asks for, if it asks for one: by its name, or the next one.
+fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
+    if !attach.receiver || !matches!(node, Node::Entity(_)) {
+        return None;
+    }
+    let filter = Attach::filter(&attach.source)?.get(SESSION_FILTER)?;
+    // Microsoft's clients describe it; the description says nothing more.
+    let name = match filter {
+        Value::Described(_, name) => name,
+        name => name,
+    };
+    Some(name.text().map(str::to_owned))
+}
+
+/// What a receiver of a session is told of its lock: .NET's ticks, of which a second has ten million,
+/// since the year 1.
+fn locked_until(millis: i64) -> Value {
+    const EPOCH: i64 = 621_355_968_000_000_000;
+    let until = Value::Long(EPOCH + millis * 10_000);
+    Value::Map(vec![(
+        Value::symbol("com.microsoft:locked-until-utc"),
+        until,
+    )])
 }
 
 /// A refused link is answered with an attach without its source (or target), then with a detach.

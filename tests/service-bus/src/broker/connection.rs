@@ -347,6 +347,7 @@ impl Engine {
             Performative::End(_) if known => {
                 connection.sessions.remove(&channel);
                 connection.send(channel, &Performative::End(None));
+                self.free_sessions(|it| it.connection == id && it.channel == channel);
             }
             // What crossed with our end of the session.
             _ if connection
@@ -379,5 +380,6 @@ impl Engine {
             let error = AmqpError::new(condition, text);
             connection.send(channel, &Performative::End(Some(error)));
         }
+        self.free_sessions(|it| it.connection == id && it.channel == channel);
     }
 }

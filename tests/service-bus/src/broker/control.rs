@@ -17,7 +17,7 @@ use super::engine::{self, Engine};
 use super::faults::Fault;
 use super::journal::Entry;
 use super::namespace::{Entity, Node, Place, QueueSettings, path_of};
-use super::session::LinkEnd;
+use super::session::{Link, LinkEnd};
 use super::store::{Counts, State};
 use super::{Access, Settings, wire};
 
@@ -109,6 +109,22 @@ impl View<'_> {
             LinkEnd::Out(_) | LinkEnd::In(_) => 0,
         });
         credit.sum()
+    }
+
+    /// Whether somebody has this session of a queue.
+    #[must_use]
+    pub fn is_held(&self, address: &str, session: &str) -> bool {
+        let place = Place::parse(address);
+        let entity = self.0.namespace.entity(&place);
+        let session = entity.and_then(|entity| entity.sessions.get(session));
+        session.is_some_and(|session| session.holder.is_some())
+    }
+
+    /// The state of a session, if it has one.
+    #[must_use]
+    pub fn session_state(&self, address: &str, session: &str) -> Option<Vec<u8>> {
+        let entity = self.0.namespace.entity(&Place::parse(address))?;
+        entity.sessions.get(session)?.state.clone()
     }
 
     /// How many of them are in which state.
@@ -369,6 +385,35 @@ impl Broker {
                 }
             }
             tokens.len()
+        })
+    }
+}
+
+impl Broker {
+    /// Ends the locks of all sessions of a queue as if their time were over; how many there were.
+    pub fn lose_sessions(&self, address: &str) -> usize {
+        let place = Place::parse(address);
+        self.ask(move |engine| {
+            let held = engine.held_sessions(&place);
+            for session in &held {
+                engine.lose_session(&place, session);
+            }
+            held.len()
+        })
+    }
+
+    /// Ends all links that have a session of this queue, by force; how many there were.
+    pub fn detach_sessions(&self, address: &str) -> usize {
+        let place = Place::parse(address);
+        let error = AmqpError::new("amqp:link:detach-forced", "The link is force detached.");
+        self.ask(move |engine| {
+            let held = engine.held_sessions(&place);
+            let has_session = |_: &Engine, _, link: &Link| {
+                matches!(&link.end, LinkEnd::Out(out) if out.of_session.is_some())
+                    && link.node.place() == Some(&place)
+            };
+            engine.detach_where(has_session, &error);
+            held.len()
         })
     }
 }

@@ -19,6 +19,7 @@ use super::connection::{Connection, Stage};
 use super::faults::{Act, Faults, On};
 use super::journal::{Entry, Event};
 use super::namespace::{Namespace, Node};
+use super::sessions::Accepting;
 use super::wire::Line;
 
 /// What the engine is told.
@@ -80,6 +81,8 @@ pub(crate) struct Engine {
     pub(crate) refusing: bool,
     /// New connections are frozen at once.
     pub(crate) freezing: bool,
+    /// Who waits for a session.
+    pub(crate) waiting: Vec<Accepting>,
     timers: BTreeMap<(Instant, u64), Wish>,
     timers_made: u64,
     watchers: Vec<Watcher>,
@@ -105,6 +108,7 @@ impl Engine {
             skew: 0,
             refusing: false,
             freezing: false,
+            waiting: Vec::new(),
             timers: BTreeMap::new(),
             timers_made: 0,
             watchers: Vec::new(),
@@ -124,6 +128,7 @@ impl Engine {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.give_sessions();
             self.deliver_all();
             let mut watchers = std::mem::take(&mut self.watchers);
             watchers.retain_mut(|watcher| !watcher(&self));
@@ -186,6 +191,7 @@ impl Engine {
         if let Some(connection) = self.connections.remove(&id) {
             connection.line.cut();
             self.log(Event::Disconnected { connection: id });
+            self.free_sessions(|holder| holder.connection == id);
         }
     }
 
@@ -217,6 +223,7 @@ impl Engine {
         for event in self.namespace.expire(self.now) {
             self.log(event);
         }
+        self.expire_sessions();
         while let Some(timer) = self.timers.first_entry() {
             if timer.key().0 > self.now {
                 break;
@@ -255,12 +262,13 @@ impl Engine {
     fn next_deadline(&self) -> Instant {
         let timer = self.timers.keys().next().map(|(at, _)| *at);
         let lock = self.namespace.next_expiry();
+        let waiting = self.waiting.iter().map(|waiting| waiting.until).min();
         let connections = self.connections.values().filter_map(|connection| {
             let idle = self.settings.idle_detach;
             connection.next_deadline(self.settings.idle_time_out * 2, idle)
         });
         // Looking a little too often harms nothing; a clock of its own is not needed for an hour.
-        [timer, lock]
+        [timer, lock, waiting]
             .into_iter()
             .flatten()
             .chain(connections)

@@ -24,6 +24,10 @@ pub enum On {
     RenewLock,
     /// `com.microsoft:update-disposition`
     UpdateDisposition,
+    /// `com.microsoft:renew-session-lock`
+    RenewSession,
+    /// `com.microsoft:set-session-state`
+    SetState,
     /// Any other request to `$management`.
     OtherRequest,
 }

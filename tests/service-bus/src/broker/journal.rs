@@ -113,6 +113,22 @@ pub enum Event {
         sequence: u64,
         reason: String,
     },
+    /// A receiver got a session.
+    SessionAccepted { address: String, session: String },
+    /// Its lock was renewed.
+    SessionRenewed { address: String, session: String },
+    /// Its lock ended: with its link, or because its time was over.
+    SessionFreed {
+        address: String,
+        session: String,
+        over: bool,
+    },
+    /// Its state was set; nothing takes it away.
+    StateSet {
+        address: String,
+        session: String,
+        state: Option<Vec<u8>>,
+    },
     /// A fault was played.
     Faulted { on: On, act: Act },
 }

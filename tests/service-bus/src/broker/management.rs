@@ -21,7 +21,7 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    fn ok(body: Value) -> Self {
+    pub(crate) fn ok(body: Value) -> Self {
         Self {
             status: 200,
             text: "OK".into(),
@@ -39,7 +39,7 @@ impl Response {
         }
     }
 
-    fn bad(text: &str) -> Self {
+    pub(crate) fn bad(text: &str) -> Self {
         Self::refused(400, AmqpError::new("com.microsoft:argument-error", text))
     }
 
@@ -61,7 +61,13 @@ impl Response {
 
 impl Engine {
     /// Does what a request asks for.
-    pub(crate) fn manage(&mut self, place: &Place, operation: &str, body: &Value) -> Response {
+    pub(crate) fn manage(
+        &mut self,
+        id: u64,
+        place: &Place,
+        operation: &str,
+        body: &Value,
+    ) -> Response {
         if self.namespace.entity(place).is_none() {
             return Response::refused(404, not_found(&place.address()));
         }
@@ -69,6 +75,9 @@ impl Engine {
             "com.microsoft:renew-lock" => self.renew(place, body),
             "com.microsoft:update-disposition" => self.update_disposition(place, body),
             "com.microsoft:peek-message" => self.peek(place, body),
+            "com.microsoft:renew-session-lock" => self.renew_session(id, place, body),
+            "com.microsoft:get-session-state" => self.session_state(id, place, body),
+            "com.microsoft:set-session-state" => self.set_session_state(id, place, body),
             "com.microsoft:receive-by-sequence-number" => self.receive_deferred(place, body),
             other => Response::refused(
                 501,
@@ -154,6 +163,7 @@ impl Engine {
 
     fn peek(&self, place: &Place, body: &Value) -> Response {
         let from = body.get("from-sequence-number").and_then(Value::signed);
+        let session = body.get("session-id").and_then(Value::text);
         let most = body.get("message-count").and_then(Value::unsigned);
         let (Some(from), Some(most)) = (from, most) else {
             return Response::bad("'from-sequence-number' and 'message-count' must be numbers.");
@@ -165,6 +175,7 @@ impl Engine {
             .shelf(place.dead)
             .iter()
             .filter(|(sequence, _)| *sequence as i64 >= from)
+            .filter(|(_, stored)| session.is_none() || stored.session.as_deref() == session)
             .take(most.min(MOST_PEEKED) as usize)
             .map(|(sequence, stored)| {
                 let message = self.dressed(place, sequence, stored, None);

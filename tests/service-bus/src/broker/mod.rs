@@ -2,7 +2,7 @@
 //!
 //! As the data goes: [`wire`] cuts frames out of sockets, [`engine`] takes them one by one,
 //! [`connection`] and [`session`] speak the protocol, [`attach`] lets links in, [`settle`] gives
-//! messages out and takes dispositions, [`requests`] reads what clients send ([`access`] judges
+//! messages out and takes dispositions, [`sessions`] says who has which session, [`requests`] reads what clients send ([`access`] judges
 //! tokens, [`management`] does requests), [`namespace`] and [`store`] hold the messages, [`faults`]
 //! says what goes wrong, [`journal`] what happened. [`control`] is what a test holds.
 
@@ -17,6 +17,7 @@ mod management;
 mod namespace;
 mod requests;
 mod session;
+mod sessions;
 mod settings;
 mod settle;
 mod sha256;
@@ -35,6 +36,11 @@ pub use store::{Counts, State};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 
+/// The condition of what comes too late for a session.
+pub(crate) const SESSION_LOST: &str = "com.microsoft:session-lock-lost";
+/// Its text.
+pub(crate) const SESSION_LOST_TEXT: &str = "The session lock has expired on the session. Accept a \
+    new one.";
 /// The condition of everything that comes too late.
 pub const LOCK_LOST: &str = "com.microsoft:message-lock-lost";
 /// Its text.

@@ -17,7 +17,7 @@ pub struct QueueSettings {
     pub lock: Duration,
     /// After how many failed deliveries a message is dead-lettered.
     pub max_delivery_count: u32,
-    /// Only receivers of sessions are let in. There are none here, so all are refused.
+    /// Only receivers of sessions are let in, and every message has to name one.
     pub sessions: bool,
     /// Nobody is let in.
     pub disabled: bool,
@@ -117,6 +117,8 @@ pub(crate) struct Entity {
     pub(crate) subscriptions: Option<Vec<String>>,
     main: Shelf,
     dead: Shelf,
+    /// What is known of sessions, whether they have messages or not.
+    pub(crate) sessions: BTreeMap<String, Session>,
     next_sequence: u64,
 }
 
@@ -127,6 +129,7 @@ impl Entity {
             subscriptions: topic.then(Vec::new),
             main: Shelf::default(),
             dead: Shelf::default(),
+            sessions: BTreeMap::new(),
             next_sequence: 1,
         }
     }
@@ -138,6 +141,23 @@ impl Entity {
     pub(crate) fn shelf_mut(&mut self, dead: bool) -> &mut Shelf {
         if dead { &mut self.dead } else { &mut self.main }
     }
+}
+
+/// A session of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// Who has it locked.
+    pub(crate) holder: Option<Holder>,
+    pub(crate) state: Option<Vec<u8>>,
+}
+
+/// The link that has a session, and until when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    pub(crate) connection: u64,
+    pub(crate) channel: u16,
+    pub(crate) handle: u32,
+    pub(crate) until: Instant,
 }
 
 /// All entities, by lower-case path.
@@ -175,10 +195,11 @@ impl Namespace {
             let mut message = message.clone();
             message.delivery_annotations.clear();
             let stored = Stored {
-                message,
                 enqueued: wall_millis(),
                 failed: 0,
                 state: State::Ready,
+                session: session_of(&message),
+                message,
             };
             entity.main.put(sequence, stored);
             events.push(Event::Enqueued {
@@ -256,7 +277,15 @@ impl Namespace {
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         self.entities
             .values()
-            .flat_map(|entity| [entity.main.next_expiry(), entity.dead.next_expiry()])
+            .flat_map(|entity| {
+                let holders = entity.sessions.values().filter_map(|it| it.holder);
+                let sessions = holders.map(|holder| holder.until).min();
+                [
+                    entity.main.next_expiry(),
+                    entity.dead.next_expiry(),
+                    sessions,
+                ]
+            })
             .flatten()
             .min()
     }
@@ -274,6 +303,28 @@ impl Entity {
             token,
         }];
         events.extend(self.put_back(place, sequence, stored));
+        events
+    }
+
+    /// Ends the lock of a session. What was locked under it is back, as it was; where its time was over
+    /// that was an attempt.
+    pub(crate) fn free(&mut self, place: &Place, session: &str, over: bool) -> Vec<Event> {
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.holder = None;
+        }
+        let address = place.address();
+        let mut events = vec![Event::SessionFreed {
+            address,
+            session: session.to_owned(),
+            over,
+        }];
+        for token in self.main.locked_of(session) {
+            if over {
+                events.extend(self.lose(place, token));
+            } else if let Some((sequence, stored)) = self.main.unlock(token) {
+                self.main.put(sequence, stored);
+            }
+        }
         events
     }
 
@@ -313,6 +364,11 @@ impl Entity {
             reason: reason.unwrap_or_default().to_owned(),
         }]
     }
+}
+
+/// The session that a message names.
+fn session_of(message: &Message) -> Option<String> {
+    message.property(10)?.text().map(str::to_owned)
 }
 
 /// Milliseconds since 1970: for people and for what clients are told, never for a decision.
@@ -378,7 +434,9 @@ mod tests {
         let now = Instant::now();
         for round in 0..2 {
             let shelf = namespace.shelf_mut(&place).expect("the queue is there");
-            let (_, token) = shelf.lock_next(now, lock).expect("still in the queue");
+            let (_, token) = shelf
+                .lock_next(None, now, lock)
+                .expect("still in the queue");
             // One way of failing each.
             let events = match round {
                 0 => namespace.lose(&place, token),

@@ -179,13 +179,15 @@ impl Engine {
             on: match operation.as_str() {
                 "com.microsoft:renew-lock" => On::RenewLock,
                 "com.microsoft:update-disposition" => On::UpdateDisposition,
+                "com.microsoft:renew-session-lock" => On::RenewSession,
+                "com.microsoft:set-session-state" => On::SetState,
                 _ => On::OtherRequest,
             },
             address: place.address(),
             link: Some((channel, handle)),
             work: Box::new(move |engine| {
                 let body = message.body_value().unwrap_or(Value::Null);
-                let response = engine.manage(&place, &operation, &body);
+                let response = engine.manage(id, &place, &operation, &body);
                 vec![reply(response.into_message())]
             }),
             refuse: Box::new(move |status, error| {

@@ -83,6 +83,8 @@ pub(crate) struct Out {
     pub(crate) settle_mode: u8,
     /// The target's address: replies find the link by it.
     pub(crate) target: Option<String>,
+    /// The session whose messages it gets.
+    pub(crate) of_session: Option<String>,
     /// Replies that wait for credit.
     pub(crate) outbox: VecDeque<Message>,
 }

@@ -17,6 +17,8 @@ pub struct Settings {
     pub max_frame_size: u32,
     /// The largest message taken, in bytes.
     pub max_message_size: u64,
+    /// The largest state of a session, in bytes: that of the standard tier.
+    pub max_state_size: u64,
     /// Lock tokens are also sent as the delivery annotation `x-opt-lock-token`. Without it they are
     /// in the delivery tag only, which finds clients that do not swap its bytes.
     pub token_annotation: bool,
@@ -35,6 +37,7 @@ impl Default for Settings {
             idle_detach: Duration::from_secs(600),
             max_frame_size: 65536,
             max_message_size: 1024 * 1024,
+            max_state_size: 256 * 1024,
             token_annotation: false,
             access: Access::default(),
             #[cfg(feature = "tls")]

@@ -1,5 +1,7 @@
 //! What becomes of deliveries: messages go out, dispositions come in and are answered.
 
+use std::time::Duration;
+
 use crate::codec::performative::{Disposition, Performative};
 use crate::codec::state::{AmqpError, DeliveryState};
 use crate::codec::{Guid, Message, Value};
@@ -11,6 +13,9 @@ use super::namespace::{Node, Place, wall_millis};
 use super::session::LinkEnd;
 use super::store::{State, Stored};
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
+
+/// For how long a message of a session is locked by itself: longer than any test takes.
+const UNDER_A_SESSION: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A delivery of which the client has not said what became of it.
 #[derive(Clone, Debug)]
@@ -115,6 +120,7 @@ impl Engine {
                 // Dropped, not cut: what was written still goes out.
                 self.connections.remove(&id);
                 self.log(Event::Disconnected { connection: id });
+                self.free_sessions(|holder| holder.connection == id);
             }
             Some(Act::Freeze) => self.freeze(id),
             _ => {}
@@ -132,7 +138,8 @@ impl Engine {
         if out.credit == 0 {
             return None;
         }
-        let settle_mode = out.settle_mode;
+        let (settle_mode, of_session) = (out.settle_mode, out.of_session.clone());
+        let of_session = of_session.as_deref();
         let place = match &link.node {
             Node::Entity(place) => place.clone(),
             Node::Cbs | Node::Management(_) => {
@@ -145,14 +152,18 @@ impl Engine {
             }
         };
         let entity = self.namespace.entity(&place)?;
-        if entity.settings.disabled || !entity.shelf(place.dead).has_ready() {
+        if entity.settings.disabled || !entity.shelf(place.dead).has_ready(of_session) {
             return None;
         }
-        let lock = entity.settings.lock;
+        let lock = match of_session {
+            // It ends with its session's.
+            Some(_) => UNDER_A_SESSION,
+            None => entity.settings.lock,
+        };
         let address = place.address();
         let shelf = self.namespace.shelf_mut(&place)?;
         if settle_mode == 1 {
-            let (sequence, stored) = shelf.remove_next()?;
+            let (sequence, stored) = shelf.remove_next(of_session)?;
             let message = self.dressed(&place, sequence, &stored, None);
             self.log(Event::Removed { address, sequence });
             return Some(Parcel {
@@ -162,7 +173,7 @@ impl Engine {
                 lock: None,
             });
         }
-        let (sequence, token) = shelf.lock_next(self.now, lock)?;
+        let (sequence, token) = shelf.lock_next(of_session, self.now, lock)?;
         let stored = shelf.get(sequence)?.clone();
         let message = self.dressed(&place, sequence, &stored, Some(token));
         self.log(Event::Delivered {
@@ -197,7 +208,12 @@ impl Engine {
                 Value::string(place.entity.clone()),
             );
         }
+        let session = stored.session.as_ref().filter(|_| !place.dead);
+        let session =
+            session.and_then(|session| self.namespace.entity(place)?.sessions.get(session));
+        let session = session.and_then(|session| session.holder);
         if let State::Locked { until, .. } = stored.state {
+            let until = session.map_or(until, |holder| holder.until);
             message.annotate("x-opt-locked-until", Value::Timestamp(self.told(until)));
         }
         if let Some(token) = token

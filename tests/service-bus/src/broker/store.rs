@@ -17,6 +17,8 @@ pub(crate) struct Stored {
     /// How many deliveries of it failed.
     pub(crate) failed: u32,
     pub(crate) state: State,
+    /// The session that it belongs to: its `group-id`.
+    pub(crate) session: Option<String>,
 }
 
 /// Who may have a message.
@@ -51,6 +53,8 @@ pub struct Counts {
 pub(crate) struct Shelf {
     messages: BTreeMap<u64, Stored>,
     ready: BTreeSet<u64>,
+    /// The same, by session; none that is empty.
+    by_session: BTreeMap<String, BTreeSet<u64>>,
     locks: HashMap<Guid, u64>,
     expiries: BTreeSet<(Instant, u64)>,
 }
@@ -59,8 +63,49 @@ impl Shelf {
     /// Puts a message where it may be taken.
     pub(crate) fn put(&mut self, sequence: u64, mut stored: Stored) {
         stored.state = State::Ready;
+        if let Some(session) = &stored.session {
+            let ready = self.by_session.entry(session.clone()).or_default();
+            ready.insert(sequence);
+        }
         self.messages.insert(sequence, stored);
         self.ready.insert(sequence);
+    }
+
+    /// Takes the next one, of a session or of all, out of those that can be had.
+    fn pop(&mut self, session: Option<&str>) -> Option<u64> {
+        let sequence = *match session {
+            Some(session) => self.by_session.get(session)?.first()?,
+            None => self.ready.first()?,
+        };
+        self.ready.remove(&sequence);
+        if let Some(session) = &self.messages.get(&sequence)?.session
+            && let Some(ready) = self.by_session.get_mut(session)
+        {
+            ready.remove(&sequence);
+            if ready.is_empty() {
+                self.by_session.remove(session);
+            }
+        }
+        Some(sequence)
+    }
+
+    /// The sessions of which something can be had, each with the number of its first message.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (u64, &str)> {
+        let sessions = self.by_session.iter();
+        sessions.filter_map(|(session, ready)| Some((*ready.first()?, session.as_str())))
+    }
+
+    /// The tokens of what is locked of a session.
+    pub(crate) fn locked_of(&self, session: &str) -> Vec<Guid> {
+        let mut locks: Vec<(u64, Guid)> = (self.locks.iter())
+            .filter(|(_, sequence)| {
+                let stored = self.messages.get(sequence);
+                stored.is_some_and(|stored| stored.session.as_deref() == Some(session))
+            })
+            .map(|(token, sequence)| (*sequence, *token))
+            .collect();
+        locks.sort_by_key(|(sequence, _)| *sequence);
+        locks.into_iter().map(|(_, token)| token).collect()
     }
 
     /// How many messages are in which state.
@@ -73,14 +118,21 @@ impl Shelf {
         }
     }
 
-    /// Whether something can be taken.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Whether something can be taken, of a session or at all.
+    pub(crate) fn has_ready(&self, session: Option<&str>) -> bool {
+        session.map_or(!self.ready.is_empty(), |session| {
+            self.by_session.contains_key(session)
+        })
     }
 
-    /// Locks the next message.
-    pub(crate) fn lock_next(&mut self, now: Instant, length: Duration) -> Option<(u64, Guid)> {
-        let sequence = self.ready.pop_first()?;
+    /// Locks the next message, of a session or of all.
+    pub(crate) fn lock_next(
+        &mut self,
+        session: Option<&str>,
+        now: Instant,
+        length: Duration,
+    ) -> Option<(u64, Guid)> {
+        let sequence = self.pop(session)?;
         Some((sequence, self.lock(sequence, now, length)?))
     }
 
@@ -105,8 +157,8 @@ impl Shelf {
     }
 
     /// Takes the next message away for good.
-    pub(crate) fn remove_next(&mut self) -> Option<(u64, Stored)> {
-        let sequence = self.ready.pop_first()?;
+    pub(crate) fn remove_next(&mut self, session: Option<&str>) -> Option<(u64, Stored)> {
+        let sequence = self.pop(session)?;
         Some((sequence, self.messages.remove(&sequence)?))
     }
 
@@ -182,6 +234,7 @@ mod tests {
                     enqueued: 0,
                     failed: 0,
                     state: State::Ready,
+                    session: None,
                 },
             );
         }
@@ -193,8 +246,8 @@ mod tests {
     #[test]
     fn a_locked_message_is_given_to_nobody_else_until_its_lock_has_ended() {
         let (mut shelf, now) = (shelf(1), Instant::now());
-        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
-        assert_eq!(shelf.lock_next(now, LOCK), None);
+        let (_, token) = shelf.lock_next(None, now, LOCK).expect("one is ready");
+        assert_eq!(shelf.lock_next(None, now, LOCK), None);
         assert_eq!(shelf.expired(now + LOCK - Duration::from_millis(1)), None);
         assert_eq!(shelf.expired(now + LOCK), Some(token));
     }
@@ -202,7 +255,7 @@ mod tests {
     #[test]
     fn a_renewed_lock_runs_from_the_renewal() {
         let (mut shelf, now) = (shelf(1), Instant::now());
-        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        let (_, token) = shelf.lock_next(None, now, LOCK).expect("one is ready");
         assert_eq!(shelf.renew(token, now + LOCK / 2, LOCK), Some(1));
         assert_eq!(shelf.expired(now + LOCK), None);
         assert_eq!(shelf.next_expiry(), Some(now + LOCK / 2 + LOCK));
@@ -212,12 +265,12 @@ mod tests {
     #[test]
     fn an_unlocked_message_leaves_no_lock_and_no_expiry() {
         let (mut shelf, now) = (shelf(2), Instant::now());
-        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        let (_, token) = shelf.lock_next(None, now, LOCK).expect("one is ready");
         let (sequence, stored) = shelf.unlock(token).expect("it is locked");
         assert!(shelf.unlock(token).is_none());
         assert_eq!(shelf.next_expiry(), None);
         shelf.put(sequence, stored);
-        let again = shelf.lock_next(now, LOCK).expect("it is back");
+        let again = shelf.lock_next(None, now, LOCK).expect("it is back");
         assert_eq!(again.0, 1, "in its old place");
         assert_ne!(again.1, token, "under a new token");
     }
@@ -225,10 +278,10 @@ mod tests {
     #[test]
     fn a_deferred_message_comes_only_by_its_number() {
         let (mut shelf, now) = (shelf(1), Instant::now());
-        let (_, token) = shelf.lock_next(now, LOCK).expect("one is ready");
+        let (_, token) = shelf.lock_next(None, now, LOCK).expect("one is ready");
         let (sequence, stored) = shelf.unlock(token).expect("it is locked");
         shelf.defer(sequence, stored);
-        assert_eq!(shelf.lock_next(now, LOCK), None);
+        assert_eq!(shelf.lock_next(None, now, LOCK), None);
         assert!(shelf.lock_deferred(sequence, now, LOCK).is_some());
         assert!(shelf.lock_deferred(sequence, now, LOCK).is_none());
     }

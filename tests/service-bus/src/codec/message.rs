@@ -75,6 +75,15 @@ impl Message {
         self.with(PROPERTIES, &Value::List(fields))
     }
 
+    /// The same as a message of this session, with this id.
+    #[must_use]
+    pub fn in_session(self, session: &str, id: &str) -> Self {
+        let mut fields = vec![Value::Null; 11];
+        fields[0] = Value::string(id);
+        fields[10] = Value::string(session);
+        self.with_properties(fields)
+    }
+
     /// The same with application properties.
     #[must_use]
     pub fn with_application_properties(self, entries: Vec<(Value, Value)>) -> Self {

@@ -104,6 +104,23 @@ impl Attach {
         fields.elements()?.get(7)
     }
 
+    /// The same source, with the session that is given in its filter.
+    #[must_use]
+    pub fn with_session(source: &Value, session: &str) -> Value {
+        let fields = source
+            .as_described()
+            .and_then(|(_, fields)| fields.elements());
+        let mut fields = fields.unwrap_or_default().to_vec();
+        fields.resize(fields.len().max(8), Value::Null);
+        // The bare name: Microsoft's client for JavaScript asks with a description, and takes none.
+        let filter = Value::string(session);
+        fields[7] = Value::Map(vec![(
+            Value::symbol("com.microsoft:session-filter"),
+            filter,
+        )]);
+        Value::composite(0x28, fields)
+    }
+
     /// A source with nothing but an address.
     #[must_use]
     pub fn source(address: &str) -> Value {

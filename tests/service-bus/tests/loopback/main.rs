@@ -6,6 +6,7 @@ mod client;
 mod faults;
 mod locks;
 mod protocol;
+mod sessions;
 
 use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
 

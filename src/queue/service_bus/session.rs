@@ -1,0 +1,494 @@
+//! A session that is ours: its messages one by one, its lock and its state.
+//!
+//! Made by the queue when the service has given us one ([`take`]). Must never call a session ours that the
+//! service may have given to another, ask for a message before the one before it is settled, or call one
+//! settled that the service has not said to be.
+//!
+//! # The lock lives on the link
+//! The service gives a session to the next who asks as soon as the link that has it ends, and a link ends
+//! with its connection, whoever broke it. So there is no coming back: where a lock of a message is renewed
+//! on the next connection, a session whose link has ended is lost, at once, and whoever works on it is told
+//! without having asked ([`Lock::lost`]).
+//!
+//! # Order
+//! There is credit for one message at a time, and only when the one before it was settled. One that was
+//! given back is the next to come. Where another one comes instead the service is asked whether it is still
+//! there (it has dead-lettered it, if not), and if it is the session is given up: whoever has it next gets
+//! them in their order.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fe2o3_amqp::link::RecvError;
+use fe2o3_amqp::types::messaging::Body;
+use fe2o3_amqp::types::primitives::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::amqp::{Connection, forgotten, limited};
+use super::error::BusError;
+use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
+use super::session_link::SessionLink;
+use super::shared::SharedConnection;
+use super::wire::{self, Delivery, LockToken, Ticket};
+use crate::azure::before;
+use crate::clock::Instant;
+use crate::core::Failure;
+use crate::queue::closed::{Closed, turn};
+use crate::queue::{Lock, Message, Session, Settlement};
+use crate::util::lock;
+
+// The longest the service is asked to wait for a session, and so the longest that it can take to find
+// out that nobody at the other end does any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+// For how long the first message of a session may be under way that was given to us because it has one.
+const FIRST_MESSAGE: Duration = Duration::from_secs(5);
+
+/// Links of this process, so that no two have one name.
+static LINKS: AtomicU64 = AtomicU64::new(0);
+
+/// A session that was accepted and whose link nobody reads yet.
+pub(super) type Accepted = (Arc<Connection>, SessionLink, Instant);
+
+/// The next session that has messages; none if there was none until then.
+pub(super) async fn accept(
+    connection: Arc<Connection>,
+    give_up_at: Instant,
+) -> Result<Option<Accepted>, BusError> {
+    let patience = give_up_at.since(Instant::now()).min(PATIENCE);
+    let number = LINKS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}:session-{number}", connection.name);
+    let link = connection.accept(name, patience).await?;
+    Ok(link.map(|link| (connection, link, Instant::now())))
+}
+
+/// The first message of a session that was accepted; none, if it is not ours any more, or has none.
+pub(super) async fn take(
+    (connection, link, taken): Accepted,
+    shared: &Arc<SharedConnection>,
+    max_body: usize,
+) -> Option<Message> {
+    let (wants, to_do) = mpsc::unbounded_channel();
+    let (deliveries, came) = mpsc::unbounded_channel();
+    let ended = watch::Sender::new(None);
+    let held = Arc::new_cyclic(|me| HeldSession {
+        me: me.clone(),
+        id: link.id.clone(),
+        link: link.name.clone(),
+        taken,
+        connection: Arc::clone(&connection),
+        shared: Arc::clone(shared),
+        wants,
+        came: tokio::sync::Mutex::new(came),
+        ended: ended.subscribe(),
+        renewing: tokio::sync::Mutex::new(()),
+        term: Mutex::new((Instant::ZERO, shared.lock_duration.at_first())),
+        given_back: Mutex::new(None),
+    });
+    let reader = Reader {
+        link,
+        connection,
+        max_body,
+        deliveries,
+        last: None,
+        credit: false,
+    };
+    tokio::spawn(reader.run(to_do, ended));
+    // When it was locked cannot be said: somewhere in the time that the service waited for it. So it is
+    // locked anew, and counts from here.
+    let now = Instant::now();
+    let first = async {
+        held.renew(now + REQUEST).await?;
+        held.next(Instant::now() + FIRST_MESSAGE).await
+    };
+    match first.await {
+        Ok(Some(message)) => return Some(message),
+        Ok(None) => tracing::debug!("session {}: there is nothing in it", held.id),
+        Err(failure) => tracing::debug!("session {}: not begun: {failure}", held.id),
+    }
+    held.close(Instant::now() + REQUEST).await;
+    None
+}
+
+/// What the link of a session is to do.
+enum Want {
+    /// Let one message come.
+    Message,
+    /// Forget the last one, which was settled so in another way.
+    Forget(Settlement),
+    /// End.
+    Close(Instant, oneshot::Sender<()>),
+}
+
+/// Reads the link of a session until it ends, whether there is anything to read or not: that it has ended
+/// is known by reading.
+struct Reader {
+    link: SessionLink,
+    connection: Arc<Connection>,
+    max_body: usize,
+    deliveries: mpsc::UnboundedSender<Delivery>,
+    last: Option<fe2o3_amqp::link::delivery::DeliveryInfo>,
+    /// A message was let come and has not.
+    credit: bool,
+}
+
+impl Reader {
+    async fn run(
+        mut self,
+        mut wants: mpsc::UnboundedReceiver<Want>,
+        ended: watch::Sender<Option<String>>,
+    ) {
+        let connection = Arc::clone(&self.connection);
+        connection.state.holds_session();
+        let why = loop {
+            let done = tokio::select! {
+                biased;
+                // First: what it does not say to itself any more, the link cannot either.
+                why = connection.ended() => break why.why(),
+                want = wants.recv() => match want {
+                    Some(Want::Close(give_up_at, done)) => {
+                        // Before it is so: nobody is to count on it any more.
+                        ended.send_replace(Some("it was given up".to_owned()));
+                        connection.state.gives_up_session();
+                        self.link.close(give_up_at).await;
+                        // Whoever asked may have gone.
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(want) => self.does(want).await,
+                    // Nobody has it any more. Dropped, the link is ended.
+                    None => break "nobody wants it".to_owned(),
+                },
+                received = self.link.receiver.recv::<Body<Value>>() => self.received(received),
+            };
+            if let Err(error) = done {
+                break error.why();
+            }
+        };
+        connection.state.gives_up_session();
+        ended.send_replace(Some(why));
+    }
+
+    async fn does(&mut self, want: Want) -> Result<(), BusError> {
+        match want {
+            Want::Message if !self.credit => {
+                self.credit = true;
+                limited(self.link.receiver.set_credit(1)).await
+            }
+            Want::Forget(how) => match self.last.take() {
+                Some(info) => limited(self.link.receiver.dispose(info, forgotten(&how))).await,
+                None => Ok(()),
+            },
+            // It is under way already: whoever waited for it before gave up waiting.
+            Want::Message | Want::Close(..) => Ok(()),
+        }
+    }
+
+    fn received(
+        &mut self,
+        received: Result<fe2o3_amqp::link::delivery::Delivery<Body<Value>>, RecvError>,
+    ) -> Result<(), BusError> {
+        let delivery = match received {
+            Ok(delivery) => {
+                let (info, message) = delivery.into_parts();
+                let (tag, ticket) = (info.delivery_tag().to_vec(), self.arrived(info));
+                wire::delivery(ticket, &tag, message, self.max_body)
+            }
+            Err(RecvError::MessageDecode(error)) => {
+                let tag = error.info.delivery_tag().to_vec();
+                let ticket = self.arrived(error.info);
+                wire::unreadable(ticket, &tag, &error.source.to_string())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // Nobody may want it any more: it goes back with the link.
+        let _ = self.deliveries.send(delivery);
+        Ok(())
+    }
+
+    fn arrived(&mut self, info: fe2o3_amqp::link::delivery::DeliveryInfo) -> Ticket {
+        self.credit = false;
+        let delivery = info.delivery_id();
+        self.last = Some(info);
+        Ticket {
+            connection: self.connection.serial,
+            delivery,
+        }
+    }
+}
+
+/// See the module's text.
+pub(super) struct HeldSession {
+    me: std::sync::Weak<HeldSession>,
+    id: String,
+    /// The name of its link.
+    link: String,
+    taken: Instant,
+    connection: Arc<Connection>,
+    shared: Arc<SharedConnection>,
+    wants: mpsc::UnboundedSender<Want>,
+    came: tokio::sync::Mutex<mpsc::UnboundedReceiver<Delivery>>,
+    /// Why it is not ours any more.
+    ended: watch::Receiver<Option<String>>,
+    renewing: tokio::sync::Mutex<()>,
+    /// The moment from which the newest confirmed lock counts, and for how long it is believed.
+    term: Mutex<(Instant, Duration)>,
+    /// The number of the message that was given back last, and has not come again.
+    given_back: Mutex<Option<i64>>,
+}
+
+impl HeldSession {
+    /// Why it is lost, if it is: the connection is looked at too, which can end before its reader knows.
+    fn is_lost(&self) -> Option<Failure> {
+        let why = self.ended.borrow().clone();
+        let cut = || "its connection has ended".to_owned();
+        let why = why.or_else(|| self.connection.has_ended().then(cut))?;
+        Some(self.lost_by(&why))
+    }
+
+    fn lost_by(&self, why: &str) -> Failure {
+        Failure::Lost {
+            until: None,
+            why: format!("the lock of session {} is gone: {why}", self.id),
+        }
+    }
+
+    /// What an error means to whoever asked for something.
+    fn failure(&self, what: &str, error: &BusError) -> Failure {
+        if error.is_lost() {
+            return self.lost_by(&error.why());
+        }
+        self.is_lost().unwrap_or_else(|| error.doubt(what))
+    }
+
+    async fn ended(&self) -> Failure {
+        let mut ended = self.ended.clone();
+        let why = ended.wait_for(Option::is_some).await;
+        let why = why.ok().and_then(|why| why.clone());
+        self.lost_by(&why.unwrap_or_else(|| "nobody reads its link".to_owned()))
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let _turn = turn(&self.renewing, give_up_at).await?;
+        if let Some(lost) = self.is_lost() {
+            return Err(lost);
+        }
+        let t0 = Instant::now();
+        let renewing = self
+            .connection
+            .renew_session(&self.link, &self.id, give_up_at);
+        match renewing.await {
+            Ok(until) => {
+                let mut term = lock(&self.term);
+                term.0 = t0;
+                if until.is_some() {
+                    term.1 = self.shared.lock_duration.of(until, wall());
+                }
+                // Where the link ended meanwhile that is told by `lost`, and by the next one.
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_lost() {
+                    let (t0, length) = self.locked();
+                    let after = Instant::now().since(t0);
+                    self.shared.lock_duration.ended_early(after, length);
+                }
+                Err(self.failure("the session's lock is not renewed", &error))
+            }
+        }
+    }
+
+    /// Whether this message is the one that is to be next; if not, why the session cannot go on.
+    async fn in_order(&self, number: Option<i64>, give_up_at: Instant) -> Result<(), Failure> {
+        let given_back = lock(&self.given_back).take();
+        let (Some(given_back), Some(number)) = (given_back, number) else {
+            return Ok(());
+        };
+        if number <= given_back {
+            return Ok(());
+        }
+        let peeked = self
+            .connection
+            .peek_session(&self.link, &self.id, given_back, give_up_at);
+        let peeked = peeked.await.map_err(|error| {
+            self.failure(
+                "nobody says whether the message before it is still there",
+                &error,
+            )
+        })?;
+        if peeked != Some(given_back) {
+            // The service has put it aside by its own count.
+            return Ok(());
+        }
+        Err(self.lost_by(&format!(
+            "message {number} came, and message {given_back} before it has not come again"
+        )))
+    }
+}
+
+#[async_trait]
+impl Session for HeldSession {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn taken(&self) -> Instant {
+        self.taken
+    }
+
+    fn locked(&self) -> (Instant, Duration) {
+        *lock(&self.term)
+    }
+
+    async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure> {
+        let mut came = turn(&self.came, give_up_at).await?;
+        // Whoever reads it may have ended: that is found out below.
+        let _ = self.wants.send(Want::Message);
+        let delivery = tokio::select! {
+            biased;
+            lost = self.ended() => return Err(lost),
+            delivery = before(give_up_at, came.recv()) => match delivery {
+                Some(Some(delivery)) => delivery,
+                Some(None) => return Err(self.ended().await),
+                None => return Ok(None),
+            },
+        };
+        let number = delivery.about.properties.get("SequenceNumber");
+        let number = number.and_then(|number| number.parse().ok());
+        self.in_order(number, Instant::now() + REQUEST).await?;
+        let Some(token) = delivery.lock else {
+            return Err(self.lost_by(&format!("message {} has no lock token", delivery.id)));
+        };
+        let (t0, lock_time) = self.locked();
+        let Some(session) = self.me.upgrade() else {
+            return Err(self.lost_by("nobody wants it"));
+        };
+        Ok(Some(Message {
+            id: delivery.id,
+            attempt: delivery.attempt,
+            t0,
+            lock_time,
+            first_renewal: Some(FIRST_RENEWAL),
+            body: delivery.body,
+            about: delivery.about,
+            lock: Arc::new(HeldMessage {
+                session,
+                token,
+                number,
+                state: tokio::sync::Mutex::default(),
+            }),
+        }))
+    }
+
+    async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure> {
+        let asked = self
+            .connection
+            .session_state(&self.link, &self.id, give_up_at);
+        let state = asked.await;
+        let state =
+            state.map_err(|error| self.failure("the session's state is not read", &error))?;
+        Ok(state.unwrap_or_default())
+    }
+
+    async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure> {
+        if let Some(lost) = self.is_lost() {
+            return Err(lost);
+        }
+        let (link, id) = (&self.link, &self.id);
+        let stored = self
+            .connection
+            .set_session_state(link, id, state, give_up_at);
+        stored.await.map_err(|error| {
+            let what = "the session's state is not stored";
+            match self.failure(what, &error) {
+                // It will not have it, however often it is asked: too large, most likely.
+                Failure::Transient { why, .. } if error.is_refused_for_good() => {
+                    Failure::Fatal { why, denied: false }
+                }
+                failure => failure,
+            }
+        })
+    }
+
+    async fn close(&self, give_up_at: Instant) {
+        let (done, waiting) = oneshot::channel();
+        if self.wants.send(Want::Close(give_up_at, done)).is_ok() {
+            before(give_up_at, waiting).await;
+        }
+    }
+}
+
+/// A message of a session, as far as its lock goes.
+struct HeldMessage {
+    session: Arc<HeldSession>,
+    token: LockToken,
+    number: Option<i64>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A settlement was sent and may have been carried out.
+    settling: bool,
+    closed: Option<Closed>,
+}
+
+#[async_trait]
+impl Lock for HeldMessage {
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        // Whether the message is settled or not: it is the session that is locked.
+        self.session.renew(give_up_at).await
+    }
+
+    async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
+        let mut state = turn(&self.state, give_up_at).await?;
+        if let Some(closed) = &state.closed {
+            return closed.settled_as(settlement);
+        }
+        let session = &self.session;
+        if *settlement != Settlement::Release {
+            let lost = session.is_lost();
+            let settling = session.connection.settle_in(
+                &session.link,
+                &session.id,
+                self.token,
+                settlement,
+                give_up_at,
+            );
+            let settled = match lost {
+                Some(lost) => Err(lost),
+                None => settling.await.map_err(|error| {
+                    state.settling |= error.is_unclear();
+                    session.failure("the message is not settled", &error)
+                }),
+            };
+            if let Err(failure) = settled {
+                return Err(match failure {
+                    Failure::Lost { why, .. } if state.settling => {
+                        let failure = unsettled(&why);
+                        state.closed = Some(Closed::Failed(failure.clone()));
+                        failure
+                    }
+                    failure => failure,
+                });
+            }
+            // Only now: before the answer it would be a second settlement.
+            let _ = session.wants.send(Want::Forget(settlement.clone()));
+            if let Settlement::Retry(_) = settlement {
+                *lock(&session.given_back) = self.number;
+            }
+        }
+        // A release is said by the end of the link: the attempt does not count so.
+        state.closed = Some(Closed::Settled(settlement.clone()));
+        Ok(())
+    }
+
+    async fn lost(&self) -> Failure {
+        self.session.ended().await
+    }
+
+    fn session(&self) -> Option<Arc<dyn Session>> {
+        Some(Arc::clone(&self.session) as _)
+    }
+}

@@ -1,0 +1,270 @@
+//! Sessions in AMQP: the link that has one locked, and the requests that are about one.
+//!
+//! Called by [`super::session`] alone; part of what knows the library, with [`super::amqp`].
+//!
+//! A session is accepted by attaching a receiver with a filter, which the service answers when it has
+//! one; that can take minutes, and the session is locked from some moment in between. So each such link
+//! has an AMQP session of its own: whoever does not want to wait any longer ends that, and with it
+//! whatever was given to it meanwhile.
+
+use std::time::Duration;
+
+use fe2o3_amqp::link::CreditMode;
+use fe2o3_amqp::session::SessionHandle;
+use fe2o3_amqp::types::definitions::{Fields, ReceiverSettleMode, SenderSettleMode};
+use fe2o3_amqp::types::messaging::{FilterSet, Source};
+use fe2o3_amqp::types::primitives::{Binary, Symbol, Value};
+use fe2o3_amqp::{Receiver, Session};
+
+use super::amqp::Connection;
+use super::error::BusError;
+use super::wire::{self, LockToken};
+use crate::azure::before;
+use crate::clock::Instant;
+use crate::queue::Settlement;
+
+const FILTER: &str = "com.microsoft:session-filter";
+// How long the service is to wait for a session before it says that there is none.
+const TIMEOUT: &str = "com.microsoft:timeout";
+// What its answer may take on the way.
+const ON_THE_WAY: Duration = Duration::from_secs(5);
+
+/// A link that messages come by.
+pub(super) async fn attach_receiver(
+    name: &str,
+    source: Source,
+    properties: Fields,
+    session: &mut SessionHandle<()>,
+) -> Result<Receiver, BusError> {
+    let attached = Receiver::builder()
+        .name(name)
+        .source(source)
+        .properties(properties)
+        // Locked until we settle, and settled only when the service has said so.
+        .sender_settle_mode(SenderSettleMode::Unsettled)
+        .receiver_settle_mode(ReceiverSettleMode::Second)
+        // The library would give credit ahead, and lock messages that nobody is free for.
+        .credit_mode(CreditMode::Manual)
+        .verify_incoming_source(false)
+        .verify_incoming_target(false)
+        .attach(session)
+        .await;
+    Ok(attached?)
+}
+
+/// A link that has a session locked; it has it for no longer than it lives.
+pub(super) struct SessionLink {
+    /// The session's name.
+    pub(super) id: String,
+    /// The link's.
+    pub(super) name: String,
+    pub(super) receiver: Receiver,
+    amqp: SessionHandle<()>,
+}
+
+impl SessionLink {
+    /// Ends it, and with it the lock. Whatever was delivered and not settled is as it was.
+    pub(super) async fn close(mut self, give_up_at: Instant) {
+        // The link first: its answer says that the lock has ended.
+        let closing = async {
+            let _ = self.receiver.close().await;
+            let _ = self.amqp.end().await;
+        };
+        before(give_up_at, closing).await;
+    }
+}
+
+impl Connection {
+    /// The next session that has messages and that nobody has; none, if there was none for `patience`.
+    pub(super) async fn accept(
+        &self,
+        name: String,
+        patience: Duration,
+    ) -> Result<Option<SessionLink>, BusError> {
+        let sent = Instant::now();
+        let accepted = before(sent + patience + ON_THE_WAY, self.attach(name, patience)).await;
+        match accepted {
+            Some(Err(error)) if error.is_no_session() => Ok(None),
+            Some(accepted) => accepted.map(Some),
+            None => {
+                self.state.suspect(sent);
+                let why = "no answer to whether there is a session";
+                Err(BusError::Unanswered(why.into()))
+            }
+        }
+    }
+
+    async fn attach(&self, name: String, patience: Duration) -> Result<SessionLink, BusError> {
+        let mut amqp = {
+            let mut handles = self.handles.lock().await;
+            let gone = || BusError::Unsent("the connection is closed".into());
+            let (_, connection) = handles.as_mut().ok_or_else(gone)?;
+            Session::begin(connection).await?
+        };
+        // Null: any.
+        let filter = FilterSet::from_iter([(Symbol::from(FILTER), Value::Null)]);
+        let source = Source::builder().address(self.target.entity.as_str());
+        let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let properties = Fields::from_iter([(Symbol::from(TIMEOUT), Value::Uint(patience))]);
+        let source = source.filter(filter).build();
+        let receiver = attach_receiver(&name, source, properties, &mut amqp).await?;
+        let given = receiver.source().as_ref().and_then(|it| it.filter.as_ref());
+        let id = given.and_then(|filter| filter.get(&Symbol::from(FILTER)));
+        let id = id.and_then(text).ok_or_else(|| {
+            // An attach without a session: it may be about to be ended, with the reason.
+            BusError::Unanswered("the service gave a session without a name".into())
+        })?;
+        Ok(SessionLink {
+            id,
+            name,
+            receiver,
+            amqp,
+        })
+    }
+
+    /// Renews the lock of a session. Until when it is locked, in milliseconds since 1970.
+    pub(super) async fn renew_session(
+        &self,
+        link: &str,
+        session: &str,
+        give_up_at: Instant,
+    ) -> Result<Option<i64>, BusError> {
+        let request = about("com.microsoft:renew-session-lock", session, []);
+        let body = self.ask(link, request, give_up_at).await?;
+        Ok(entry(&body, "expiration").and_then(wire::millis))
+    }
+
+    /// What is stored with a session; none, if nothing ever was.
+    pub(super) async fn session_state(
+        &self,
+        link: &str,
+        session: &str,
+        give_up_at: Instant,
+    ) -> Result<Option<Vec<u8>>, BusError> {
+        let request = about("com.microsoft:get-session-state", session, []);
+        let body = self.ask(link, request, give_up_at).await?;
+        Ok(match entry(&body, "session-state") {
+            Some(Value::Binary(state)) => Some(state.to_vec()),
+            // Other clients may have stored text.
+            Some(Value::String(state)) => Some(state.clone().into_bytes()),
+            _ => None,
+        })
+    }
+
+    /// Stores this with a session.
+    pub(super) async fn set_session_state(
+        &self,
+        link: &str,
+        session: &str,
+        state: &[u8],
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        // Null is none: an empty one would be told apart from that by other clients.
+        let state = match state {
+            [] => Value::Null,
+            state => Value::Binary(Binary::from(state.to_vec())),
+        };
+        let request = about(
+            "com.microsoft:set-session-state",
+            session,
+            [("session-state", state)],
+        );
+        self.ask(link, request, give_up_at).await.map(drop)
+    }
+
+    /// Settles a message of a session by its lock's token.
+    pub(super) async fn settle_in(
+        &self,
+        link: &str,
+        session: &str,
+        lock: LockToken,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        let request = wire::settlement(lock, how, Some(session))?;
+        self.ask(link, request, give_up_at).await.map(drop)
+    }
+
+    /// The number of the first message of a session, from this number on, whoever may have it.
+    pub(super) async fn peek_session(
+        &self,
+        link: &str,
+        session: &str,
+        from: i64,
+        give_up_at: Instant,
+    ) -> Result<Option<i64>, BusError> {
+        let request = about(
+            "com.microsoft:peek-message",
+            session,
+            [
+                ("from-sequence-number", Value::Long(from)),
+                ("message-count", Value::Int(1)),
+            ],
+        );
+        let body = self.ask(link, request, give_up_at).await?;
+        let Some(Value::List(messages)) = entry(&body, "messages") else {
+            return Ok(None);
+        };
+        let message = messages.first().and_then(|first| entry(first, "message"));
+        let Some(Value::Binary(message)) = message else {
+            return Ok(None);
+        };
+        Ok(sequence_number(message))
+    }
+}
+
+/// The number of a message as it is encoded. The library decodes no message that came as a value of
+/// another; its service's notes stand at its beginning, before anything that a sender wrote.
+fn sequence_number(message: &[u8]) -> Option<i64> {
+    const KEY: &[u8] = b"x-opt-sequence-number";
+    let at = message.windows(KEY.len()).position(|part| part == KEY)?;
+    match message.get(at + KEY.len()..)? {
+        [0x81, number @ ..] => Some(i64::from_be_bytes(*number.first_chunk()?)),
+        [0x55, number, ..] => Some(i64::from(number.cast_signed())),
+        _ => None,
+    }
+}
+
+/// A request that is about a session.
+fn about<const N: usize>(
+    operation: &'static str,
+    session: &str,
+    more: [(&'static str, Value); N],
+) -> (&'static str, Value) {
+    let session = [("session-id", Value::String(session.to_owned()))];
+    (operation, wire::map(session.into_iter().chain(more)))
+}
+
+fn entry<'a>(body: &'a Value, key: &str) -> Option<&'a Value> {
+    match body {
+        Value::Map(body) => body.get(&Value::String(key.to_owned())),
+        _ => None,
+    }
+}
+
+/// The text of a filter, with or without the description that some services give it.
+fn text(filter: &Value) -> Option<String> {
+    match filter {
+        Value::String(text) => Some(text.clone()),
+        Value::Described(described) => text(&described.value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_peeked_message_is_read() {
+        let of = |value: &[u8]| {
+            let head = b"\0\x53\x72\xc1\x40\x02\xa3\x15x-opt-sequence-number";
+            sequence_number(&[head, value].concat())
+        };
+        assert_eq!(of(b"\x55\x07\0"), Some(7));
+        assert_eq!(of(b"\x81\0\0\0\0\0\x01\0\x02tail"), Some(65_538));
+        assert_eq!(of(b"\x81\0\0"), None);
+        assert_eq!(of(b"\x40"), None);
+        assert_eq!(sequence_number(b"nothing"), None);
+    }
+}

@@ -1,0 +1,372 @@
+//! A session: its messages one after another, from the first that was taken until it is given up.
+//!
+//! Run by a processor in the place of a message. The session's lock is the lease of each of its messages in
+//! turn, and is renewed by the last one's between them: nothing here renews by itself. Must never begin a
+//! message before the one before it was settled and the queue has said so: what is in doubt ends the
+//! session, and whoever has it next begins with that message.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::lease::MessageLease;
+use super::processor::{Done, MessageProcessor, ProcessorContext};
+use super::settle::{Decision, Outcome};
+use crate::background_writer;
+use crate::clock::Instant;
+use crate::core::budget::{ATTEMPT, RETRY};
+use crate::core::{Budget, Failure};
+use crate::queue::{Lock, Message, Session, Settlement};
+use crate::report;
+use crate::util::lock;
+
+/// The largest state that is stored, in bytes: what a namespace of the standard tier keeps.
+const LARGEST_STATE: usize = 256 << 10;
+// How often a state is asked for: without it nothing can be begun.
+const ATTEMPTS: u32 = 3;
+
+impl MessageProcessor {
+    /// Works on this session, from its first message on, until it is given up.
+    pub(super) async fn work_session(
+        &mut self,
+        session: Arc<dyn Session>,
+        first: Message,
+        context: &ProcessorContext,
+        mut leaving: bool,
+    ) -> Done {
+        let id = report::plain(session.id());
+        tracing::debug!("session {id}: taken");
+        let (mut done, mut begun) = (Done::nothing(), 0);
+        let mut next = Some(first);
+        let mut state = None;
+        let mut why = "it is lost";
+        while let Some(message) = next.take() {
+            let state = match &mut state {
+                Some(state) => &*state,
+                none => {
+                    let lease = context.lease(&message);
+                    let budget = context.budget(&message);
+                    let begins = begin(&session, &lease, &budget, context);
+                    match self.meanwhile(begins).await {
+                        Ok(content) => &*none.insert(SessionState::new(&session, content)),
+                        Err(failure) => {
+                            tracing::warn!("session {id}: not begun: {failure}");
+                            break;
+                        }
+                    }
+                }
+            };
+            leaving |= *context.leaving.borrow();
+            let may_begin = context.may_begin.as_ref();
+            let less = |left: u64| left.checked_sub(1);
+            if may_begin.is_some_and(|left| {
+                let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+                taken.is_err()
+            }) {
+                why = "--max-messages is reached";
+                break;
+            }
+            let message = state.with_lock(message);
+            let budget = context.budget(&message);
+            let lease = context.lease(&message);
+            let earlier = begun;
+            done = self
+                .one(message, Arc::clone(&lease), Some(state), context, leaving)
+                .await;
+            (done.earlier, begun) = (earlier, begun + u64::from(done.ran));
+            if !done.ran
+                && let Some(left) = may_begin
+            {
+                left.fetch_add(1, Ordering::AcqRel);
+            }
+            why = match done.outcome {
+                // What the queue has confirmed, and nothing else.
+                Outcome::Completed | Outcome::Retried | Outcome::DeadLettered => "",
+                Outcome::Released => "a message is given back with it",
+                Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => {
+                    "what became of a message is in doubt"
+                }
+            };
+            if done.lost {
+                why = "its guardian is lost";
+            } else if sessions_end(context, begun) {
+                why = "it has had --session-messages";
+            } else if *context.leaving.borrow() {
+                why = "a stop was requested";
+            }
+            if !why.is_empty() {
+                break;
+            }
+            let idle = context.sessions.map(|sessions| sessions.idle);
+            let since = Instant::now();
+            let until = since + idle.unwrap_or_default();
+            let waiting = keeping(&lease, &budget, context, session.next(until));
+            (next, why) = match self.meanwhile(waiting).await {
+                Some(Ok(Some(message))) => (Some(message), "it is lost"),
+                Some(Ok(None)) => {
+                    done.idle_since = Some(since);
+                    (None, "it has no more messages")
+                }
+                Some(Err(failure)) => {
+                    tracing::warn!("session {id}: {failure}");
+                    (None, "it is lost")
+                }
+                None => (None, "a stop was requested, or its lock is lost"),
+            };
+        }
+        self.meanwhile(session.close(Instant::now() + ATTEMPT))
+            .await;
+        tracing::info!("session {id}: given up after {begun} messages: {why}");
+        done.lost |= self.lost;
+        done
+    }
+}
+
+impl Done {
+    /// Nothing was begun.
+    fn nothing() -> Done {
+        Done {
+            ran: false,
+            exit: None,
+            outcome: Outcome::Lost,
+            errno: None,
+            no_handover: None,
+            lost: false,
+            overlap: false,
+            put_aside: None,
+            earlier: 0,
+            idle_since: None,
+        }
+    }
+}
+
+/// Whether so many messages of a session are enough.
+fn sessions_end(context: &ProcessorContext, begun: u64) -> bool {
+    let most = context.sessions.and_then(|sessions| sessions.messages);
+    most.is_some_and(|most| begun >= most)
+}
+
+/// Waits until whoever had the session before us has had the time to hear of it, and reads its state.
+async fn begin(
+    session: &Arc<dyn Session>,
+    lease: &MessageLease,
+    budget: &Budget,
+    context: &ProcessorContext,
+) -> Result<Vec<u8>, Failure> {
+    let delay = context.sessions.map(|sessions| sessions.lock_delay);
+    let from = session.taken() + delay.unwrap_or_default();
+    let ready = async {
+        // By looks at the clock: the runtime's stands still while the machine sleeps.
+        while let now = Instant::now()
+            && now < from
+        {
+            tokio::time::sleep(from.since(now).min(Duration::from_secs(1))).await;
+        }
+        let mut attempt = 1;
+        loop {
+            match session.state(Instant::now() + ATTEMPT).await {
+                Err(Failure::Transient { .. }) if attempt < ATTEMPTS => attempt += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    };
+    let stopped = Failure::Transient {
+        why: "a stop was requested, or its lock is lost".to_owned(),
+        retry_after: None,
+    };
+    keeping(lease, budget, context, ready)
+        .await
+        .unwrap_or(Err(stopped))
+}
+
+/// Waits for this while the lock is renewed; none, if it is lost or we leave.
+async fn keeping<T>(
+    lease: &MessageLease,
+    budget: &Budget,
+    context: &ProcessorContext,
+    what: impl Future<Output = T>,
+) -> Option<T> {
+    let mut leaving: watch::Receiver<bool> = context.leaving.clone();
+    tokio::select! {
+        biased;
+        // An error: whoever could tell us is gone.
+        _ = leaving.wait_for(|leaving| *leaving) => None,
+        _ = lease.lost() => None,
+        _ = lease.renew_until(Instant::FOREVER, budget) => None,
+        done = what => Some(done),
+    }
+}
+
+/// The state of a session that is ours: nobody else changes it meanwhile.
+pub(super) struct SessionState(Arc<Shared>);
+
+struct Shared {
+    session: Arc<dyn Session>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is stored.
+    content: Vec<u8>,
+    /// Where the present command has it.
+    path: Option<PathBuf>,
+    /// What becomes of its message because what it left there cannot be stored.
+    instead: Option<Decision>,
+}
+
+impl SessionState {
+    fn new(session: &Arc<dyn Session>, content: Vec<u8>) -> SessionState {
+        SessionState(Arc::new(Shared {
+            session: Arc::clone(session),
+            state: Mutex::new(State {
+                content,
+                ..State::default()
+            }),
+        }))
+    }
+
+    /// The message, with a lock that stores the state before it completes it.
+    fn with_lock(&self, message: Message) -> Message {
+        *lock(&self.0.state) = State {
+            content: self.content(),
+            ..State::default()
+        };
+        let lock = Arc::new(LockWithState {
+            inner: Arc::clone(&message.lock),
+            shared: Arc::clone(&self.0),
+        });
+        // It may have been renewed since the message came: nothing but the session knows.
+        let (t0, lock_time) = self.0.session.locked();
+        Message {
+            t0,
+            lock_time,
+            lock,
+            ..message
+        }
+    }
+
+    /// What is stored.
+    pub(super) fn content(&self) -> Vec<u8> {
+        lock(&self.0.state).content.clone()
+    }
+
+    /// The command of the present message has it in this file.
+    pub(super) fn lies_in(&self, path: PathBuf) {
+        lock(&self.0.state).path = Some(path);
+    }
+
+    /// How the present message was settled in the place of what was decided.
+    pub(super) fn instead(&self) -> Option<Decision> {
+        lock(&self.0.state).instead.clone()
+    }
+}
+
+/// The lock of a message that stores its session's state first.
+///
+/// Before, and not after: what comes in between makes the message come again, with a state that may know of
+/// it already. The other way round a state would be lost for good.
+struct LockWithState {
+    inner: Arc<dyn Lock>,
+    shared: Arc<Shared>,
+}
+
+impl LockWithState {
+    /// Stores what the command left in its file, if it is another than what is stored.
+    ///
+    /// # Errors
+    /// `Fatal` if it cannot be stored, ever.
+    async fn store(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let Some(path) = lock(&self.shared.state).path.clone() else {
+            return Ok(());
+        };
+        let found = match background_writer::apart("state", move || read(&path)) {
+            Ok(found) => found.await.unwrap_or_else(|why| Err(io::Error::other(why))),
+            Err((_no_thread, read)) => read(),
+        };
+        let found = found.map_err(|why| Failure::Fatal {
+            why: format!("the session's state cannot be stored: {why}"),
+            denied: false,
+        })?;
+        if found == lock(&self.shared.state).content {
+            return Ok(());
+        }
+        self.shared.session.set_state(&found, give_up_at).await?;
+        lock(&self.shared.state).content = found;
+        Ok(())
+    }
+}
+
+/// What a command has left in the file of a state. One that it has removed is empty.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut options = OpenOptions::new();
+    // A command may have put anything there: a link to what is not its own, a pipe that nobody writes into.
+    let options = options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(why) => return Err(why),
+    };
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(io::Error::other("it is not a file any more"));
+    }
+    let mut state = Vec::new();
+    file.take(LARGEST_STATE as u64 + 1)
+        .read_to_end(&mut state)?;
+    if state.len() > LARGEST_STATE {
+        let size = about.len();
+        return Err(io::Error::other(format!(
+            "it has {size} bytes, and no more than 256 KiB are kept: store it elsewhere, and here what finds it"
+        )));
+    }
+    Ok(state)
+}
+
+#[async_trait]
+impl Lock for LockWithState {
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.inner.renew(give_up_at).await
+    }
+
+    async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
+        if *settlement != Settlement::Complete {
+            return self.inner.settle(settlement, give_up_at).await;
+        }
+        let instead = lock(&self.shared.state).instead.clone();
+        let instead = match instead {
+            Some(instead) => Some(instead),
+            None => match self.store(give_up_at).await {
+                Ok(()) => None,
+                Err(Failure::Fatal { why, .. }) => {
+                    // No repetition can cure it, and completed it would be half done.
+                    Some(Decision::dead_letter("StateNotStored", why))
+                }
+                Err(failure) => return Err(failure),
+            },
+        };
+        lock(&self.shared.state).instead.clone_from(&instead);
+        let instead = instead.and_then(|instead| instead.settlement);
+        self.inner
+            .settle(instead.as_ref().unwrap_or(settlement), give_up_at)
+            .await
+    }
+
+    async fn lost(&self) -> Failure {
+        self.inner.lost().await
+    }
+
+    fn session(&self) -> Option<Arc<dyn Session>> {
+        self.inner.session()
+    }
+}

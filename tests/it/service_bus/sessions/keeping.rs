@@ -1,0 +1,199 @@
+//! A session's lock: renewed for as long as it is wanted, and what becomes of a command whose session is
+//! another's, or may be.
+
+use super::*;
+
+/// Says that it runs, and would never end by itself.
+const DEAF: &str = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
+
+#[test]
+fn it_is_renewed_while_a_command_runs_and_while_there_is_none() {
+    let stage = Stage::of_sessions(SHORT);
+    stage.talk("a", &["1"]);
+    let running = stage
+        .session_worker()
+        .args(["--session-idle", "1h"])
+        .shell("sleep 12")
+        .start();
+    running.await_log("message 1 of session a: completed");
+    let renewed = || stage.count(|event| matches!(event, Event::SessionRenewed { .. }));
+    let before = renewed();
+    assert!(before >= 3, "{before}");
+    // Two more locks long.
+    stage.wait("renewals without a command", move |view| {
+        let all = view.journal().iter();
+        let renewed = all.filter(|entry| matches!(entry.event, Event::SessionRenewed { .. }));
+        (renewed.count() >= before + 3).then_some(())
+    });
+    assert!(stage.is_held("a"));
+    running.signal(Signal::SIGTERM);
+    let _ended = running.finish();
+    assert_eq!(stage.accepted(), 1);
+}
+
+#[test]
+fn a_renewal_whose_answer_is_lost_costs_nothing() {
+    let stage = Stage::of_sessions(Duration::from_secs(10));
+    stage.talk("a", &["1"]);
+    let lost = Fault::new(On::RenewSession, Act::Lose).at(JOBS).after(1);
+    stage.broker.fault(lost);
+    let done = stage.all(&[], "sleep 14");
+    assert_ended(&done, 0, "message 1 of session a: completed, attempt 1");
+    assert_eq!(stage.accepted(), 1);
+    stage.assert_holds(0, 0);
+}
+
+/// The session is lost in the way of `lose`: the command dies at once, far from its deadline, and nothing is
+/// settled; so often had the message failed then.
+#[track_caller]
+fn lost(lose: impl Fn(&Broker), failed: u32) {
+    let stage = Stage::of_sessions(Duration::from_secs(120));
+    stage.talk("a", &["1"]);
+    let running = stage.session_worker().args(["--once"]).shell(DEAF).start();
+    running.await_log("runs");
+    let begin = trafficcop::Instant::now();
+    lose(&stage.broker);
+    let done = running.finish();
+    let took = trafficcop::Instant::now().since(begin);
+    assert_ended(&done, 70, "message 1 of session a: lost, attempt 1");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(
+        done.stderr.contains("killing the command"),
+        "{}",
+        done.stderr
+    );
+    stage.scene.await_nobody();
+    assert_eq!(stage.settled(), 0);
+    assert_eq!(stage.messages(JOBS)[0].failed, failed);
+    assert!(!stage.is_held("a"));
+}
+
+#[test]
+fn a_session_whose_link_is_ended_is_lost_at_once() {
+    lost(|broker| assert_eq!(broker.detach_sessions(JOBS), 1), 0);
+}
+
+#[test]
+fn a_session_whose_connection_is_cut_is_lost_at_once() {
+    lost(Broker::cut, 0);
+}
+
+#[test]
+fn a_session_whose_lock_the_service_ends_is_lost_at_once() {
+    lost(|broker| assert_eq!(broker.lose_sessions(JOBS), 1), 1);
+}
+
+#[test]
+fn a_service_that_falls_silent_costs_the_command_before_its_lock_has_ended() {
+    let stage = Stage::of_sessions(SHORT);
+    stage.talk("a", &["1"]);
+    let running = stage.session_worker().args(["--once"]).shell(DEAF).start();
+    running.await_log("runs");
+    stage.broker.freeze();
+    running.await_log("message 1 of session a: lost");
+    // It is dead by now, and the service still counts the time of the lock that it had.
+    assert!(stage.is_held("a"));
+    let done = running.finish();
+    stage.scene.await_nobody();
+    assert!(
+        done.stderr.contains("message 1 of session a: lost"),
+        "{}",
+        done.stderr
+    );
+    stage.broker.thaw();
+    assert_eq!(stage.settled(), 0);
+}
+
+#[test]
+fn a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_it() {
+    let stage = Stage::of_sessions(SHORT);
+    stage.talk("a", &["1", "2"]);
+    let ignored = Fault::new(On::UpdateDisposition, Act::Ignore).at(JOBS);
+    stage.broker.fault(ignored.times(3));
+    let done = stage.all(&[], "n=$(cat); echo $n");
+    assert!(
+        done.stderr.contains("message 1 of session a: unconfirmed"),
+        "{}",
+        done.stderr
+    );
+    assert!(
+        done.stdout.starts_with("1\n1\n"),
+        "never the next: {}",
+        done.stdout
+    );
+    assert!(done.stdout.ends_with("1\n2\n"), "{}", done.stdout);
+    stage.assert_holds(0, 0);
+}
+
+#[test]
+fn a_settlement_that_is_refused_ends_the_session_too() {
+    let stage = Stage::of_sessions(Duration::from_secs(60));
+    stage.talk("a", &["1", "2"]);
+    let refused = Act::Refuse {
+        status: 410,
+        condition: "com.microsoft:session-lock-lost".into(),
+        text: "The session lock has expired.".into(),
+    };
+    let fault = Fault::new(On::UpdateDisposition, refused).at(JOBS);
+    stage.broker.fault(fault);
+    let done = stage.all(&[], "cat; echo");
+    assert_eq!(done.stdout, "1\n1\n2\n", "{}", done.stderr);
+    assert_eq!(stage.accepted(), 2);
+}
+
+#[test]
+fn the_first_command_of_a_session_waits_for_the_lock_delay_and_the_others_do_not() {
+    let stage = Stage::of_sessions(Duration::from_secs(60));
+    stage.talk("a", &["1", "2", "3"]);
+    let worker = stage.session_worker().args(["--lock-delay", "3s"]);
+    let begin = trafficcop::Instant::now();
+    let running = worker.command(["true"]).start();
+    stage.wait("the session to be taken", |view| {
+        view.is_held(JOBS, "a").then_some(())
+    });
+    running.await_log("message 1 of session a: completed");
+    let took = trafficcop::Instant::now().since(begin);
+    assert!(took >= Duration::from_secs(3), "{took:?}");
+    running.await_log("message 3 of session a: completed");
+    let took = trafficcop::Instant::now().since(begin);
+    assert!(took < Duration::from_secs(9), "{took:?}");
+    running.signal(Signal::SIGTERM);
+    let _ended = running.finish();
+}
+
+#[test]
+fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
+    let stage = Stage::of_sessions(Duration::from_secs(120));
+    stage.talk("a", &["1"]);
+    let script = "export TRAFFICCOP_TOKEN=1 TRAFFICCOP_HOLDER=w; exec \"$0\" \"$@\"";
+    let start = |tag: &str| {
+        let journalist = stage
+            .scene
+            .journalist(tag, &["--every", "20", "--term", "ignore"]);
+        let words = ["sh", "-c", script].map(std::ffi::OsString::from);
+        let worker = stage
+            .session_worker()
+            .args(["--lock-delay", "3s", "--once"]);
+        worker.command(words.into_iter().chain(journalist))
+    };
+    let first = start("first").start();
+    stage.scene.journal.await_sign_of_life("first");
+    let second = start("second").start();
+    first.signal(Signal::SIGKILL);
+    stage.scene.journal.await_sign_of_life("second");
+    let lines = stage.scene.journal.lines();
+    let of = |tag: &str| {
+        let tag = tag.to_owned();
+        lines
+            .iter()
+            .filter(move |line| line.command() == tag)
+            .map(|line| line.at)
+    };
+    let (last, began) = (of("first").max(), of("second").min());
+    assert!(last < began, "{last:?} {began:?}");
+    second.signal(Signal::SIGTERM);
+    second.await_log("asked to stop");
+    second.signal(Signal::SIGTERM);
+    let _ended = second.finish();
+    stage.scene.await_nobody();
+}

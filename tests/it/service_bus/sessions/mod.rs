@@ -1,0 +1,69 @@
+//! `trafficcop work --service-bus --sessions`: the messages of a session one after another, and no session at
+//! two workers at a time.
+
+mod exclusive;
+mod keeping;
+mod order;
+mod state;
+
+use nix::sys::signal::Signal;
+use service_bus_stand_in::{Act, Fault, On, Outcome};
+
+use super::*;
+
+impl Stage {
+    /// A queue of sessions that are locked for so long.
+    fn of_sessions(lock: Duration) -> Stage {
+        Stage::of(
+            Settings::default(),
+            QueueSettings {
+                lock,
+                sessions: true,
+                ..QueueSettings::default()
+            },
+        )
+    }
+
+    /// Puts these messages into a session.
+    fn talk(&self, session: &str, texts: &[&str]) {
+        for text in texts {
+            let message = Message::data(text.as_bytes());
+            self.broker.put(JOBS, message.in_session(session, text));
+        }
+    }
+
+    /// A worker on it, which begins at once and gives up what is idle soon.
+    fn session_worker(&self) -> Run<'_> {
+        self.worker()
+            .args(["--sessions", "--lock-delay", "0s", "--session-idle", "1s"])
+            .env("TMPDIR", self.scene.directory())
+            .current_dir(self.scene.directory())
+    }
+
+    /// The same for all that there is, and no longer.
+    fn all(&self, more: &[&str], script: &str) -> Finished {
+        let worker = self.session_worker().args(["--idle-exit", "0s"]);
+        worker.args(more).shell(script).finish()
+    }
+
+    fn is_held(&self, session: &'static str) -> bool {
+        self.broker.look(move |view| view.is_held(JOBS, session))
+    }
+
+    fn state(&self, session: &'static str) -> Option<Vec<u8>> {
+        self.broker
+            .look(move |view| view.session_state(JOBS, session))
+    }
+
+    /// How many times a session was accepted.
+    fn accepted(&self) -> usize {
+        self.count(|event| matches!(event, Event::SessionAccepted { .. }))
+    }
+
+    /// Waits until nobody has any session.
+    fn await_free(&self, session: &'static str) {
+        self.wait("the session to be free", move |view| {
+            (!view.is_held(JOBS, session)).then_some(())
+        });
+    }
+}
