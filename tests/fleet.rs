@@ -2,8 +2,8 @@
 //! schedule after schedule.
 //!
 //! A supervisor in it is what `run` is made of: the driver, the workload with its handle on the guardian, and
-//! the blob store with the official client, by a simulated clock, network and socket. Of the guardian the state
-//! and the frames are the shipped ones; the event loop round them is a copy (`guardian.rs`).
+//! the blob store with the official client, by a simulated clock, network and socket. Its guardian is the shipped
+//! loop over a simulated table of processes. What ships is copied nowhere.
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
@@ -30,6 +30,8 @@ mod guardian;
 mod handle;
 #[path = "fleet/judge.rs"]
 mod judge;
+#[path = "fleet/kernel.rs"]
+mod kernel;
 #[path = "fleet/network.rs"]
 mod network;
 #[path = "fleet/pair.rs"]

@@ -3,28 +3,24 @@
 //!
 //! Entered by [`super::fork`] in the forked child. While a command runs it does not allocate
 //! (but for release info larger than the one before), and it never waits for anything but `poll`.
+//! What it sees and does goes through [`System`], so that the simulated fleet plays this very loop.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::panic::AssertUnwindSafe;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, send};
-
-use super::containment::Containment;
-use super::control::ControlFile;
-use super::spawn::{Ahead, SpawnContext};
+use super::WorkloadEvent;
 use super::state::{GuardianState, Input, Step, Steps};
-use super::tree::Children;
 use super::wire::{Event, FRAME, Request};
-use super::{Setup, WorkloadEvent, fork};
 use crate::clock::Instant;
 
 mod ipc;
+mod kernel;
 mod reaper;
 mod start;
+mod system;
 
-use ipc::PollFds;
+pub(super) use kernel::Kernel;
+pub use system::{Ready, System, Wait};
 
 /// How many frames wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;
@@ -41,24 +37,16 @@ const LONGEST_LOOK: u8 = 100;
 /// and its group's can belong to nobody else.
 struct Main {
     pid: i32,
-    /// It may have the terminal.
-    in_front: bool,
     ended: bool,
     reaped: bool,
-    /// Open until it is known whether the exec succeeded.
-    exec_result: Option<OwnedFd>,
+    /// It is not yet known whether the exec succeeded.
+    executing: bool,
 }
 
-pub(super) struct EventLoop {
-    setup: Setup,
-    context: SpawnContext,
-    containment: Containment,
-    control: ControlFile,
-    fds: PollFds,
-    list: Children,
+/// The loop with what it remembers from one turn to the next.
+pub struct EventLoop<S> {
+    system: S,
     state: GuardianState,
-    /// Waits to become the first command, until the guardian has settled.
-    ahead: Option<Ahead>,
     main: Option<Main>,
     /// It is in control until its deadline.
     in_control: bool,
@@ -68,7 +56,6 @@ pub(super) struct EventLoop {
     received: Vec<u8>,
     /// A descriptor that arrived before the frame that tells what it is was complete.
     passed: Option<OwnedFd>,
-    rights: Vec<u8>,
     unsent: [u8; UNSENT * FRAME],
     unsent_len: usize,
     told: [i32; TOLD],
@@ -82,36 +69,24 @@ pub(super) struct EventLoop {
     over: bool,
 }
 
-impl EventLoop {
-    /// Sets everything up and tells the supervisor so; or that there is no guardian, without timers
-    /// and signals.
-    pub(super) fn begin(
-        setup: Setup,
-        context: SpawnContext,
-        containment: Containment,
-        control: ControlFile,
-        socket: UnixStream,
-    ) -> Option<EventLoop> {
-        let fds = match PollFds::open(socket) {
-            Ok(fds) => fds,
-            Err((socket, errno)) => {
-                let frame = Event::Unready {
-                    errno: errno as i32,
-                }
-                .encode();
-                let _ = send(socket.as_raw_fd(), &frame, MsgFlags::MSG_NOSIGNAL);
-                return None;
-            }
-        };
+impl EventLoop<Kernel> {
+    /// Lives until the supervisor wants it no more, or is dead and everything is done.
+    pub(super) fn keep(mut self) {
+        while !self.over {
+            let wait = self.next_wait();
+            let ready = self.system.wait(wait);
+            self.turn(ready);
+        }
+        self.system.retire();
+    }
+}
+
+impl<S: System> EventLoop<S> {
+    /// Tells the supervisor that it is there. `grace` is that of a drain that no deadline gives one to.
+    pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
         let mut event_loop = EventLoop {
-            state: GuardianState::with_grace(setup.grace),
-            setup,
-            context,
-            containment,
-            control,
-            fds,
-            list: Children::of_this_thread(),
-            ahead: None,
+            system,
+            state: GuardianState::with_grace(grace),
             main: None,
             in_control: false,
             lock: None,
@@ -119,7 +94,6 @@ impl EventLoop {
             armed: Instant::FOREVER,
             received: Vec::with_capacity(ROOM),
             passed: None,
-            rights: nix::cmsg_space!([std::os::fd::RawFd; 1]),
             unsent: [0; UNSENT * FRAME],
             unsent_len: 0,
             told: [0; TOLD],
@@ -129,46 +103,72 @@ impl EventLoop {
             settled: false,
             over: false,
         };
-        event_loop.fds.arm_wall();
         event_loop.tell(Event::Ready);
-        Some(event_loop)
+        event_loop
     }
 
-    /// Lives until the supervisor wants it no more, or is dead and everything is done.
-    pub(super) fn keep(mut self) {
-        while !self.over {
-            self.arm_deadline();
-            let ready = self.wait();
-            // Not before a command that is to start at once, but before a wait that may be long.
-            if !self.settled && (ready.nothing || self.main.is_some()) {
-                self.settled = true;
-                // Who waits longer for control is not to keep a process for it.
-                self.dismiss_ahead();
-                fork::take_precedence(&mut self.context);
-            }
-            // The timer goes before everything, and children before the socket: what has happened
-            // cannot be undone by a frame that lay there meanwhile.
-            self.happened(Input::Ticked);
-            if ready.wall && self.fds.wall_clock_jumped() {
-                self.tell(Event::Workload(WorkloadEvent::ClockJumped));
-            }
-            if ready.children || self.main.is_some() {
-                let _ = self.fds.children.read_signal();
-                self.look_after_children();
-            }
-            if ready.socket && !self.deaf {
-                self.read_socket();
-            }
-            self.flush();
+    /// The supervisor wants it no more, or is dead and everything is done.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// What is to be waited for before the next turn; sets the timer.
+    pub fn next_wait(&mut self) -> Wait {
+        let next = self.state.next();
+        if next != self.armed {
+            self.armed = next;
+            self.system.arm(next);
         }
-        self.dismiss_ahead();
-        self.control.retire();
+        let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
+        let millis = if self.state.is_killing() || reaped {
+            // Orphans can arrive without a signal: look again, less and less often.
+            self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
+            Some(self.patience)
+        } else if self.settled {
+            None
+        } else {
+            Some(if self.main.is_some() { 0 } else { SETTLE })
+        };
+        Wait {
+            millis,
+            socket: !self.deaf,
+            room: self.unsent_len > 0,
+            exec: self.main.as_ref().is_some_and(|main| main.executing),
+        }
+    }
+
+    /// What is done when the wait is over.
+    pub fn turn(&mut self, ready: Ready) {
+        // Not before a command that is to start at once, but before a wait that may be long.
+        if !self.settled && (ready.nothing || self.main.is_some()) {
+            self.settled = true;
+            // Who waits longer for control is not to keep a process for it.
+            self.system.dismiss_ahead();
+            self.system.take_precedence();
+        }
+        // The timer goes before everything, and children before the socket: what has happened
+        // cannot be undone by a frame that lay there meanwhile.
+        self.happened(Input::Ticked);
+        if ready.wall && self.system.wall_clock_jumped() {
+            self.tell(Event::Workload(WorkloadEvent::ClockJumped));
+        }
+        if ready.children || self.main.is_some() {
+            self.system.take_child_signal();
+            self.look_after_children();
+        }
+        if ready.socket && !self.deaf {
+            self.read_socket();
+        }
+        self.flush();
+        if self.over {
+            self.system.dismiss_ahead();
+        }
     }
 
     fn happened(&mut self, event: Input) {
         let steps = self.state.step(Instant::now(), event);
         // Before anything is done about it: whoever is signalled finds the truth there.
-        let yielded = self.control.yields() && self.state.is_draining();
+        let yielded = self.system.yields() && self.state.is_draining();
         self.show_control(if yielded {
             Instant::ZERO
         } else {
@@ -183,7 +183,7 @@ impl EventLoop {
         } else {
             Instant::ZERO
         };
-        self.control.set(until);
+        self.system.show_control(until);
     }
 
     fn perform(&mut self, steps: &Steps) {
@@ -198,75 +198,12 @@ impl EventLoop {
         }
     }
 
-    /// Waits for something to happen.
-    fn wait(&mut self) -> Ready {
-        let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
-        let timeout = if self.state.is_killing() || reaped {
-            // Orphans can arrive without a signal: look again, less and less often.
-            self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
-            PollTimeout::from(self.patience)
-        } else if self.settled {
-            PollTimeout::NONE
-        } else {
-            PollTimeout::from(if self.main.is_some() { 0 } else { SETTLE })
-        };
-        let fds = &self.fds;
-        let mut interest = PollFlags::POLLIN;
-        if self.unsent_len > 0 {
-            interest |= PollFlags::POLLOUT;
-        }
-        // A place that is not needed is filled with one that is.
-        let socket = if self.deaf {
-            PollFd::new(fds.children.as_fd(), PollFlags::POLLIN)
-        } else {
-            PollFd::new(fds.socket.as_fd(), interest)
-        };
-        let exec_result = self
-            .main
-            .as_ref()
-            .and_then(|main| main.exec_result.as_ref());
-        let exec_result = exec_result.map_or(fds.children.as_fd(), AsFd::as_fd);
-        let mut fds = [
-            PollFd::new(fds.deadline.as_fd(), PollFlags::POLLIN),
-            PollFd::new(fds.wall.as_fd(), PollFlags::POLLIN),
-            PollFd::new(fds.children.as_fd(), PollFlags::POLLIN),
-            socket,
-            PollFd::new(exec_result, PollFlags::POLLIN),
-        ];
-        match poll(&mut fds, timeout) {
-            Ok(count) => {
-                let any = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
-                Ready {
-                    nothing: count == 0,
-                    wall: any(&fds[1]),
-                    children: any(&fds[2]) || any(&fds[4]),
-                    socket: any(&fds[3]),
-                }
-            }
-            // No memory, or interrupted: look at everything.
-            Err(_) => Ready {
-                nothing: false,
-                wall: true,
-                children: true,
-                socket: true,
-            },
-        }
-    }
-
-    fn arm_deadline(&mut self) {
-        let next = self.state.next();
-        if next != self.armed {
-            self.armed = next;
-            self.fds.arm(next);
-        }
-    }
-
     fn obey(&mut self, request: Request, payload: usize) {
         match request {
             Request::Prepare => self.fork_ahead(),
             Request::Start { .. } => self.start(request, payload),
             Request::Extend(deadlines) => {
-                self.containment.extend(deadlines.kill_at);
+                self.system.extend(deadlines.kill_at);
                 self.happened(Input::Extended(deadlines));
             }
             Request::Drain {
@@ -279,8 +216,8 @@ impl EventLoop {
             Request::Kill => self.happened(Input::KillAsked),
             Request::Signal(signal) => self.pass_on(signal),
             Request::Resume => {
-                if let Some(main) = self.main.as_ref().filter(|main| main.in_front) {
-                    self.context.foreground.lend_again(main.pid);
+                if let Some(main) = &self.main {
+                    self.system.lend_terminal_again(main.pid);
                 }
                 self.pass_on(libc::SIGCONT);
             }
@@ -298,21 +235,10 @@ impl EventLoop {
     /// The supervisor is dead and nothing of the tree lives: give its lease back.
     fn depart(&mut self) {
         self.over = true;
-        self.dismiss_ahead();
-        if self.release_info.is_empty() {
-            return;
+        self.system.dismiss_ahead();
+        if !self.release_info.is_empty() {
+            self.system.give_up_precedence();
+            self.system.release(&self.release_info);
         }
-        fork::give_up_precedence();
-        let (on_orphaned, release_info) = (self.setup.on_orphaned, &self.release_info);
-        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| on_orphaned(release_info)));
     }
-}
-
-/// What poll said, as far as anybody asks.
-struct Ready {
-    /// There was nothing for as long as it waited.
-    nothing: bool,
-    wall: bool,
-    children: bool,
-    socket: bool,
 }

@@ -79,6 +79,9 @@ pub(crate) struct Schedule {
     pub(crate) ppm: Vec<i64>,
     pub(crate) store_ppm: i64,
     pub(crate) habit: Habit,
+    /// For how long one instance may have control in one go.
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) cooldown: Duration,
     pub(crate) acts: Vec<Act>,
     /// When the last act is over, and what it did to the network has passed.
     pub(crate) rest: Time,
@@ -133,6 +136,8 @@ impl Schedule {
             },
             acts,
             rest: rest + LONGEST + 10 * SECOND,
+            max_hold: (rng.u8(0..5) == 0).then(|| Duration::from_secs(rng.u64(8..40))),
+            cooldown: Duration::from_millis(rng.u64(200..4000)),
         }
     }
 }
@@ -306,6 +311,50 @@ fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Cut, 70 * SECOND),
             },
         ],
+        // A holder gives control back in a weather that repeats what was sent, and has it again at once.
+        7 => {
+            let mut acts = vec![
+                Act {
+                    at: at + SECOND,
+                    deed: Deed::Net(Some(machine), Weather::Twice(LONGEST), 10 * SECOND),
+                },
+                Act {
+                    at: at + 2 * SECOND,
+                    deed: Deed::Cordon(machine, None, Some(rng.u64(1000..4000) * MILLI)),
+                },
+            ];
+            let others = (0..machines).filter(|other| *other != machine);
+            acts.extend(others.map(|other| Act {
+                at,
+                deed: Deed::Kill(other, Who::Both),
+            }));
+            acts
+        }
+        // A guardian that is stopped now and then, and not for long, is none that is silent.
+        8 => (0..6)
+            .map(|n| Act {
+                at: at + n * 9 * SECOND + rng.u64(0..5000) * MILLI,
+                deed: Deed::Stop(machine, Who::Guardian, rng.u64(200..850) * MILLI),
+            })
+            .collect(),
+        // Whoever asks how long a broken lease still lasts is stopped before he hears of it.
+        9 => {
+            let mut acts = vec![
+                Act {
+                    at,
+                    deed: Deed::Break(Some(Duration::from_secs(rng.u64(20..60)))),
+                },
+                Act {
+                    at,
+                    deed: Deed::Net(Some(machine), Weather::Slow(900 * MILLI), 20 * SECOND),
+                },
+            ];
+            acts.extend((0..4).map(|n| Act {
+                at: at + n * 3 * SECOND + rng.u64(0..3000) * MILLI,
+                deed: Deed::Stop(machine, Who::Supervisor, rng.u64(1500..2500) * MILLI),
+            }));
+            acts
+        }
         _ => Vec::new(),
     }
 }

@@ -81,6 +81,7 @@ impl World {
                 self.plan(until, Happening::Resume(machine));
             }
             Deed::Break(period) => {
+                self.touched.extend(self.store.protects(store_now));
                 if let Some(id) = self.store.protects(store_now)
                     && let Some(period) = period
                 {
@@ -90,6 +91,7 @@ impl World {
                 self.lease_changed();
             }
             Deed::Delete => {
+                self.touched.extend(self.store.protects(store_now));
                 if let Some(id) = self.store.protects(store_now) {
                     self.broken.push((id, true, self.now));
                 }
@@ -118,7 +120,7 @@ impl World {
             }
             Deed::WallJump(machine) => {
                 for p in self.of_machine(machine) {
-                    self.pairs[p].wall_jumped = true;
+                    self.pairs[p].kernel.facts().wall_jumped = true;
                     self.wake_both(p);
                 }
             }

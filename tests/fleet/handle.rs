@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use nix::errno::Errno;
-use trafficcop::internals::core::{Cause, Deadlines, Exit, Failure, Grant, Notice, WorkloadEvent};
+use trafficcop::internals::core::{
+    Cause, Deadlines, Ending, Exit, Failure, Grant, Notice, WorkloadEvent,
+};
 use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
 use trafficcop::internals::guardian::Peer;
 use trafficcop::internals::run::CommandWorkload;
@@ -22,6 +24,7 @@ pub(crate) enum Did {
     /// It sends this to its guardian.
     Sent(Vec<u8>),
     Started(Start),
+    Ended(Ending),
     Extended(Deadlines),
     KilledGuardian,
     /// It kills what lives of the tree in the guardian's place.
@@ -43,6 +46,8 @@ pub(crate) enum Did {
 pub(crate) struct Link {
     pub(crate) did: Vec<Did>,
     pub(crate) to_supervisor: Vec<u8>,
+    /// What its guardian was given last to give the lease back by.
+    pub(crate) release_info: Vec<u8>,
     /// The kernel tells it that its guardian was stopped, was continued or ended.
     pub(crate) child: bool,
     /// As they are when the supervisor is polled.
@@ -59,6 +64,7 @@ impl Handle {
         Handle(Arc::new(Mutex::new(Link {
             did: Vec::new(),
             to_supervisor: Vec::new(),
+            release_info: Vec::new(),
             child: false,
             guardian: Life::Runs,
             tree_lives: false,
@@ -252,6 +258,9 @@ impl LeaseStore for Watched {
     }
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
-        self.store.orphan_release()
+        let orphan_release = self.store.orphan_release()?;
+        let release_info = orphan_release.release_info.clone();
+        self.handle.link().release_info = release_info.unwrap_or_default();
+        Ok(orphan_release)
     }
 }

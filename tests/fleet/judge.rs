@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use trafficcop::Instant;
 use trafficcop::internals::core::{Cause, Ending};
 
 use super::adversary::{Deed, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
-use super::pair::{Life, Tree};
+use super::pair::{Life, Pair, Tree};
+use super::store::Id;
 use super::world::{Happening, World};
 
 /// What a command gets in any case to end, when its machine is cordoned; also more than a guardian
@@ -21,6 +23,11 @@ impl World {
         if let Some(ends) = self.store.ends() {
             let at = self.store_clock.when(ends);
             self.plan(at, Happening::LeaseEnds);
+            if let Some(id) = protected {
+                let granted = self.granted.entry(id).or_default();
+                *granted = at.max(*granted);
+                self.lasts.insert(id, at);
+            }
         }
         for p in 0..self.pairs.len() {
             self.judge_protection(p, protected);
@@ -70,6 +77,86 @@ impl World {
                 .any(|told| told.at > *broken && !lately(told.at.max(told.until), 500 * MILLI));
             *id == tree.lease && (*at_once || !warned)
         })
+    }
+
+    /// Somebody is told that he is in control until this moment: does the store know of it?
+    pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
+        let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
+        let granted = self.granted.get(&lease).copied().unwrap_or_default();
+        // What an operator takes away is heard of later.
+        let broken = self.broken.iter().any(|(id, ..)| *id == lease);
+        if until > granted && !broken {
+            let seconds = |at: Time| at as f64 / 1e9;
+            self.violate(format!(
+                "#{p} believes in its control until {:.3} s, and was granted it until {:.3} s",
+                seconds(until),
+                seconds(granted)
+            ));
+        }
+    }
+
+    /// A supervisor hears that its lease is lost, and until when that keeps others out.
+    pub(crate) fn judge_rest(&mut self, p: usize, until: Time) {
+        let Some(lease) = self.lease_of(p) else {
+            return;
+        };
+        // Broken once more, it ends sooner than was said.
+        let touched = self.touched.iter().filter(|id| **id == lease).count();
+        let lasts = self.lasts.get(&lease).copied().unwrap_or_default();
+        if until > lasts && touched == 1 {
+            let seconds = |at: Time| at as f64 / 1e9;
+            self.violate(format!(
+                "#{p} believes that others are kept out until {:.3} s, and they are until {:.3} s",
+                seconds(until),
+                seconds(lasts)
+            ));
+        }
+    }
+
+    /// The guardian shows the command until when it is in control.
+    pub(crate) fn judge_what_is_shown(&mut self, p: usize, until: Instant) {
+        let lives = self.pairs[p].tree_lives();
+        if lives
+            && until > Instant::ZERO
+            && let Some(lease) = self.lease_of(p)
+        {
+            self.judge_deadline(p, lease, until);
+        }
+    }
+
+    /// Something of the tree has ended: was it the last?
+    pub(crate) fn note_the_end(&mut self, p: usize) {
+        let now = self.now;
+        self.last_end = now;
+        let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| !tree.lives()) else {
+            return;
+        };
+        let generation = tree.generation;
+        self.plan(now + SECOND, Happening::EndDue(p, generation));
+    }
+
+    /// Who guards a tree sees its end: until then nobody else gets control.
+    pub(crate) fn judge_end(&mut self, p: usize, generation: u64) {
+        let pair = &self.pairs[p];
+        let tree = pair.tree.as_ref();
+        let Some(tree) = tree.filter(|tree| tree.generation == generation) else {
+            return;
+        };
+        if pair.guardian == Life::Dead || tree.is_reaped() {
+            return;
+        }
+        let machine = &self.machines[pair.machine];
+        let lately = |since: Time| since > 0 && self.now < since + SECOND;
+        let hindered = pair.guardian != Life::Runs
+            || machine.suspended.is_some()
+            || lately(machine.resumed)
+            || lately(pair.guardian_continued);
+        if hindered {
+            return self.plan(self.now + SECOND, Happening::EndDue(p, generation));
+        }
+        self.violate(format!(
+            "the guardian of #{p} does not see that its tree has ended"
+        ));
     }
 
     /// A tree has come to life.
@@ -131,7 +218,6 @@ impl World {
         self.judge_words(p, Some(&ending.cause));
         let pair = &mut self.pairs[p];
         pair.ending = Some(ending);
-        pair.drive = None;
         if pair.tree_lives() {
             self.violate(format!("#{p} ends while its tree lives"));
         }
@@ -184,7 +270,11 @@ impl World {
             tree.is_some_and(|tree| tree.main && !tree.killed && Some(tree.lease) == protected)
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
-        if !runs && !everywhere {
+        // Control goes round: it may be on its way.
+        let pause = nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND;
+        let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
+        let handed_over = self.schedule.max_hold.is_some() && lately;
+        if !runs && !everywhere && !handed_over {
             self.violate("nobody runs though the adversary has rested".to_owned());
         }
         let mut cordoned = (0..self.pairs.len())
@@ -264,9 +354,15 @@ impl World {
         if pair.supervisor == Life::Dead || protected != Some(tree.lease) {
             return None;
         }
-        // Somebody is breaking it.
-        if !pair.told_lost.is_empty() {
+        let held = nanos(self.schedule.budget.lease / 2) + self.now - tree.born;
+        let max_hold = self.schedule.max_hold.map(nanos);
+        if max_hold.is_some_and(|max_hold| held + max_hold / 50 >= max_hold) {
             return None;
+        }
+        if !pair.told_lost.is_empty() {
+            // Somebody is breaking it; or what was said of another lease is taken for its loss.
+            let touched = self.touched.contains(&tree.lease);
+            return (!touched).then(|| "it was told of a loss that there was not".to_owned());
         }
         self.doubt_was_idle(p, tree)
     }

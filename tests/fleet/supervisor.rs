@@ -50,16 +50,16 @@ pub(crate) fn driver(
     let blob: Arc<dyn LeaseStore> = Arc::new(blob);
     let store = Arc::new(Watched {
         handle: handle.clone(),
-        store: Arc::clone(&blob),
+        store: blob,
     });
     let guardian = GuardianHandle::of(Box::new(handle.clone()), Arc::default());
     let mut workload = Watching {
         handle: handle.clone(),
-        workload: CommandWorkload::of_a_command(guardian, blob, 15),
+        workload: CommandWorkload::of_a_command(guardian, Arc::clone(&store) as _, 15),
     };
     let mut observer = handle.clone();
     Box::pin(async move {
-        drive(
+        let ending = drive(
             tenure,
             store,
             &mut workload,
@@ -67,7 +67,11 @@ pub(crate) fn driver(
             &mut observer,
             None,
         )
-        .await
+        .await;
+        let cause = ending.cause.clone();
+        observer.link().did.push(Did::Ended(ending));
+        let workload = workload.workload;
+        workload.finish(&cause, &mut signals, &mut observer).await;
     })
 }
 
@@ -76,7 +80,7 @@ impl World {
     pub(crate) fn supervise(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
-        if pair.supervisor != Life::Runs || machine.suspended.is_some() || !pair.competes() {
+        if pair.supervisor != Life::Runs || machine.suspended.is_some() {
             return;
         }
         let (now, suspended) = (machine.clock.at(self.now), machine.shown_suspended);
@@ -101,9 +105,9 @@ impl World {
         }
         self.send(p, From::Supervisor);
         match polled {
-            Poll::Ready(ending) => {
-                self.say(|| format!("#{p} is done: {ending:?}"));
-                self.ended(p, ending);
+            Poll::Ready(()) => {
+                self.pairs[p].drive = None;
+                self.plan(self.now, Happening::Guardian(p));
             }
             Poll::Pending => self.arm(p),
         }
@@ -129,7 +133,8 @@ impl World {
             (pair.second, pair.rounds) = (second, 0);
         }
         pair.rounds += rounds;
-        if pair.rounds > ROUNDS {
+        // Whoever dismisses a guardian looks every 2 ms whether it has gone.
+        if pair.rounds > ROUNDS && pair.ending.is_none() {
             self.violate(format!("#{p} loops"));
         }
     }
@@ -162,9 +167,16 @@ impl World {
                 }
             }
             Did::Started(start) => self.started(p, start),
+            Did::Ended(ending) => {
+                self.say(|| format!("#{p} is done: {ending:?}"));
+                self.ended(p, ending);
+            }
             Did::Extended(deadlines) => {
                 pair.told_term_at = deadlines.term_at;
                 pair.told_at = now;
+                if let Some(lease) = self.lease_of(p) {
+                    self.judge_deadline(p, lease, deadlines.kill_at);
+                }
             }
             Did::KilledGuardian => {
                 self.say(|| format!("#{p}: the guardian is given up"));
@@ -183,6 +195,7 @@ impl World {
             Did::HeardLost { until } => {
                 let until = until.map_or(0, |until| machine.clock.when(until));
                 pair.told_lost.push(Told { at: now, until });
+                self.judge_rest(p, until);
             }
             Did::ReleasedLost => {
                 // Later it can have run out and been taken, and says nothing.
@@ -221,13 +234,16 @@ impl World {
         if self.machines[pair.machine].clock.at(now).since(t0) > budget.lease / 2 {
             self.violate(format!("#{p} starts under a lease of which half is gone"));
         }
+        if let Some(lease) = self.lease_of(p) {
+            self.judge_deadline(p, lease, start.deadlines.kill_at);
+        }
     }
 
     // --- deaths ---
 
     pub(crate) fn supervisor_dies(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
-        if !pair.competes() {
+        if pair.drive.is_none() {
             return;
         }
         pair.supervisor = Life::Dead;
@@ -260,10 +276,9 @@ impl World {
         let Some(tree) = &mut self.pairs[p].tree else {
             return;
         };
-        if std::mem::replace(&mut tree.killed, true) {
-            return;
-        }
-        let (generation, main, daemon) = (tree.generation, tree.main, tree.daemon);
+        let main = tree.main && !std::mem::replace(&mut tree.killed, true);
+        let daemon = tree.daemon && !std::mem::replace(&mut tree.daemon_killed, true);
+        let generation = tree.generation;
         if main {
             let at = self.now + self.rng.u64(1..100) * MILLI;
             self.plan(at, Happening::MainDies(p, generation, Exit::Signal(9)));

@@ -1,7 +1,7 @@
 //! The event queue and the store's side of a schedule; who may run when.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(crate) enum Happening {
     Act(usize),
     Continue(usize, Who),
     Resume(usize),
+    /// The command's image has replaced the guardian's.
+    Executed(usize, u64),
     MainDies(usize, u64, Exit),
     DaemonDies(usize, u64),
     LeaseEnds,
@@ -57,6 +59,8 @@ pub(crate) enum Happening {
     /// A pair was told at this moment of a cordon, and has had the time to drain.
     CordonDue(usize, Time),
     Rest,
+    /// A guardian has had the time to see that its tree, by its number, is gone.
+    EndDue(usize, u64),
     Judgement,
 }
 
@@ -124,6 +128,14 @@ pub(crate) struct World {
     pub(crate) trace: Option<Vec<String>>,
     /// Leases that an operator broke or deleted, and when by his wish others could come.
     pub(crate) broken: Vec<(Id, bool, Time)>,
+    /// Until when each lease was granted, by what the store answered or would have.
+    pub(crate) granted: HashMap<Id, Time>,
+    /// Until when each lease keeps others out by what is known now.
+    pub(crate) lasts: HashMap<Id, Time>,
+    /// When something of a command ended last.
+    pub(crate) last_end: Time,
+    /// Leases that somebody else than their holder has touched, as often as that.
+    pub(crate) touched: Vec<Id>,
     pub(crate) generations: u64,
     pub(crate) last_token: u64,
     pub(crate) last_deletions: u32,
@@ -164,6 +176,10 @@ impl World {
             violation: None,
             trace: tracing.then(Vec::new),
             broken: Vec::new(),
+            granted: HashMap::new(),
+            lasts: HashMap::new(),
+            last_end: 0,
+            touched: Vec::new(),
             generations: 0,
             last_token: 0,
             last_deletions: 0,
@@ -246,7 +262,14 @@ impl World {
                 denied,
             } => {
                 let now = self.store_clock.at(self.now);
+                let leased = self.store.leased(now);
                 let mut reply = self.store.handle(now, request);
+                // Who asks how long a lease still breaks breaks another's that has come in between.
+                if let (Request::RestOfBreaking { .. }, Reply::Rest(_), Some(id)) =
+                    (request, reply, leased)
+                {
+                    self.touched.push(id);
+                }
                 if !matches!(request, Request::Look { .. }) {
                     self.say(|| format!("store: {request:?} of #{pair} -> {reply:?}"));
                     self.lease_changed();
@@ -288,6 +311,17 @@ impl World {
             Happening::Act(at) => self.act(at),
             Happening::Continue(p, who) => self.go_on(p, who),
             Happening::Resume(machine) => self.resume(machine),
+            Happening::Executed(p, generation) => {
+                if self.defers(p, what) {
+                    return false;
+                }
+                if let Some(tree) = &mut self.pairs[p].tree
+                    && tree.generation == generation
+                {
+                    tree.executed = true;
+                    self.guard(p);
+                }
+            }
             Happening::MainDies(p, generation, exit) => {
                 if self.defers(p, what) {
                     return false;
@@ -298,6 +332,8 @@ impl World {
                 {
                     tree.main = false;
                     tree.exit = exit;
+                    self.pairs[p].kernel.facts().child_signal = true;
+                    self.note_the_end(p);
                     self.say(|| format!("#{p}: the main process ended: {exit:?}"));
                     self.wake_both(p);
                 }
@@ -311,6 +347,11 @@ impl World {
                     && tree.daemon
                 {
                     tree.daemon = false;
+                    // Its parent has reaped it, if that is not the guardian.
+                    tree.daemon_reaped = tree.main;
+                    let orphan = !tree.main;
+                    self.pairs[p].kernel.facts().child_signal |= orphan;
+                    self.note_the_end(p);
                     self.say(|| format!("#{p}: the daemon ended"));
                     self.wake_both(p);
                 }
@@ -320,6 +361,7 @@ impl World {
             Happening::Announced(machine) => self.announced(machine),
             Happening::Lifted(machine, number) => self.lifted(machine, number),
             Happening::CordonDue(p, told) => self.judge_cordon(p, told),
+            Happening::EndDue(p, generation) => self.judge_end(p, generation),
             Happening::Rest => {
                 self.say(|| "the adversary rests".to_owned());
                 self.resting = true;
@@ -398,7 +440,7 @@ impl World {
             self.plan(at, what);
         }
         for p in self.of_machine(machine) {
-            self.pairs[p].wall_jumped = true;
+            self.pairs[p].kernel.facts().wall_jumped = true;
             self.wake_both(p);
         }
     }
@@ -424,7 +466,11 @@ impl World {
         }
         let schedule = &self.schedule;
         let rules = Rules {
-            hold_policy: HoldPolicy::default(),
+            hold_policy: HoldPolicy {
+                max_hold: schedule.max_hold,
+                cooldown: schedule.max_hold.map(|_| schedule.cooldown),
+                ..HoldPolicy::default()
+            },
             once: None,
             budget: Some(schedule.budget),
             poll: Some(schedule.poll),
@@ -448,7 +494,8 @@ impl World {
         let known = cordon.filter(|_| self.rng.u8(0..4) > 0);
         let is_known = known.is_some();
         let tenure = Tenure::new(rules, now).cordoned_by(known);
-        let mut pair = Pair::new(machine, p, tenure, lease, &self.texts);
+        let contained = self.rng.bool();
+        let mut pair = Pair::new(machine, p, tenure, lease, contained, &self.texts);
         if is_known {
             (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
         } else if self.machines[machine].cordon.is_some() {
@@ -456,6 +503,6 @@ impl World {
         }
         self.pairs.push(pair);
         self.say(|| format!("#{p} begins on machine {machine}"));
-        self.wake_supervisor(p);
+        self.wake_both(p);
     }
 }
