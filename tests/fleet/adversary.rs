@@ -15,6 +15,8 @@ pub(crate) enum Weather {
     Slow(Time),
     LosesRequests,
     LosesReplies,
+    /// One message in four is late by up to so long, and the others overtake it.
+    Straggles(Time),
     /// Nothing gets there at all, where one in five requests escapes what else befalls them.
     Cut,
     /// Each request arrives a second time, up to so much later.
@@ -35,11 +37,24 @@ pub(crate) enum Who {
     Both,
 }
 
+/// What is asked of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Acquire,
+    Record,
+    Renew,
+    Rest,
+    Release,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     /// To one machine, or to all of them.
     Net(Option<usize>, Weather, Time),
     Stop(usize, Who, Time),
+    /// The supervisor is stopped when its next request of this kind is at the store, for so long: before it can
+    /// hear the answer.
+    Trap(usize, Kind, Time),
     Kill(usize, Who),
     Suspend(usize, Time),
     Break(Option<Duration>),
@@ -113,7 +128,8 @@ impl Schedule {
                 act.at = near + rng.u64(0..20 * SECOND);
             }
         }
-        acts.extend(pattern(&mut rng, machines));
+        let drawn = rng.u8(0..24);
+        acts.extend(pattern(&mut rng, machines, drawn));
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -136,8 +152,11 @@ impl Schedule {
             },
             acts,
             rest: rest + LONGEST + 10 * SECOND,
-            max_hold: (rng.u8(0..5) == 0).then(|| Duration::from_secs(rng.u64(8..40))),
-            cooldown: Duration::from_millis(rng.u64(200..4000)),
+            max_hold: match drawn {
+                10 => Some(Duration::from_secs(rng.u64(6..12))),
+                _ => (rng.u8(0..5) == 0).then(|| Duration::from_secs(rng.u64(8..40))),
+            },
+            cooldown: Duration::from_millis(rng.u64(100..if drawn == 10 { 500 } else { 4000 })),
         }
     }
 }
@@ -170,6 +189,8 @@ fn budget(rng: &mut Rng) -> Budget {
 fn lasts(deed: Deed) -> Time {
     match deed {
         Deed::Net(_, _, span) | Deed::Stop(_, _, span) | Deed::Suspend(_, span) => span,
+        // It can close late.
+        Deed::Trap(_, _, span) => span + 30 * SECOND,
         Deed::Cordon(_, _, span) => span.unwrap_or(0),
         Deed::Kill(..) | Deed::Break(_) | Deed::Delete | Deed::Signal(..) | Deed::WallJump(_) => 0,
     }
@@ -190,7 +211,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         .expect("a choice");
     match rng.u8(0..100) {
         0..46 => {
-            let weather = match rng.u8(0..9) {
+            let weather = match rng.u8(0..10) {
                 0 | 1 => Weather::Slow(span(rng, 30).min(LONGEST)),
                 2 => Weather::LosesRequests,
                 3 => Weather::LosesReplies,
@@ -202,13 +223,19 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
                 }
                 6 => Weather::DoesAndDenies,
                 7 => Weather::Cut,
+                8 => Weather::Straggles(rng.u64(500..5000) * MILLI),
                 _ => Weather::Frozen,
             };
             let whom = rng.bool().then_some(machine);
             Deed::Net(whom, weather, span(rng, 50))
         }
         46..50 => cordon(rng, machine),
-        50..64 => Deed::Stop(machine, who, span(rng, 60)),
+        50..54 => {
+            let kinds = [Kind::Acquire, Kind::Record, Kind::Renew, Kind::Release];
+            let kind = rng.choice(kinds).expect("a choice");
+            Deed::Trap(machine, kind, span(rng, 60))
+        }
+        54..64 => Deed::Stop(machine, who, span(rng, 60)),
         64..76 => Deed::Kill(machine, who),
         76..83 => Deed::Suspend(machine, span(rng, 60)),
         83..89 => Deed::Break(match rng.u8(0..3) {
@@ -228,16 +255,16 @@ fn cordon(rng: &mut Rng, machine: usize) -> Deed {
 }
 
 /// What hardly ever meets by chance.
-fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
+fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     let machine = rng.usize(0..machines);
     let at = rng.u64(3..60) * SECOND + rng.u64(0..1000) * MILLI;
-    match rng.u8(0..20) {
+    match drawn {
         // New deadlines lie in the socket of a guardian that goes on later than its supervisor
         // stood still.
         0 => vec![
             Act {
                 at,
-                deed: Deed::Stop(machine, Who::Guardian, rng.u64(2000..10_000) * MILLI),
+                deed: Deed::Stop(machine, Who::Guardian, span(rng, 60) + 2 * SECOND),
             },
             Act {
                 at: at + rng.u64(500..1000) * MILLI,
@@ -338,20 +365,26 @@ fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
             })
             .collect(),
         // Whoever asks how long a broken lease still lasts is stopped before he hears of it.
-        9 => {
-            let mut acts = vec![
-                Act {
-                    at,
-                    deed: Deed::Break(Some(Duration::from_secs(rng.u64(20..60)))),
-                },
-                Act {
-                    at,
-                    deed: Deed::Net(Some(machine), Weather::Slow(900 * MILLI), 20 * SECOND),
-                },
-            ];
-            acts.extend((0..4).map(|n| Act {
-                at: at + n * 3 * SECOND + rng.u64(0..3000) * MILLI,
-                deed: Deed::Stop(machine, Who::Supervisor, rng.u64(1500..2500) * MILLI),
+        9 => vec![
+            Act {
+                at: at - SECOND,
+                deed: Deed::Trap(machine, Kind::Rest, rng.u64(1500..8000) * MILLI),
+            },
+            Act {
+                at,
+                deed: Deed::Break(Some(Duration::from_secs(rng.u64(10..60)))),
+            },
+        ],
+        // Control goes round on one machine, and what was asked under one lease is answered under the next.
+        10 => {
+            let mut acts = vec![Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::Straggles(4500 * MILLI), 90 * SECOND),
+            }];
+            let others = (0..machines).filter(|other| *other != machine);
+            acts.extend(others.map(|other| Act {
+                at,
+                deed: Deed::Kill(other, Who::Both),
             }));
             acts
         }

@@ -42,6 +42,7 @@ impl World {
             facts.tree = pair.tree.take();
         }
         let ready = pair.kernel.poll(pair.wait, now, self.now, pair.waits_until);
+        let shown = pair.kernel.facts().shown;
         if let Some(ready) = ready {
             let clock = Rc::clone(&pair.guardian_clock);
             let event_loop = &mut pair.event_loop;
@@ -66,6 +67,7 @@ impl World {
             self.acted(p, act);
         }
         if ready.is_some() {
+            self.judge_turn(p, now, shown);
             self.count_turns(p);
             self.wait_again(p, now);
         }

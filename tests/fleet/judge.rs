@@ -124,6 +124,15 @@ impl World {
         }
     }
 
+    /// A guardian has taken a turn; before it, this was the end of control.
+    pub(crate) fn judge_turn(&mut self, p: usize, now: Instant, shown: Instant) {
+        let tree = self.pairs[p].tree.as_ref();
+        let over = shown > Instant::ZERO && now >= shown;
+        if over && tree.is_some_and(|tree| tree.main && !tree.killed) {
+            self.violate(format!("#{p} goes on after the end of its control"));
+        }
+    }
+
     /// Something of the tree has ended: was it the last?
     pub(crate) fn note_the_end(&mut self, p: usize) {
         let now = self.now;
@@ -162,6 +171,10 @@ impl World {
     /// A tree has come to life.
     pub(crate) fn judge_birth(&mut self, p: usize) {
         self.tally.tenures += 1;
+        let pair = &self.pairs[p];
+        if self.machines[pair.machine].clock.at(self.now) >= pair.told_term_at {
+            return self.violate(format!("#{p} starts when it should end already"));
+        }
         if self
             .last_holder
             .replace(p)
@@ -317,6 +330,10 @@ impl World {
             }
             _ => false,
         });
+        let hindered = hindered
+            || self.stops.iter().any(|(machine, _, until)| {
+                *machine == pair.machine && told < until.saturating_add(3 * SECOND)
+            });
         if pair.cordoned == Some(told) && pair.is_guarded() && !hindered {
             self.violate(format!("#{p} still runs on a cordoned machine"));
         }
@@ -326,12 +343,27 @@ impl World {
     pub(crate) fn judge_giving_up(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
-        let lately = |since: Time| since > 0 && self.now < since + 300 * MILLI;
+        let lately = |since: Time, span: Time| since > 0 && self.now < since + span;
         let answers = pair.guardian == Life::Runs
-            && !lately(pair.guardian_continued)
-            && !lately(machine.resumed);
+            && !lately(pair.guardian_continued, 300 * MILLI)
+            && !lately(machine.resumed, 300 * MILLI);
         if answers {
-            self.violate(format!("#{p} kills a guardian that answers"));
+            return self.violate(format!("#{p} kills a guardian that answers"));
+        }
+        // It has a second, as long as it has nothing to do at once.
+        let kill_at = machine
+            .clock
+            .when(pair.told_term_at + self.schedule.budget.grace_on_loss);
+        let early = matches!(pair.guardian, Life::Stopped(_))
+            && pair.tree_lives()
+            && self.now < kill_at
+            && lately(pair.guardian_stopped, 900 * MILLI)
+            && !lately(pair.guardian_continued, 3 * SECOND)
+            && !lately(machine.resumed, 3 * SECOND);
+        if early {
+            self.violate(format!(
+                "#{p} does not wait a second for a guardian whose deadline is to come"
+            ));
         }
     }
 
@@ -400,6 +432,11 @@ impl World {
             };
             if until > due && from < self.now {
                 faults.push((from, until));
+            }
+        }
+        for (_, from, until) in self.stops.iter().filter(|(m, ..)| *m == pair.machine) {
+            if *until + 300 * MILLI > due && *from < self.now {
+                faults.push((*from, *until + 300 * MILLI));
             }
         }
         faults.sort_unstable();

@@ -48,7 +48,8 @@ pub(crate) struct Facts {
     pub(crate) to_supervisor: Vec<u8>,
     pub(crate) acts: Vec<Act>,
     pids: i32,
-    shown: Instant,
+    /// Until when the command is shown to be in control.
+    pub(crate) shown: Instant,
 }
 
 /// A guardian's machine.

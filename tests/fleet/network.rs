@@ -35,6 +35,18 @@ impl World {
         if let Some(longest) = slow.max() {
             span += self.rng.u64(0..=longest);
         }
+        let straggles = self
+            .weather(machine)
+            .filter_map(|(weather, _)| match weather {
+                Weather::Straggles(longest) => Some(longest),
+                _ => None,
+            });
+        let straggles = straggles.max();
+        if let Some(longest) = straggles
+            && self.rng.u8(0..4) == 0
+        {
+            span += self.rng.u64(0..=longest);
+        }
         span
     }
 
@@ -55,7 +67,7 @@ impl World {
                     continue;
                 }
                 match weather {
-                    Weather::Slow(_) => {}
+                    Weather::Slow(_) | Weather::Straggles(_) => {}
                     Weather::Cut => dropped = true,
                     Weather::LosesRequests => dropped = true,
                     Weather::LosesReplies => lost = true,

@@ -105,6 +105,7 @@ pub(crate) struct Pair {
     pub(crate) to_guardian: Vec<u8>,
     // --- the guardian ---
     pub(crate) guardian: Life,
+    pub(crate) guardian_stopped: Time,
     pub(crate) guardian_continued: Time,
     pub(crate) event_loop: EventLoop<Kernel>,
     pub(crate) kernel: Kernel,
@@ -173,6 +174,7 @@ impl Pair {
             armed: Time::MAX,
             to_guardian: Vec::new(),
             guardian: Life::Runs,
+            guardian_stopped: 0,
             guardian_continued: 0,
             event_loop,
             kernel,

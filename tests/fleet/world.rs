@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
-use super::adversary::{Schedule, Who};
+use super::adversary::{Kind, Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
 use super::pair::{Life, Pair};
 use super::store::{Id, Reply, Request, Store};
@@ -90,6 +90,8 @@ pub(crate) struct Machine {
     pub(crate) resumed: Time,
     /// How long it was suspended altogether, by its own clock: its processes' timers stood still for so long.
     pub(crate) shown_suspended: Duration,
+    /// What its supervisor asks is the last it does for so long.
+    pub(crate) trap: Option<(Kind, Time)>,
     /// Why it must not have control, and the number of that.
     pub(crate) cordon: Option<(u64, Cordon)>,
     deferred: Vec<Happening>,
@@ -132,6 +134,8 @@ pub(crate) struct World {
     pub(crate) granted: HashMap<Id, Time>,
     /// Until when each lease keeps others out by what is known now.
     pub(crate) lasts: HashMap<Id, Time>,
+    /// When supervisors of a machine were stopped amid a request: from then until then.
+    pub(crate) stops: Vec<(usize, Time, Time)>,
     /// When something of a command ended last.
     pub(crate) last_end: Time,
     /// Leases that somebody else than their holder has touched, as often as that.
@@ -155,6 +159,7 @@ impl World {
                 until: 0,
                 resumed: 0,
                 shown_suspended: Duration::ZERO,
+                trap: None,
                 cordon: None,
                 deferred: Vec::new(),
             })
@@ -178,6 +183,7 @@ impl World {
             broken: Vec::new(),
             granted: HashMap::new(),
             lasts: HashMap::new(),
+            stops: Vec::new(),
             last_end: 0,
             touched: Vec::new(),
             generations: 0,
@@ -273,6 +279,9 @@ impl World {
                 if !matches!(request, Request::Look { .. }) {
                     self.say(|| format!("store: {request:?} of #{pair} -> {reply:?}"));
                     self.lease_changed();
+                }
+                if from == From::Supervisor {
+                    self.spring_the_trap(pair, request);
                 }
                 if denied {
                     reply = Reply::Error {
