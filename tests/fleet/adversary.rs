@@ -128,7 +128,7 @@ impl Schedule {
                 act.at = near + rng.u64(0..20 * SECOND);
             }
         }
-        let drawn = rng.u8(0..24);
+        let drawn = rng.u8(0..26);
         acts.extend(pattern(&mut rng, machines, drawn));
         acts.sort_by_key(|act| act.at);
         let rest = acts
@@ -386,6 +386,48 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 at,
                 deed: Deed::Kill(other, Who::Both),
             }));
+            acts
+        }
+        // The order to start lies in the socket of a guardian that hears nothing, until it is too late.
+        11 => {
+            // Whenever it begins: it begins within two seconds.
+            let stop = |n| Act {
+                at: n * 250 * MILLI,
+                deed: Deed::Stop(machine, Who::Guardian, 60 * SECOND),
+            };
+            let mut acts: Vec<Act> = (1..9).map(stop).collect();
+            acts.push(Act {
+                at: rng.u64(1500..9000) * MILLI,
+                deed: if rng.bool() {
+                    Deed::Kill(machine, Who::Supervisor)
+                } else {
+                    Deed::Stop(machine, Who::Supervisor, 90 * SECOND)
+                },
+            });
+            acts
+        }
+        // A lease is broken twice, the second time at once, and is had again before all is heard of that.
+        12 => {
+            let mut acts = vec![Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::Straggles(4500 * MILLI), 80 * SECOND),
+            }];
+            let others = (0..machines).filter(|other| *other != machine);
+            acts.extend(others.map(|other| Act {
+                at,
+                deed: Deed::Kill(other, Who::Both),
+            }));
+            for n in 0..4 {
+                let broken = at + (6 + 18 * n) * SECOND;
+                acts.push(Act {
+                    at: broken,
+                    deed: Deed::Break(Some(Duration::from_secs(25))),
+                });
+                acts.push(Act {
+                    at: broken + rng.u64(2000..9000) * MILLI,
+                    deed: Deed::Break(Some(Duration::ZERO)),
+                });
+            }
             acts
         }
         _ => Vec::new(),
