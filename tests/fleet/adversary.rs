@@ -391,7 +391,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
         // The order to start lies in the socket of a guardian that hears nothing, until it is too late.
         11 => {
             // Whenever it begins: it begins within two seconds.
-            let stop = |n| Act {
+            let stop = |n: u64| Act {
                 at: n * 250 * MILLI,
                 deed: Deed::Stop(machine, Who::Guardian, 60 * SECOND),
             };
