@@ -7,7 +7,9 @@
 mod simulated;
 
 use std::fmt;
+use std::io;
 use std::ops::{Add, Sub};
+use std::thread;
 use std::time::Duration;
 
 #[cfg(debug_assertions)]
@@ -69,6 +71,47 @@ pub async fn sleep(span: Duration) {
         return sleep.await;
     }
     tokio::time::sleep(span).await;
+}
+
+/// Starts a thread that nobody waits for. In a simulation it is done once its system calls have taken their time.
+///
+/// # Errors
+/// Where there is no thread to be had.
+pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    if simulated::now().is_some() {
+        let mut job = Some(job);
+        let body = move || {
+            job.take().map(|job| job());
+            None
+        };
+        let begun = simulated::spawn(Box::new(body));
+        return begun.map_err(|_| io::Error::other("no simulated process"));
+    }
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(job)
+        .map(drop)
+}
+
+/// Starts a thread that waits in the kernel. In a simulation it is `look` that is called instead, whenever there
+/// may be something, until it returns nothing: when to look again at the latest.
+///
+/// # Errors
+/// Where there is no thread to be had.
+pub fn start_waiting(
+    name: &str,
+    job: impl FnOnce() + Send + 'static,
+    look: impl FnMut() -> Option<Instant> + 'static,
+) -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    if simulated::now().is_some() {
+        let begun = simulated::spawn(Box::new(look));
+        return begun.map_err(|_| io::Error::other("no simulated process"));
+    }
+    // Only a simulation looks.
+    drop(look);
+    start_thread(name, job)
 }
 
 impl Add<Duration> for Instant {

@@ -24,7 +24,7 @@ thread_local! {
 const SPINS: u32 = 1000;
 
 /// The clock and the timers of one simulated process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct SimulatedClock {
     // What the timers go by: they stand still while the machine sleeps, as tokio's do.
     awake: Cell<Instant>,
@@ -32,6 +32,20 @@ pub struct SimulatedClock {
     timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
     numbers: Cell<u64>,
     sleeps: Cell<u32>,
+    threads: RefCell<Vec<Thread>>,
+    // How long a thread's system calls take that is begun now.
+    delay: Cell<Duration>,
+}
+
+/// What a thread does from one wait in the kernel to the next: until when that lasts at most, or that it has
+/// ended.
+pub(super) type Body = Box<dyn FnMut() -> Option<Instant>>;
+
+/// A thread of a simulated process.
+struct Thread {
+    /// When it goes on, by the clock that stands still while the machine sleeps.
+    due: Instant,
+    body: Body,
 }
 
 impl SimulatedClock {
@@ -57,14 +71,59 @@ impl SimulatedClock {
         CLOCK.set(Some(Rc::clone(self)));
         // Also where it panics: the thread's next test has another clock, or none.
         let _leave = Leave;
+        self.run_threads();
         work()
+    }
+
+    fn run_threads(&self) {
+        let mut later = Vec::new();
+        for mut thread in self.threads.take() {
+            if thread.due <= self.awake.get() {
+                let Some(due) = (thread.body)() else {
+                    continue;
+                };
+                thread.due = due - self.suspended.get();
+                if due == Instant::FOREVER {
+                    thread.due = due;
+                }
+            }
+            later.push(thread);
+        }
+        // Those that were begun meanwhile are the last.
+        let begun = self.threads.replace(later);
+        self.threads.borrow_mut().extend(begun);
+    }
+
+    /// What takes its time in the kernel takes so long from now on.
+    pub fn delay(&self, delay: Duration) {
+        self.delay.set(delay);
+    }
+
+    /// The process has ended, and its threads with it.
+    pub fn end_threads(&self) {
+        self.threads.borrow_mut().clear();
+    }
+
+    /// Has those threads look again that wait without an end.
+    pub fn wake_threads(&self) {
+        for thread in self.threads.borrow_mut().iter_mut() {
+            if thread.due == Instant::FOREVER {
+                thread.due = Instant::ZERO;
+            }
+        }
     }
 
     /// When the next timer is due if the machine is not suspended before.
     pub fn next(&self) -> Option<Instant> {
         let timers = self.timers.borrow();
-        let (until, _) = timers.keys().next()?;
-        Some(*until + self.suspended.get())
+        let threads = self.threads.borrow();
+        let threads = threads.iter().map(|thread| thread.due);
+        let timers = timers.keys().next().map(|(until, _)| *until);
+        let next = threads
+            .filter(|due| *due != Instant::FOREVER)
+            .chain(timers)
+            .min()?;
+        Some(next + self.suspended.get())
     }
 
     /// How many sleeps were begun at the present moment; past a thousand none of them ends.
@@ -94,6 +153,18 @@ impl Drop for Leave {
 /// The present moment of the simulation that this thread is in, if it is in one.
 pub(super) fn now() -> Option<Instant> {
     NOW.get()
+}
+
+/// Begins a thread of the simulated process that this thread is playing, if it plays one; else gives it back.
+pub(super) fn spawn(body: Body) -> Result<(), Body> {
+    CLOCK.with_borrow(|clock| {
+        let Some(clock) = clock else {
+            return Err(body);
+        };
+        let due = clock.awake.get() + clock.delay.get();
+        clock.threads.borrow_mut().push(Thread { due, body });
+        Ok(())
+    })
 }
 
 /// A sleep in the simulation that this thread is in, if it is in one.

@@ -94,6 +94,8 @@ pub(crate) struct Schedule {
     pub(crate) ppm: Vec<i64>,
     pub(crate) store_ppm: i64,
     pub(crate) habit: Habit,
+    /// The lock is a file of one machine's disk: each of the machines is an instance on it.
+    pub(crate) file: bool,
     /// For how long one instance may have control in one go.
     pub(crate) max_hold: Option<Duration>,
     pub(crate) cooldown: Duration,
@@ -128,8 +130,12 @@ impl Schedule {
                 act.at = near + rng.u64(0..20 * SECOND);
             }
         }
-        let drawn = rng.u8(0..26);
+        let drawn = rng.u8(0..32);
         acts.extend(pattern(&mut rng, machines, drawn));
+        let file = drawn > 25;
+        if file {
+            acts.retain(|act| is_of_one_machine(act.deed));
+        }
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -151,6 +157,7 @@ impl Schedule {
                 deaf_daemon: rng.choice([0, 50]).expect("a choice"),
             },
             acts,
+            file,
             rest: rest + LONGEST + 10 * SECOND,
             max_hold: match drawn {
                 10 => Some(Duration::from_secs(rng.u64(6..12))),
@@ -158,6 +165,16 @@ impl Schedule {
             },
             cooldown: Duration::from_millis(rng.u64(100..if drawn == 10 { 500 } else { 4000 })),
         }
+    }
+}
+
+/// What can befall those who have a lock of one machine: nobody breaks it, and a machine that sleeps has
+/// nobody awake beside it.
+fn is_of_one_machine(deed: Deed) -> bool {
+    match deed {
+        Deed::Net(..) | Deed::Stop(..) | Deed::Kill(..) => true,
+        Deed::Signal(..) | Deed::WallJump(_) | Deed::Cordon(..) => true,
+        Deed::Trap(..) | Deed::Suspend(..) | Deed::Break(_) | Deed::Delete => false,
     }
 }
 

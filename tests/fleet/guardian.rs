@@ -43,9 +43,8 @@ impl World {
         }
         let ready = pair.kernel.poll(pair.wait, now, self.now, pair.waits_until);
         let shown = pair.kernel.facts().shown;
-        if let Some(ready) = ready {
+        if let (Some(ready), Some(event_loop)) = (ready, &mut pair.event_loop) {
             let clock = Rc::clone(&pair.guardian_clock);
-            let event_loop = &mut pair.event_loop;
             clock.enter(now, suspended, || event_loop.turn(ready));
         }
         let (acts, words) = {
@@ -77,17 +76,21 @@ impl World {
     /// What it waits for next, if it goes on.
     fn wait_again(&mut self, p: usize, now: Instant) {
         let pair = &mut self.pairs[p];
-        if pair.event_loop.is_over() {
+        let Some(event_loop) = &mut pair.event_loop else {
+            return;
+        };
+        if event_loop.is_over() {
             if pair.on_orphaned.is_none() {
                 pair.guardian = Life::Dead;
+                pair.event_loop = None;
                 pair.handle.link().child = true;
                 self.wake_supervisor(p);
             }
+            self.lock_may_be_free();
             return;
         }
         let machine = &self.machines[pair.machine];
         let clock = Rc::clone(&pair.guardian_clock);
-        let event_loop = &mut pair.event_loop;
         pair.wait = clock.enter(now, machine.shown_suspended, || event_loop.next_wait());
         let millis = pair.wait.millis;
         pair.waits_until = millis.map_or(Time::MAX, |millis| self.now + Time::from(millis) * MILLI);
@@ -171,6 +174,7 @@ impl World {
         if done == Poll::Ready(()) {
             pair.on_orphaned = None;
             pair.guardian = Life::Dead;
+            pair.event_loop = None;
             return;
         }
         let next = clock.next().map(|next| machine.clock.when(next));
@@ -186,7 +190,7 @@ impl World {
     fn give_birth(&mut self, p: usize, token: u64) {
         let habit = self.schedule.habit;
         let percent = |rng: &mut fastrand::Rng, of: u8| rng.u8(0..100) < of;
-        let lease = self.lease_of(p).expect("a lease");
+        let lease = self.lease_of(p).unwrap_or_default();
         self.generations += 1;
         let generation = self.generations;
         let (now, rng) = (self.now, &mut self.rng);

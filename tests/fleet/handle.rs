@@ -2,7 +2,7 @@
 //! written down for the world to carry it out and to judge it.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -22,7 +22,7 @@ use super::pair::Life;
 /// What a supervisor did, in its order.
 pub(crate) enum Did {
     /// It sends this to its guardian.
-    Sent(Vec<u8>),
+    Sent(Vec<u8>, Option<OwnedFd>),
     Started(Start),
     Ended(Ending),
     Extended(Deadlines),
@@ -37,6 +37,7 @@ pub(crate) enum Did {
     },
     /// ... by the answer to a release.
     ReleasedLost,
+    Released,
     Said(Notice),
     /// What no supervisor may do.
     Wrong(&'static str),
@@ -86,12 +87,13 @@ impl Peer for Handle {
         None
     }
 
-    fn send(&mut self, bytes: &[u8], _descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize> {
+    fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize> {
         let mut link = self.link();
         if link.guardian == Life::Dead {
             return Err(Errno::EPIPE);
         }
-        link.did.push(Did::Sent(bytes.to_vec()));
+        let descriptor = descriptor.map(|lock| lock.try_clone_to_owned().expect("a descriptor"));
+        link.did.push(Did::Sent(bytes.to_vec(), descriptor));
         Ok(bytes.len())
     }
 
@@ -243,9 +245,11 @@ impl LeaseStore for Watched {
             }
         }
         let reply = self.store.release(give_up_at).await;
-        if let Err(Failure::Lost { .. }) = &reply {
-            self.handle.link().did.push(Did::ReleasedLost);
-        }
+        let did = match &reply {
+            Err(Failure::Lost { .. }) => Did::ReleasedLost,
+            _ => Did::Released,
+        };
+        self.handle.link().did.push(did);
         reply
     }
 
@@ -255,6 +259,10 @@ impl LeaseStore for Watched {
 
     async fn leave(&self, give_up_at: Instant) {
         self.store.leave(give_up_at).await;
+    }
+
+    async fn until_free(&self) {
+        self.store.until_free().await;
     }
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {

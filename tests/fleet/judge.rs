@@ -137,10 +137,12 @@ impl World {
     pub(crate) fn note_the_end(&mut self, p: usize) {
         let now = self.now;
         self.last_end = now;
-        let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| !tree.lives()) else {
+        let Some(tree) = self.pairs[p].tree.as_mut().filter(|tree| !tree.lives()) else {
             return;
         };
         let generation = tree.generation;
+        tree.lock = None;
+        self.lock_may_be_free();
         self.plan(now + SECOND, Happening::EndDue(p, generation));
     }
 
@@ -185,7 +187,9 @@ impl World {
         // Whoever was granted a lease that an operator has broken meanwhile is the one who is late:
         // the tree that runs beside it is protected, and the words are his to say.
         let protected = self.store.protects(self.store_clock.at(self.now));
-        self.judge_protection(p, protected);
+        if !self.schedule.file {
+            self.judge_protection(p, protected);
+        }
         if let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.excused) {
             let lease = tree.lease;
             let beside = |q: &usize| *q != p && self.pairs[*q].tree_lives();
@@ -280,14 +284,18 @@ impl World {
         let protected = self.store.protects(now);
         let runs = self.pairs.iter().any(|pair| {
             let tree = pair.tree.as_ref();
-            tree.is_some_and(|tree| tree.main && !tree.killed && Some(tree.lease) == protected)
+            let kept = |tree: &Tree| self.schedule.file || Some(tree.lease) == protected;
+            tree.is_some_and(|tree| tree.main && !tree.killed && kept(tree))
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
         // Control goes round: it may be on its way.
         let pause = nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND;
         let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
         let handed_over = self.schedule.max_hold.is_some() && lately;
-        if !runs && !everywhere && !handed_over {
+        // A daemon that both have left behind has the lock, as it should.
+        let left = |pair: &Pair| self.schedule.file && pair.tree_lives() && !pair.is_guarded();
+        let left_behind = self.pairs.iter().any(left);
+        if !runs && !everywhere && !handed_over && !left_behind {
             self.violate("nobody runs though the adversary has rested".to_owned());
         }
         let mut cordoned = (0..self.pairs.len())
@@ -383,13 +391,17 @@ impl World {
         if pair.stop_asked || pair.cordon_heard || pair.guardian_hurt || !tree.main {
             return None;
         }
-        if pair.supervisor == Life::Dead || protected != Some(tree.lease) {
+        let kept = self.schedule.file || protected == Some(tree.lease);
+        if pair.supervisor == Life::Dead || !kept {
             return None;
         }
         let held = nanos(self.schedule.budget.lease / 2) + self.now - tree.born;
         let max_hold = self.schedule.max_hold.map(nanos);
         if max_hold.is_some_and(|max_hold| held + max_hold / 50 >= max_hold) {
             return None;
+        }
+        if self.schedule.file {
+            return Some("nobody takes a lock away".to_owned());
         }
         if !pair.told_lost.is_empty() {
             // Somebody is breaking it; or what was said of another lease is taken for its loss.

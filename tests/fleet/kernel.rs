@@ -2,6 +2,7 @@
 //! which stand still while the shipped loop takes its turn; and what the loop did, written down for the world.
 
 use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
@@ -32,7 +33,8 @@ pub(crate) enum Act {
 /// What a guardian and the world share.
 pub(crate) struct Facts {
     // --- what it sees ---
-    pub(crate) to_guardian: Vec<u8>,
+    /// What was sent, each with the descriptor that comes along.
+    pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     /// The supervisor's end of the socket is closed.
     pub(crate) hung_up: bool,
     pub(crate) wall_jumped: bool,
@@ -59,7 +61,7 @@ pub(crate) struct Kernel(Rc<RefCell<Facts>>);
 impl Kernel {
     pub(crate) fn new(contained: bool) -> Kernel {
         Kernel(Rc::new(RefCell::new(Facts {
-            to_guardian: Vec::new(),
+            to_guardian: VecDeque::new(),
             hung_up: false,
             wall_jumped: false,
             child_signal: false,
@@ -134,16 +136,21 @@ impl System for Kernel {
 
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
         let mut facts = self.facts();
-        let length = buffer.len().min(facts.to_guardian.len());
-        match length {
-            0 if facts.hung_up => return Ok((0, None)),
-            0 => return Err(Errno::EAGAIN),
-            _ => {}
-        }
-        for (place, byte) in buffer.iter_mut().zip(facts.to_guardian.drain(..length)) {
+        let Some((bytes, descriptor)) = facts.to_guardian.front_mut() else {
+            return match facts.hung_up {
+                true => Ok((0, None)),
+                false => Err(Errno::EAGAIN),
+            };
+        };
+        let length = buffer.len().min(bytes.len());
+        let descriptor = descriptor.take();
+        for (place, byte) in buffer.iter_mut().zip(bytes.drain(..length)) {
             *place = byte;
         }
-        Ok((length, None))
+        if bytes.is_empty() {
+            facts.to_guardian.pop_front();
+        }
+        Ok((length, descriptor))
     }
 
     fn take_child_signal(&mut self) {
@@ -260,10 +267,11 @@ impl System for Kernel {
         _program: u8,
         changes: &[u8],
         _deadlines: Deadlines,
-        _lock: Option<BorrowedFd<'_>>,
+        lock: Option<BorrowedFd<'_>>,
         _input: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Errno> {
         let token = token_of(changes);
+        let lock = lock.map(|lock| lock.try_clone_to_owned().expect("a descriptor"));
         let mut facts = self.facts();
         facts.pids += 2;
         let pid = facts.pids;
@@ -273,6 +281,7 @@ impl System for Kernel {
             lease: 0,
             token,
             born: 0,
+            lock: lock.map(Rc::new),
             main: true,
             main_reaped: false,
             exit: Exit::Code(0),

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -46,6 +48,8 @@ pub(crate) struct Tree {
     pub(crate) lease: Id,
     pub(crate) token: u64,
     pub(crate) born: Time,
+    /// The descriptor that the processes have of the lock.
+    pub(crate) lock: Option<Rc<OwnedFd>>,
     pub(crate) main: bool,
     pub(crate) main_reaped: bool,
     pub(crate) exit: Exit,
@@ -101,13 +105,16 @@ pub(crate) struct Pair {
     /// When the guardian's deadlines were told last (true time): the answer had come by then, and not before.
     pub(crate) told_at: Time,
     pub(crate) armed: Time,
+    /// The kernel has woken those who wait for a lock.
+    pub(crate) lock_may_be_free: bool,
     // --- the socket between them ---
-    pub(crate) to_guardian: Vec<u8>,
+    pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     // --- the guardian ---
     pub(crate) guardian: Life,
     pub(crate) guardian_stopped: Time,
     pub(crate) guardian_continued: Time,
-    pub(crate) event_loop: EventLoop<Kernel>,
+    /// Until it is dead.
+    pub(crate) event_loop: Option<EventLoop<Kernel>>,
     pub(crate) kernel: Kernel,
     pub(crate) wait: Wait,
     /// When it waits no longer, whatever there is.
@@ -149,6 +156,7 @@ impl Pair {
         tenure: Tenure,
         lease: Duration,
         contained: bool,
+        file: Option<&Path>,
         texts: &Arc<Mutex<Texts>>,
     ) -> Pair {
         let (network, handle) = (Network::new(Arc::clone(texts)), Handle::new());
@@ -164,7 +172,7 @@ impl Pair {
             supervisor: Life::Runs,
             continued: 0,
             clock: Rc::default(),
-            drive: Some(driver(p, tenure, lease, &network, &handle, signals)),
+            drive: Some(driver(p, tenure, lease, &network, file, &handle, signals)),
             network,
             signals: VecDeque::new(),
             to_signals,
@@ -172,11 +180,12 @@ impl Pair {
             handle,
             told_at: 0,
             armed: Time::MAX,
-            to_guardian: Vec::new(),
+            lock_may_be_free: false,
+            to_guardian: VecDeque::new(),
             guardian: Life::Runs,
             guardian_stopped: 0,
             guardian_continued: 0,
-            event_loop,
+            event_loop: Some(event_loop),
             kernel,
             wait,
             waits_until: 0,

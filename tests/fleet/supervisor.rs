@@ -1,6 +1,7 @@
 //! The supervisor of a pair: the shipped driver over the shipped blob store, polled when something has come
 //! for it, and what follows from what it did.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -9,6 +10,7 @@ use trafficcop::internals::core::{Exit, Notice, Tenure};
 use trafficcop::internals::driver::{Start, drive};
 use trafficcop::internals::guardian::GuardianHandle;
 use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
+use trafficcop::internals::lease::file::File;
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::internals::lease::{Competitor, LeaseStore};
 use trafficcop::internals::run::CommandWorkload;
@@ -29,15 +31,10 @@ pub(crate) fn driver(
     tenure: Tenure,
     lease: std::time::Duration,
     network: &Arc<Network>,
+    file: Option<&Path>,
     handle: &Handle,
     mut signals: Signals,
 ) -> Drive {
-    let lock = BlobLock {
-        target: Target::parse("locks/fleet").expect("a name"),
-        account: network.account(),
-        create: true,
-        page_blob: None,
-    };
     let candidate = Candidate {
         identity: p.to_string(),
         host: String::new(),
@@ -45,12 +42,22 @@ pub(crate) fn driver(
         command: String::new(),
         bell: None,
     };
-    let blob =
-        Blob::open(&lock, &Competitor::new(candidate, lease)).expect("a lease of the service");
-    let blob: Arc<dyn LeaseStore> = Arc::new(blob);
+    let competitor = Competitor::new(candidate, lease);
+    let shipped: Arc<dyn LeaseStore> = match file {
+        Some(path) => Arc::new(File::open(path, &competitor).expect("a file of ours")),
+        None => {
+            let lock = BlobLock {
+                target: Target::parse("locks/fleet").expect("a name"),
+                account: network.account(),
+                create: true,
+                page_blob: None,
+            };
+            Arc::new(Blob::open(&lock, &competitor).expect("a lease of the service"))
+        }
+    };
     let store = Arc::new(Watched {
         handle: handle.clone(),
-        store: blob,
+        store: shipped,
     });
     let guardian = GuardianHandle::of(Box::new(handle.clone()), Arc::default());
     let mut workload = Watching {
@@ -85,6 +92,7 @@ impl World {
         }
         let (now, suspended) = (machine.clock.at(self.now), machine.shown_suspended);
         self.hear(p);
+        let disk = std::time::Duration::from_nanos(self.travel(self.pairs[p].machine));
         let pair = &mut self.pairs[p];
         let (guardian, tree_lives) = (pair.guardian, pair.tree_lives());
         {
@@ -93,6 +101,10 @@ impl World {
         }
         let Some(drive) = &mut pair.drive else { return };
         let clock = Rc::clone(&pair.clock);
+        if std::mem::take(&mut pair.lock_may_be_free) {
+            clock.wake_threads();
+        }
+        clock.delay(disk);
         let mut context = Context::from_waker(Waker::noop());
         let polled = clock.enter(now, suspended, || drive.as_mut().poll(&mut context));
         self.count_rounds(p, clock.sleeps());
@@ -107,6 +119,8 @@ impl World {
         match polled {
             Poll::Ready(()) => {
                 self.pairs[p].drive = None;
+                clock.end_threads();
+                self.lock_may_be_free();
                 self.plan(self.now, Happening::Guardian(p));
             }
             Poll::Pending => self.arm(p),
@@ -159,9 +173,9 @@ impl World {
         let pair = &mut self.pairs[p];
         let machine = &self.machines[pair.machine];
         match did {
-            Did::Sent(bytes) => {
+            Did::Sent(bytes, descriptor) => {
                 if pair.guardian != Life::Dead {
-                    pair.to_guardian.extend_from_slice(&bytes);
+                    pair.to_guardian.push_back((bytes, descriptor));
                     let at = now + self.lag();
                     self.plan(at, Happening::Guardian(p));
                 }
@@ -206,6 +220,7 @@ impl World {
                     pair.told_lost.push(Told { at: now, until: 0 });
                 }
             }
+            Did::Released => self.lock_may_be_free(),
             Did::Said(notice) => {
                 pair.said_overlap |= notice == Notice::Overlapped;
                 self.say(|| format!("#{p} says {notice:?}"));
@@ -248,9 +263,24 @@ impl World {
         }
         pair.supervisor = Life::Dead;
         pair.drive = None;
+        pair.clock.end_threads();
         let at = self.now + self.lag();
         self.plan(at, Happening::Guardian(p));
+        self.lock_may_be_free();
         self.restart_later(self.pairs[p].machine);
+    }
+
+    /// Descriptors were closed, or a lock was given back: the kernel wakes those who wait for it.
+    pub(crate) fn lock_may_be_free(&mut self) {
+        if self.directory.is_none() {
+            return;
+        }
+        for p in 0..self.pairs.len() {
+            if self.pairs[p].drive.is_some() && !self.pairs[p].lock_may_be_free {
+                self.pairs[p].lock_may_be_free = true;
+                self.wake_supervisor(p);
+            }
+        }
     }
 
     /// Its death kills the main process; what else there is becomes the supervisor's, or init's.
@@ -263,12 +293,15 @@ impl World {
         pair.handle.link().child = true;
         pair.on_orphaned = None;
         pair.to_guardian.clear();
+        pair.kernel.facts().to_guardian.clear();
+        pair.event_loop = None;
         if let Some(tree) = pair.tree.as_ref().filter(|tree| tree.main) {
             let generation = tree.generation;
             let at = self.now + self.lag();
             self.plan(at, Happening::MainDies(p, generation, Exit::Signal(9)));
         }
         self.wake_supervisor(p);
+        self.lock_may_be_free();
     }
 
     /// SIGKILL to everything; on a busy machine that takes a moment.

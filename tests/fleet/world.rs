@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
+use tempfile::TempDir;
 use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
 use super::adversary::{Kind, Schedule, Who};
@@ -125,6 +126,8 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) store_clock: Clock,
     pub(crate) texts: Arc<Mutex<Texts>>,
+    /// Where the lock's file is, if it is one.
+    pub(crate) directory: Option<TempDir>,
     pub(crate) tally: Tally,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
@@ -145,6 +148,14 @@ pub(crate) struct World {
     pub(crate) last_deletions: u32,
     pub(crate) last_holder: Option<usize>,
     pub(crate) resting: bool,
+}
+
+/// A directory in memory, where there is one.
+fn directory() -> TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory
+        .or_else(|_| tempfile::tempdir())
+        .expect("a directory")
 }
 
 impl World {
@@ -174,6 +185,7 @@ impl World {
             store: Store::new(schedule.budget.lease, exists),
             store_clock: Clock::new(1_000_000 * SECOND, schedule.store_ppm),
             texts: Arc::default(),
+            directory: schedule.file.then(directory),
             tally: Tally {
                 schedules: 1,
                 ..Tally::default()
@@ -481,8 +493,9 @@ impl World {
                 ..HoldPolicy::default()
             },
             once: None,
-            budget: Some(schedule.budget),
-            poll: Some(schedule.poll),
+            budget: Some(schedule.budget).filter(|_| !schedule.file),
+            // The kernel wakes who waits.
+            poll: Some(schedule.poll).filter(|_| !schedule.file),
             wait: None,
             patience: std::time::Duration::from_secs(30),
             grace: schedule.grace,
@@ -504,7 +517,9 @@ impl World {
         let is_known = known.is_some();
         let tenure = Tenure::new(rules, now).cordoned_by(known);
         let contained = self.rng.bool();
-        let mut pair = Pair::new(machine, p, tenure, lease, contained, &self.texts);
+        let file = self.directory.as_ref().map(|at| at.path().join("lock"));
+        let file = file.as_deref();
+        let mut pair = Pair::new(machine, p, tenure, lease, contained, file, &self.texts);
         if is_known {
             (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
         } else if self.machines[machine].cordon.is_some() {
