@@ -73,21 +73,15 @@ pub async fn sleep(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
-/// Starts a thread that nobody waits for. In a simulation it is done once its system calls have taken their time.
+/// Starts a thread that nobody waits for.
 ///
 /// # Errors
 /// Where there is no thread to be had.
 pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
     #[cfg(debug_assertions)]
-    if simulated::now().is_some() {
-        let mut job = Some(job);
-        let body = move || {
-            job.take().map(|job| job());
-            None
-        };
-        let begun = simulated::spawn(Box::new(body));
-        return begun.map_err(|_| io::Error::other("no simulated process"));
-    }
+    let Some(job) = simulated::start_thread(job) else {
+        return Ok(());
+    };
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(job)
@@ -105,13 +99,50 @@ pub fn start_waiting(
     look: impl FnMut() -> Option<Instant> + 'static,
 ) -> io::Result<()> {
     #[cfg(debug_assertions)]
-    if simulated::now().is_some() {
-        let begun = simulated::spawn(Box::new(look));
-        return begun.map_err(|_| io::Error::other("no simulated process"));
+    if simulated::now().is_some() && simulated::start_waiting(look) {
+        return Ok(());
     }
-    // Only a simulation looks.
+    #[cfg(not(debug_assertions))]
     drop(look);
     start_thread(name, job)
+}
+
+/// Has the calling thread wait for so long, by a clock that stands still while the machine is suspended.
+pub fn pause(span: Duration) {
+    #[cfg(debug_assertions)]
+    if simulated::pause(span) {
+        return;
+    }
+    thread::sleep(span);
+}
+
+/// Whether the calling thread is one of a simulation, which waits by [`pause`] alone.
+pub fn is_simulated() -> bool {
+    #[cfg(debug_assertions)]
+    return simulated::now().is_some();
+    #[cfg(not(debug_assertions))]
+    return false;
+}
+
+/// What is asked of a drive that may be far away, from before the request to behind its answer: only a
+/// simulation waits for either.
+pub struct Request(());
+
+impl Request {
+    /// It is about to be sent.
+    #[expect(clippy::new_without_default, reason = "it is sent where it is written")]
+    pub fn new() -> Request {
+        #[cfg(debug_assertions)]
+        simulated::travel();
+        Request(())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        simulated::travel();
+    }
 }
 
 impl Add<Duration> for Instant {

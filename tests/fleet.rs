@@ -115,6 +115,12 @@ fn add(sum: &mut Tally, one: &Tally) {
     sum.drains += one.drains;
     sum.cordons += one.cordons;
     sum.cordoned_holders += one.cordoned_holders;
+    for (place, counts) in &one.places {
+        let of_place = sum.places.entry(place).or_default();
+        for (sum, count) in of_place.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
     for (kind, count) in &one.faults {
         *sum.faults.entry(kind).or_default() += count;
     }
@@ -140,7 +146,10 @@ fn the_promise_holds_in_every_schedule() {
                 failed.fetch_min(seed, Ordering::Relaxed);
                 over.store(true, Ordering::Relaxed);
             }
-            add(&mut sum, &world.tally);
+            let tally = &mut world.tally;
+            let counts = [1, tally.tenures, tally.handovers];
+            tally.places.insert(world.schedule.place.name(), counts);
+            add(&mut sum, tally);
         }
         sum
     };
@@ -154,6 +163,7 @@ fn the_promise_holds_in_every_schedule() {
     print(&format!(
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
          kills, {} cordons heard of ({} of them in control); {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         fleet: schedules, tenures and hand-overs: {:?}\n\
          fleet: faults {:?}\n",
         sum.schedules,
         sum.events,
@@ -165,6 +175,7 @@ fn the_promise_holds_in_every_schedule() {
         sum.overlaps,
         sum.words,
         sum.unknowable,
+        sum.places,
         sum.faults
     ));
     let failed = failed.into_inner();
@@ -179,6 +190,12 @@ fn the_promise_holds_in_every_schedule() {
     if count >= 1000 {
         assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
         assert!(sum.faults.len() >= 20, "{:?}", sum.faults);
+        for counts in sum.places.values() {
+            assert!(
+                counts[1] > counts[0] && counts[2] > counts[0] / 2,
+                "{sum:?}"
+            );
+        }
         assert!(sum.cordoned_holders > count / 50, "{sum:?}");
     }
 }

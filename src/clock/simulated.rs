@@ -4,6 +4,8 @@
 //! Called by the simulated fleet, which plays the shipped driver and stores in a time of its own. Holds
 //! for the thread that entered it and while it is in it. Must never be in a release, which has one clock.
 
+mod threads;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -12,6 +14,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::Instant;
+use threads::{Body, Resumed, begin_beside, play};
+pub(super) use threads::{pause, travel};
 
 thread_local! {
     // Apart from the clock itself: whoever reads the time in a thread without one, a guardian between fork
@@ -33,13 +37,10 @@ pub struct SimulatedClock {
     numbers: Cell<u64>,
     sleeps: Cell<u32>,
     threads: RefCell<Vec<Thread>>,
-    // How long a thread's system calls take that is begun now.
-    delay: Cell<Duration>,
+    travel: Cell<(Duration, Duration)>,
+    rarely: Cell<bool>,
+    seed: Cell<u64>,
 }
-
-/// What a thread does from one wait in the kernel to the next: until when that lasts at most, or that it has
-/// ended.
-pub(super) type Body = Box<dyn FnMut() -> Option<Instant>>;
 
 /// A thread of a simulated process.
 struct Thread {
@@ -71,15 +72,20 @@ impl SimulatedClock {
         CLOCK.set(Some(Rc::clone(self)));
         // Also where it panics: the thread's next test has another clock, or none.
         let _leave = Leave;
-        self.run_threads();
+        self.run_threads(now);
         work()
     }
 
-    fn run_threads(&self) {
+    fn run_threads(&self, now: Instant) {
         let mut later = Vec::new();
+        let resumed = Resumed {
+            now,
+            travel: self.travel.get(),
+            rarely: self.rarely.get(),
+        };
         for mut thread in self.threads.take() {
             if thread.due <= self.awake.get() {
-                let Some(due) = (thread.body)() else {
+                let Some(due) = (thread.body)(resumed) else {
                     continue;
                 };
                 thread.due = due - self.suspended.get();
@@ -94,9 +100,16 @@ impl SimulatedClock {
         self.threads.borrow_mut().extend(begun);
     }
 
-    /// What takes its time in the kernel takes so long from now on.
-    pub fn delay(&self, delay: Duration) {
-        self.delay.set(delay);
+    /// What its threads ask of a drive is on its way for at least and at most so long from now on; `rarely` for
+    /// longer than the least.
+    pub fn travel(&self, least: Duration, most: Duration, rarely: bool) {
+        self.travel.set((least, most));
+        self.rarely.set(rarely);
+    }
+
+    /// By which chance is played again.
+    pub fn seed(&self, seed: u64) {
+        self.seed.set(seed);
     }
 
     /// The process has ended, and its threads with it.
@@ -131,6 +144,20 @@ impl SimulatedClock {
         self.sleeps.get()
     }
 
+    fn begin_thread(self: &Rc<Self>, job: Box<dyn FnOnce() + Send>) {
+        self.numbers.set(self.numbers.get() + 1);
+        let seed = self.seed.get() ^ self.numbers.get() << 20;
+        let clock = Rc::downgrade(self);
+        let begin = move |job| {
+            if let Some(clock) = clock.upgrade() {
+                clock.begin_thread(job);
+            }
+        };
+        let due = self.awake.get();
+        let body = play(job, seed, begin);
+        self.threads.borrow_mut().push(Thread { due, body });
+    }
+
     fn begin(&self, span: Duration) -> Sleep {
         self.sleeps.set(self.sleeps.get() + 1);
         self.numbers.set(self.numbers.get() + 1);
@@ -155,15 +182,30 @@ pub(super) fn now() -> Option<Instant> {
     NOW.get()
 }
 
-/// Begins a thread of the simulated process that this thread is playing, if it plays one; else gives it back.
-pub(super) fn spawn(body: Body) -> Result<(), Body> {
+/// Begins a thread of the simulated process that is played here; where none is, gives the job back.
+pub(super) fn start_thread<J: FnOnce() + Send + 'static>(job: J) -> Option<J> {
+    if NOW.get().is_none() {
+        return Some(job);
+    }
+    let Err(job) = begin_beside(Box::new(job)) else {
+        return None;
+    };
     CLOCK.with_borrow(|clock| {
-        let Some(clock) = clock else {
-            return Err(body);
-        };
-        let due = clock.awake.get() + clock.delay.get();
+        let clock = clock.as_ref().expect("a process is played");
+        clock.begin_thread(job);
+    });
+    None
+}
+
+/// Begins a thread that waits in the kernel: `look` is what it does when there may be something. Tells whether a
+/// process is played here.
+pub(super) fn start_waiting(mut look: impl FnMut() -> Option<Instant> + 'static) -> bool {
+    CLOCK.with_borrow(|clock| {
+        let Some(clock) = clock else { return false };
+        let due = clock.awake.get();
+        let body = Box::new(move |_: Resumed| look());
         clock.threads.borrow_mut().push(Thread { due, body });
-        Ok(())
+        true
     })
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::errors::transient;
-use crate::clock::{self, Instant};
+use crate::clock::{self, Instant, Request};
 use crate::core::Failure;
 
 /// Why a job has no result.
@@ -86,7 +86,10 @@ impl BlockingJobs {
         };
         let (sender, receiver) = oneshot::channel();
         let job = move || {
-            let result = job();
+            let result = {
+                let _request = Request::new();
+                job()
+            };
             drop(sender.send(Answer {
                 result,
                 _permit: permit,

@@ -83,6 +83,38 @@ pub(crate) struct Habit {
     pub(crate) deaf_daemon: u8,
 }
 
+/// Where the lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Blob,
+    /// A file of one machine's disk: each of the machines is an instance on it.
+    File,
+    /// A file on a drive that the machines share.
+    Shared,
+}
+
+impl Place {
+    /// What it is called in the count.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Place::Blob => "blob",
+            Place::File => "file",
+            Place::Shared => "shared drive",
+        }
+    }
+
+    /// What can befall those whose lock is there.
+    fn knows(self, deed: Deed) -> bool {
+        match deed {
+            Deed::Net(..) | Deed::Stop(..) | Deed::Kill(..) => true,
+            Deed::Signal(..) | Deed::WallJump(_) | Deed::Cordon(..) => true,
+            // A machine that sleeps has nobody awake beside it.
+            Deed::Suspend(..) => self != Place::File,
+            Deed::Trap(..) | Deed::Break(_) | Deed::Delete => self == Place::Blob,
+        }
+    }
+}
+
 /// Everything a schedule is made of, but for the small chances on the way.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
@@ -94,8 +126,7 @@ pub(crate) struct Schedule {
     pub(crate) ppm: Vec<i64>,
     pub(crate) store_ppm: i64,
     pub(crate) habit: Habit,
-    /// The lock is a file of one machine's disk: each of the machines is an instance on it.
-    pub(crate) file: bool,
+    pub(crate) place: Place,
     /// For how long one instance may have control in one go.
     pub(crate) max_hold: Option<Duration>,
     pub(crate) cooldown: Duration,
@@ -130,12 +161,14 @@ impl Schedule {
                 act.at = near + rng.u64(0..20 * SECOND);
             }
         }
-        let drawn = rng.u8(0..32);
+        let drawn = rng.u8(0..40);
         acts.extend(pattern(&mut rng, machines, drawn));
-        let file = drawn > 25;
-        if file {
-            acts.retain(|act| is_of_one_machine(act.deed));
-        }
+        let place = match drawn {
+            0..26 => Place::Blob,
+            26..32 => Place::File,
+            _ => Place::Shared,
+        };
+        acts.retain(|act| place.knows(act.deed));
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -157,7 +190,7 @@ impl Schedule {
                 deaf_daemon: rng.choice([0, 50]).expect("a choice"),
             },
             acts,
-            file,
+            place,
             rest: rest + LONGEST + 10 * SECOND,
             max_hold: match drawn {
                 10 => Some(Duration::from_secs(rng.u64(6..12))),
@@ -165,16 +198,6 @@ impl Schedule {
             },
             cooldown: Duration::from_millis(rng.u64(100..if drawn == 10 { 500 } else { 4000 })),
         }
-    }
-}
-
-/// What can befall those who have a lock of one machine: nobody breaks it, and a machine that sleeps has
-/// nobody awake beside it.
-fn is_of_one_machine(deed: Deed) -> bool {
-    match deed {
-        Deed::Net(..) | Deed::Stop(..) | Deed::Kill(..) => true,
-        Deed::Signal(..) | Deed::WallJump(_) | Deed::Cordon(..) => true,
-        Deed::Trap(..) | Deed::Suspend(..) | Deed::Break(_) | Deed::Delete => false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Cause, Ending};
 
-use super::adversary::{Deed, Weather, Who};
+use super::adversary::{Deed, LONGEST, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
 use super::pair::{Life, Pair, Tree};
 use super::store::Id;
@@ -187,7 +187,7 @@ impl World {
         // Whoever was granted a lease that an operator has broken meanwhile is the one who is late:
         // the tree that runs beside it is protected, and the words are his to say.
         let protected = self.store.protects(self.store_clock.at(self.now));
-        if !self.schedule.file {
+        if self.schedule.place == Place::Blob {
             self.judge_protection(p, protected);
         }
         if let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.excused) {
@@ -204,10 +204,17 @@ impl World {
             return;
         }
         for q in (0..self.pairs.len()).filter(|q| *q != p) {
+            // On a drive a lease ends when those who wait have seen it long enough, and nobody else knows.
+            let excused = self.schedule.place == Place::Shared
+                && self.pairs[q]
+                    .tree
+                    .as_ref()
+                    .is_some_and(|tree| self.excuses(q, tree));
             let pair = &mut self.pairs[q];
             let Some(tree) = pair.tree.as_mut().filter(|tree| tree.lives()) else {
                 continue;
             };
+            tree.excused |= excused;
             if !tree.excused {
                 self.violate(format!("#{p} starts while #{q} runs"));
                 return;
@@ -282,9 +289,10 @@ impl World {
     pub(crate) fn judge_liveness(&mut self) {
         let now = self.store_clock.at(self.now);
         let protected = self.store.protects(now);
+        let on_blob = self.schedule.place == Place::Blob;
         let runs = self.pairs.iter().any(|pair| {
             let tree = pair.tree.as_ref();
-            let kept = |tree: &Tree| self.schedule.file || Some(tree.lease) == protected;
+            let kept = |tree: &Tree| !on_blob || Some(tree.lease) == protected;
             tree.is_some_and(|tree| tree.main && !tree.killed && kept(tree))
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
@@ -293,7 +301,8 @@ impl World {
         let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
         let handed_over = self.schedule.max_hold.is_some() && lately;
         // A daemon that both have left behind has the lock, as it should.
-        let left = |pair: &Pair| self.schedule.file && pair.tree_lives() && !pair.is_guarded();
+        let on_file = self.schedule.place == Place::File;
+        let left = |pair: &Pair| on_file && pair.tree_lives() && !pair.is_guarded();
         let left_behind = self.pairs.iter().any(left);
         if !runs && !everywhere && !handed_over && !left_behind {
             self.violate("nobody runs though the adversary has rested".to_owned());
@@ -391,7 +400,7 @@ impl World {
         if pair.stop_asked || pair.cordon_heard || pair.guardian_hurt || !tree.main {
             return None;
         }
-        let kept = self.schedule.file || protected == Some(tree.lease);
+        let kept = self.schedule.place != Place::Blob || protected == Some(tree.lease);
         if pair.supervisor == Life::Dead || !kept {
             return None;
         }
@@ -400,8 +409,13 @@ impl World {
         if max_hold.is_some_and(|max_hold| held + max_hold / 50 >= max_hold) {
             return None;
         }
-        if self.schedule.file {
-            return Some("nobody takes a lock away".to_owned());
+        match self.schedule.place {
+            Place::Blob => {}
+            Place::File => return Some("nobody takes a lock away".to_owned()),
+            Place::Shared if self.drive_was_slow(tree.born) || !pair.told_lost.is_empty() => {
+                return None;
+            }
+            Place::Shared => {}
         }
         if !pair.told_lost.is_empty() {
             // Somebody is breaking it; or what was said of another lease is taken for its loss.
@@ -409,6 +423,17 @@ impl World {
             return (!touched).then(|| "it was told of a loss that there was not".to_owned());
         }
         self.doubt_was_idle(p, tree)
+    }
+
+    /// Whether something was on its way to a shared drive for long: what hangs there keeps the next waiting.
+    fn drive_was_slow(&self, since: Time) -> bool {
+        let mut acts = self.schedule.acts.iter();
+        acts.any(|act| match act.deed {
+            Deed::Net(_, _, span) => {
+                act.at < self.now && since < act.at.saturating_add(span + 6 * LONGEST)
+            }
+            _ => false,
+        })
     }
 
     /// Whether a renewal could have come through in time: a renewal is due at a known moment, a

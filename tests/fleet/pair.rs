@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,17 @@ use super::wire::{Network, Texts};
 
 /// What a drain gets that no deadline gives a grace to.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// The lock as it is named.
+pub(crate) enum Lock {
+    Blob,
+    File(PathBuf),
+    /// With what does not outlast the boot of its machine.
+    Shared {
+        path: PathBuf,
+        runtime: PathBuf,
+    },
+}
 
 /// A process, as signals leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +167,7 @@ impl Pair {
         tenure: Tenure,
         lease: Duration,
         contained: bool,
-        file: Option<&Path>,
+        lock: &Lock,
         texts: &Arc<Mutex<Texts>>,
     ) -> Pair {
         let (network, handle) = (Network::new(Arc::clone(texts)), Handle::new());
@@ -172,7 +183,7 @@ impl Pair {
             supervisor: Life::Runs,
             continued: 0,
             clock: Rc::default(),
-            drive: Some(driver(p, tenure, lease, &network, file, &handle, signals)),
+            drive: Some(driver(p, tenure, lease, &network, lock, &handle, signals)),
             network,
             signals: VecDeque::new(),
             to_signals,

@@ -1,7 +1,6 @@
 //! The supervisor of a pair: the shipped driver over the shipped blob store, polled when something has come
 //! for it, and what follows from what it did.
 
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -12,13 +11,14 @@ use trafficcop::internals::guardian::GuardianHandle;
 use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::internals::lease::file::File;
 use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::shared_file::SharedFile;
 use trafficcop::internals::lease::{Competitor, LeaseStore};
 use trafficcop::internals::run::CommandWorkload;
 use trafficcop::internals::signals::{SignalEvent, Signals};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::handle::{Did, Handle, Watched, Watching};
-use super::pair::{Drive, Life, Told};
+use super::pair::{Drive, Life, Lock, Told};
 use super::wire::Network;
 use super::world::{From, Happening, World};
 
@@ -31,7 +31,7 @@ pub(crate) fn driver(
     tenure: Tenure,
     lease: std::time::Duration,
     network: &Arc<Network>,
-    file: Option<&Path>,
+    lock: &Lock,
     handle: &Handle,
     mut signals: Signals,
 ) -> Drive {
@@ -42,10 +42,14 @@ pub(crate) fn driver(
         command: String::new(),
         bell: None,
     };
-    let competitor = Competitor::new(candidate, lease);
-    let shipped: Arc<dyn LeaseStore> = match file {
-        Some(path) => Arc::new(File::open(path, &competitor).expect("a file of ours")),
-        None => {
+    let mut competitor = Competitor::new(candidate, lease);
+    let shipped: Arc<dyn LeaseStore> = match lock {
+        Lock::File(path) => Arc::new(File::open(path, &competitor).expect("a file of ours")),
+        Lock::Shared { path, runtime } => {
+            competitor.runtime = Some(runtime.clone());
+            Arc::new(SharedFile::open(path, &competitor).expect("a path"))
+        }
+        Lock::Blob => {
             let lock = BlobLock {
                 target: Target::parse("locks/fleet").expect("a name"),
                 account: network.account(),
@@ -92,7 +96,7 @@ impl World {
         }
         let (now, suspended) = (machine.clock.at(self.now), machine.shown_suspended);
         self.hear(p);
-        let disk = std::time::Duration::from_nanos(self.travel(self.pairs[p].machine));
+        let (least, most, rarely) = self.way_to_the_drive(self.pairs[p].machine);
         let pair = &mut self.pairs[p];
         let (guardian, tree_lives) = (pair.guardian, pair.tree_lives());
         {
@@ -104,7 +108,7 @@ impl World {
         if std::mem::take(&mut pair.lock_may_be_free) {
             clock.wake_threads();
         }
-        clock.delay(disk);
+        clock.travel(least, most, rarely);
         let mut context = Context::from_waker(Waker::noop());
         let polled = clock.enter(now, suspended, || drive.as_mut().poll(&mut context));
         self.count_rounds(p, clock.sleeps());

@@ -1,7 +1,7 @@
 //! The event queue and the store's side of a schedule; who may run when.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use fastrand::Rng;
 use tempfile::TempDir;
 use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
-use super::adversary::{Kind, Schedule, Who};
+use super::adversary::{Kind, Place, Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
-use super::pair::{Life, Pair};
+use super::pair::{Life, Lock, Pair};
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
 
@@ -112,7 +112,9 @@ pub(crate) struct Tally {
     /// How often a supervisor heard that its machine was cordoned, and how often in control.
     pub(crate) cordons: u64,
     pub(crate) cordoned_holders: u64,
-    pub(crate) faults: std::collections::BTreeMap<&'static str, u64>,
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// Schedules, tenures and hand-overs, by where the lock was.
+    pub(crate) places: BTreeMap<&'static str, [u64; 3]>,
 }
 
 pub(crate) struct World {
@@ -185,7 +187,7 @@ impl World {
             store: Store::new(schedule.budget.lease, exists),
             store_clock: Clock::new(1_000_000 * SECOND, schedule.store_ppm),
             texts: Arc::default(),
-            directory: schedule.file.then(directory),
+            directory: (schedule.place != Place::Blob).then(directory),
             tally: Tally {
                 schedules: 1,
                 ..Tally::default()
@@ -392,6 +394,10 @@ impl World {
                 let lease = nanos(self.schedule.budget.lease);
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
+                if self.schedule.place == Place::Shared {
+                    // Two leases, and the longest that a version is held whose record nobody can read.
+                    bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
+                }
                 if self.machines.iter().any(|machine| machine.cordon.is_some()) {
                     // Who begins on a cordoned machine may hear of it late, and drains then.
                     bound += 7 * SECOND + self.drain_for_a_cordon();
@@ -477,6 +483,20 @@ impl World {
         self.plan(at, Happening::Restart(machine));
     }
 
+    /// The lock as an instance of this machine names it.
+    fn lock(&self, machine: usize) -> Lock {
+        let Some(directory) = &self.directory else {
+            return Lock::Blob;
+        };
+        let path = directory.path().join("lock");
+        if self.schedule.place == Place::File {
+            return Lock::File(path);
+        }
+        let runtime = directory.path().join(machine.to_string());
+        let _ = std::fs::create_dir(&runtime);
+        Lock::Shared { path, runtime }
+    }
+
     fn restart(&mut self, machine: usize) {
         if self
             .of_machine(machine)
@@ -493,9 +513,9 @@ impl World {
                 ..HoldPolicy::default()
             },
             once: None,
-            budget: Some(schedule.budget).filter(|_| !schedule.file),
+            budget: Some(schedule.budget).filter(|_| schedule.place != Place::File),
             // The kernel wakes who waits.
-            poll: Some(schedule.poll).filter(|_| !schedule.file),
+            poll: Some(schedule.poll).filter(|_| schedule.place != Place::File),
             wait: None,
             patience: std::time::Duration::from_secs(30),
             grace: schedule.grace,
@@ -517,9 +537,9 @@ impl World {
         let is_known = known.is_some();
         let tenure = Tenure::new(rules, now).cordoned_by(known);
         let contained = self.rng.bool();
-        let file = self.directory.as_ref().map(|at| at.path().join("lock"));
-        let file = file.as_deref();
-        let mut pair = Pair::new(machine, p, tenure, lease, contained, file, &self.texts);
+        let lock = self.lock(machine);
+        let mut pair = Pair::new(machine, p, tenure, lease, contained, &lock, &self.texts);
+        pair.clock.seed(self.rng.u64(..));
         if is_known {
             (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
         } else if self.machines[machine].cordon.is_some() {
