@@ -7,7 +7,9 @@
 mod simulated;
 
 use std::fmt;
+use std::io;
 use std::ops::{Add, Sub};
+use std::thread;
 use std::time::Duration;
 
 #[cfg(debug_assertions)]
@@ -69,6 +71,78 @@ pub async fn sleep(span: Duration) {
         return sleep.await;
     }
     tokio::time::sleep(span).await;
+}
+
+/// Starts a thread that nobody waits for.
+///
+/// # Errors
+/// Where there is no thread to be had.
+pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    let Some(job) = simulated::start_thread(job) else {
+        return Ok(());
+    };
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(job)
+        .map(drop)
+}
+
+/// Starts a thread that waits in the kernel. In a simulation it is `look` that is called instead, whenever there
+/// may be something, until it returns nothing: when to look again at the latest.
+///
+/// # Errors
+/// Where there is no thread to be had.
+pub fn start_waiting(
+    name: &str,
+    job: impl FnOnce() + Send + 'static,
+    look: impl FnMut() -> Option<Instant> + 'static,
+) -> io::Result<()> {
+    #[cfg(debug_assertions)]
+    if simulated::now().is_some() && simulated::start_waiting(look) {
+        return Ok(());
+    }
+    #[cfg(not(debug_assertions))]
+    drop(look);
+    start_thread(name, job)
+}
+
+/// Has the calling thread wait for so long, by a clock that stands still while the machine is suspended.
+pub fn pause(span: Duration) {
+    #[cfg(debug_assertions)]
+    if simulated::pause(span) {
+        return;
+    }
+    thread::sleep(span);
+}
+
+/// Whether the calling thread is one of a simulation, which waits by [`pause`] alone.
+pub fn is_simulated() -> bool {
+    #[cfg(debug_assertions)]
+    return simulated::now().is_some();
+    #[cfg(not(debug_assertions))]
+    return false;
+}
+
+/// What is asked of a drive that may be far away, from before the request to behind its answer: only a
+/// simulation waits for either.
+pub struct Request(());
+
+impl Request {
+    /// It is about to be sent.
+    #[expect(clippy::new_without_default, reason = "it is sent where it is written")]
+    pub fn new() -> Request {
+        #[cfg(debug_assertions)]
+        simulated::travel();
+        Request(())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        simulated::travel();
+    }
 }
 
 impl Add<Duration> for Instant {

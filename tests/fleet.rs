@@ -2,8 +2,8 @@
 //! schedule after schedule.
 //!
 //! A supervisor in it is what `run` is made of: the driver, the workload with its handle on the guardian, and
-//! the blob store with the official client, by a simulated clock, network and socket. Of the guardian the state
-//! and the frames are the shipped ones; the event loop round them is a copy (`guardian.rs`).
+//! the blob store with the official client, by a simulated clock, network and socket. Its guardian is the shipped
+//! loop over a simulated table of processes. What ships is copied nowhere.
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
@@ -30,6 +30,8 @@ mod guardian;
 mod handle;
 #[path = "fleet/judge.rs"]
 mod judge;
+#[path = "fleet/kernel.rs"]
+mod kernel;
 #[path = "fleet/network.rs"]
 mod network;
 #[path = "fleet/pair.rs"]
@@ -114,6 +116,12 @@ fn add(sum: &mut Tally, one: &Tally) {
     sum.cordons += one.cordons;
     sum.cordoned_holders += one.cordoned_holders;
     sum.unfit += one.unfit;
+    for (place, counts) in &one.places {
+        let of_place = sum.places.entry(place).or_default();
+        for (sum, count) in of_place.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
     for (kind, count) in &one.faults {
         *sum.faults.entry(kind).or_default() += count;
     }
@@ -139,7 +147,10 @@ fn the_promise_holds_in_every_schedule() {
                 failed.fetch_min(seed, Ordering::Relaxed);
                 over.store(true, Ordering::Relaxed);
             }
-            add(&mut sum, &world.tally);
+            let tally = &mut world.tally;
+            let counts = [1, tally.tenures, tally.handovers];
+            tally.places.insert(world.schedule.place.name(), counts);
+            add(&mut sum, tally);
         }
         sum
     };
@@ -153,6 +164,7 @@ fn the_promise_holds_in_every_schedule() {
     print(&format!(
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
          kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         fleet: schedules, tenures and hand-overs: {:?}\n\
          fleet: faults {:?}\n",
         sum.schedules,
         sum.events,
@@ -165,6 +177,7 @@ fn the_promise_holds_in_every_schedule() {
         sum.overlaps,
         sum.words,
         sum.unknowable,
+        sum.places,
         sum.faults
     ));
     let failed = failed.into_inner();
@@ -179,6 +192,12 @@ fn the_promise_holds_in_every_schedule() {
     if count >= 1000 {
         assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
         assert!(sum.faults.len() >= 20, "{:?}", sum.faults);
+        for counts in sum.places.values() {
+            assert!(
+                counts[1] > counts[0] && counts[2] > counts[0] / 2,
+                "{sum:?}"
+            );
+        }
         assert!(sum.cordoned_holders > count / 50, "{sum:?}");
         assert!(sum.unfit > count, "{sum:?}");
     }

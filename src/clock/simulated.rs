@@ -4,6 +4,8 @@
 //! Called by the simulated fleet, which plays the shipped driver and stores in a time of its own. Holds
 //! for the thread that entered it and while it is in it. Must never be in a release, which has one clock.
 
+mod threads;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -12,6 +14,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::Instant;
+use threads::{Body, Resumed, begin_beside, play};
+pub(super) use threads::{pause, travel};
 
 thread_local! {
     // Apart from the clock itself: whoever reads the time in a thread without one, a guardian between fork
@@ -24,7 +28,7 @@ thread_local! {
 const SPINS: u32 = 1000;
 
 /// The clock and the timers of one simulated process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct SimulatedClock {
     // What the timers go by: they stand still while the machine sleeps, as tokio's do.
     awake: Cell<Instant>,
@@ -32,6 +36,17 @@ pub struct SimulatedClock {
     timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
     numbers: Cell<u64>,
     sleeps: Cell<u32>,
+    threads: RefCell<Vec<Thread>>,
+    travel: Cell<(Duration, Duration)>,
+    rarely: Cell<bool>,
+    seed: Cell<u64>,
+}
+
+/// A thread of a simulated process.
+struct Thread {
+    /// When it goes on, by the clock that stands still while the machine sleeps.
+    due: Instant,
+    body: Body,
 }
 
 impl SimulatedClock {
@@ -57,19 +72,90 @@ impl SimulatedClock {
         CLOCK.set(Some(Rc::clone(self)));
         // Also where it panics: the thread's next test has another clock, or none.
         let _leave = Leave;
+        self.run_threads(now);
         work()
+    }
+
+    fn run_threads(&self, now: Instant) {
+        let mut later = Vec::new();
+        let resumed = Resumed {
+            now,
+            travel: self.travel.get(),
+            rarely: self.rarely.get(),
+        };
+        for mut thread in self.threads.take() {
+            if thread.due <= self.awake.get() {
+                let Some(due) = (thread.body)(resumed) else {
+                    continue;
+                };
+                thread.due = due - self.suspended.get();
+                if due == Instant::FOREVER {
+                    thread.due = due;
+                }
+            }
+            later.push(thread);
+        }
+        // Those that were begun meanwhile are the last.
+        let begun = self.threads.replace(later);
+        self.threads.borrow_mut().extend(begun);
+    }
+
+    /// What its threads ask of a drive is on its way for at least and at most so long from now on; `rarely` for
+    /// longer than the least.
+    pub fn travel(&self, least: Duration, most: Duration, rarely: bool) {
+        self.travel.set((least, most));
+        self.rarely.set(rarely);
+    }
+
+    /// By which chance is played again.
+    pub fn seed(&self, seed: u64) {
+        self.seed.set(seed);
+    }
+
+    /// The process has ended, and its threads with it.
+    pub fn end_threads(&self) {
+        self.threads.borrow_mut().clear();
+    }
+
+    /// Has those threads look again that wait without an end.
+    pub fn wake_threads(&self) {
+        for thread in self.threads.borrow_mut().iter_mut() {
+            if thread.due == Instant::FOREVER {
+                thread.due = Instant::ZERO;
+            }
+        }
     }
 
     /// When the next timer is due if the machine is not suspended before.
     pub fn next(&self) -> Option<Instant> {
         let timers = self.timers.borrow();
-        let (until, _) = timers.keys().next()?;
-        Some(*until + self.suspended.get())
+        let threads = self.threads.borrow();
+        let threads = threads.iter().map(|thread| thread.due);
+        let timers = timers.keys().next().map(|(until, _)| *until);
+        let next = threads
+            .filter(|due| *due != Instant::FOREVER)
+            .chain(timers)
+            .min()?;
+        Some(next + self.suspended.get())
     }
 
     /// How many sleeps were begun at the present moment; past a thousand none of them ends.
     pub fn sleeps(&self) -> u32 {
         self.sleeps.get()
+    }
+
+    fn begin_thread(self: &Rc<Self>, job: Box<dyn FnOnce() + Send>) {
+        self.numbers.set(self.numbers.get() + 1);
+        let seed = self.seed.get() ^ self.numbers.get() << 20;
+        let clock = Rc::downgrade(self);
+        let begin = move |job| {
+            if let Some(clock) = clock.upgrade() {
+                clock.begin_thread(job);
+            }
+        };
+        let due = self.awake.get();
+        let body = play(job, seed, begin);
+        self.threads.borrow_mut().push(Thread { due, body });
     }
 
     fn begin(&self, span: Duration) -> Sleep {
@@ -94,6 +180,33 @@ impl Drop for Leave {
 /// The present moment of the simulation that this thread is in, if it is in one.
 pub(super) fn now() -> Option<Instant> {
     NOW.get()
+}
+
+/// Begins a thread of the simulated process that is played here; where none is, gives the job back.
+pub(super) fn start_thread<J: FnOnce() + Send + 'static>(job: J) -> Option<J> {
+    if NOW.get().is_none() {
+        return Some(job);
+    }
+    let Err(job) = begin_beside(Box::new(job)) else {
+        return None;
+    };
+    CLOCK.with_borrow(|clock| {
+        let clock = clock.as_ref().expect("a process is played");
+        clock.begin_thread(job);
+    });
+    None
+}
+
+/// Begins a thread that waits in the kernel: `look` is what it does when there may be something. Tells whether a
+/// process is played here.
+pub(super) fn start_waiting(mut look: impl FnMut() -> Option<Instant> + 'static) -> bool {
+    CLOCK.with_borrow(|clock| {
+        let Some(clock) = clock else { return false };
+        let due = clock.awake.get();
+        let body = Box::new(move |_: Resumed| look());
+        clock.threads.borrow_mut().push(Thread { due, body });
+        true
+    })
 }
 
 /// A sleep in the simulation that this thread is in, if it is in one.

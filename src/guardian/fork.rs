@@ -24,7 +24,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 use super::containment::Containment;
 use super::control::{ControlFile, View};
-use super::event_loop::EventLoop;
+use super::event_loop::{EventLoop, Kernel};
 use super::handle::GuardianHandle;
 use super::liveness::HealthCheck;
 use super::spawn::SpawnContext;
@@ -340,10 +340,11 @@ fn live(
         keep.extend(context.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
-        let Some(event_loop) = EventLoop::begin(setup, context, containment, control, socket)
-        else {
+        let grace = setup.grace;
+        let Some(kernel) = Kernel::open(setup, context, containment, control, socket) else {
             return;
         };
+        let event_loop = EventLoop::begin(kernel, grace);
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
         event_loop.keep();

@@ -30,6 +30,8 @@ pub mod wire;
 
 pub use crate::core::WorkloadEvent;
 pub use control::View;
+#[doc(hidden)]
+pub use event_loop::{EventLoop, Ready, System, Wait};
 pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
 #[doc(hidden)]
@@ -38,5 +40,7 @@ pub use liveness::{HealthCheck, all_answer};
 pub use process::{begin, leave_by_the_guardians};
 pub use shared_memory::SharedBytes;
 pub use spawn::which;
+#[doc(hidden)]
+pub use tree::Change;
 pub use tty::{StopAsked, stop_ourselves};
 pub use types::{Contain, Partner, Program, Setup, SetupError, SpawnRequest};

@@ -26,7 +26,7 @@ use crate::core::Exit;
 
 /// What a child did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub enum Change {
     /// It ended, and is still to be reaped.
     Ended(Exit),
     /// It was stopped.

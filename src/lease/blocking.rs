@@ -6,13 +6,12 @@
 //! ending, and that is why these are not the runtime's own blocking threads, which are waited for at its end.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::errors::transient;
-use crate::clock::Instant;
+use crate::clock::{self, Instant, Request};
 use crate::core::Failure;
 
 /// Why a job has no result.
@@ -86,16 +85,17 @@ impl BlockingJobs {
             () = until(give_up_at) => return Err(Stalled::Occupied),
         };
         let (sender, receiver) = oneshot::channel();
-        thread::Builder::new()
-            .name("lock-file".into())
-            .spawn(move || {
-                let result = job();
-                drop(sender.send(Answer {
-                    result,
-                    _permit: permit,
-                }));
-            })
-            .map_err(|_error| Stalled::NoThread)?;
+        let job = move || {
+            let result = {
+                let _request = Request::new();
+                job()
+            };
+            drop(sender.send(Answer {
+                result,
+                _permit: permit,
+            }));
+        };
+        clock::start_thread("lock-file", job).map_err(|_error| Stalled::NoThread)?;
         tokio::select! {
             biased;
             answer = receiver => answer.map(|answer| answer.result).map_err(|_| Stalled::NoThread),
@@ -112,7 +112,7 @@ async fn until(at: Instant) {
         if left.is_zero() {
             return;
         }
-        tokio::time::sleep(left.min(NAP)).await;
+        clock::sleep(left.min(NAP)).await;
     }
 }
 

@@ -133,7 +133,7 @@ impl CommandWorkload {
 
     /// Ends what runs without control, and waits for that and for the hook after the last tenure,
     /// both within their limits. A stop signal ends them at once, unless it is the first.
-    pub(super) async fn finish(
+    pub async fn finish(
         mut self,
         cause: &Cause,
         signals: &mut Signals,

@@ -15,6 +15,8 @@ pub(crate) enum Weather {
     Slow(Time),
     LosesRequests,
     LosesReplies,
+    /// One message in four is late by up to so long, and the others overtake it.
+    Straggles(Time),
     /// Nothing gets there at all, where one in five requests escapes what else befalls them.
     Cut,
     /// Each request arrives a second time, up to so much later.
@@ -35,11 +37,24 @@ pub(crate) enum Who {
     Both,
 }
 
+/// What is asked of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Acquire,
+    Record,
+    Renew,
+    Rest,
+    Release,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     /// To one machine, or to all of them.
     Net(Option<usize>, Weather, Time),
     Stop(usize, Who, Time),
+    /// The supervisor is stopped when its next request of this kind is at the store, for so long: before it can
+    /// hear the answer.
+    Trap(usize, Kind, Time),
     Kill(usize, Who),
     Suspend(usize, Time),
     Break(Option<Duration>),
@@ -68,6 +83,38 @@ pub(crate) struct Habit {
     pub(crate) deaf_daemon: u8,
 }
 
+/// Where the lock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Blob,
+    /// A file of one machine's disk: each of the machines is an instance on it.
+    File,
+    /// A file on a drive that the machines share.
+    Shared,
+}
+
+impl Place {
+    /// What it is called in the count.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Place::Blob => "blob",
+            Place::File => "file",
+            Place::Shared => "shared drive",
+        }
+    }
+
+    /// What can befall those whose lock is there.
+    fn knows(self, deed: Deed) -> bool {
+        match deed {
+            Deed::Net(..) | Deed::Stop(..) | Deed::Kill(..) => true,
+            Deed::Signal(..) | Deed::WallJump(_) | Deed::Cordon(..) => true,
+            // A machine that sleeps has nobody awake beside it.
+            Deed::Suspend(..) => self != Place::File,
+            Deed::Trap(..) | Deed::Break(_) | Deed::Delete => self == Place::Blob,
+        }
+    }
+}
+
 /// Everything a schedule is made of, but for the small chances on the way.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
@@ -79,6 +126,10 @@ pub(crate) struct Schedule {
     pub(crate) ppm: Vec<i64>,
     pub(crate) store_ppm: i64,
     pub(crate) habit: Habit,
+    pub(crate) place: Place,
+    /// For how long one instance may have control in one go.
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) cooldown: Duration,
     pub(crate) acts: Vec<Act>,
     /// When the last act is over, and what it did to the network has passed.
     pub(crate) rest: Time,
@@ -110,7 +161,14 @@ impl Schedule {
                 act.at = near + rng.u64(0..20 * SECOND);
             }
         }
-        acts.extend(pattern(&mut rng, machines));
+        let drawn = rng.u8(0..40);
+        acts.extend(pattern(&mut rng, machines, drawn));
+        let place = match drawn {
+            0..26 => Place::Blob,
+            26..32 => Place::File,
+            _ => Place::Shared,
+        };
+        acts.retain(|act| place.knows(act.deed));
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -132,7 +190,13 @@ impl Schedule {
                 deaf_daemon: rng.choice([0, 50]).expect("a choice"),
             },
             acts,
+            place,
             rest: rest + LONGEST + 10 * SECOND,
+            max_hold: match drawn {
+                10 => Some(Duration::from_secs(rng.u64(6..12))),
+                _ => (rng.u8(0..5) == 0).then(|| Duration::from_secs(rng.u64(8..40))),
+            },
+            cooldown: Duration::from_millis(rng.u64(100..if drawn == 10 { 500 } else { 4000 })),
         }
     }
 
@@ -179,6 +243,8 @@ fn budget(rng: &mut Rng) -> Budget {
 fn lasts(deed: Deed) -> Time {
     match deed {
         Deed::Net(_, _, span) | Deed::Stop(_, _, span) | Deed::Suspend(_, span) => span,
+        // It can close late.
+        Deed::Trap(_, _, span) => span + 30 * SECOND,
         Deed::Cordon(_, _, span) => span.unwrap_or(0),
         Deed::Kill(..) | Deed::Break(_) | Deed::Delete | Deed::Signal(..) | Deed::WallJump(_) => 0,
     }
@@ -199,7 +265,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         .expect("a choice");
     match rng.u8(0..100) {
         0..46 => {
-            let weather = match rng.u8(0..9) {
+            let weather = match rng.u8(0..10) {
                 0 | 1 => Weather::Slow(span(rng, 30).min(LONGEST)),
                 2 => Weather::LosesRequests,
                 3 => Weather::LosesReplies,
@@ -211,13 +277,19 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
                 }
                 6 => Weather::DoesAndDenies,
                 7 => Weather::Cut,
+                8 => Weather::Straggles(rng.u64(500..5000) * MILLI),
                 _ => Weather::Frozen,
             };
             let whom = rng.bool().then_some(machine);
             Deed::Net(whom, weather, span(rng, 50))
         }
         46..50 => cordon(rng, machine),
-        50..64 => Deed::Stop(machine, who, span(rng, 60)),
+        50..54 => {
+            let kinds = [Kind::Acquire, Kind::Record, Kind::Renew, Kind::Release];
+            let kind = rng.choice(kinds).expect("a choice");
+            Deed::Trap(machine, kind, span(rng, 60))
+        }
+        54..64 => Deed::Stop(machine, who, span(rng, 60)),
         64..76 => Deed::Kill(machine, who),
         76..83 => Deed::Suspend(machine, span(rng, 60)),
         83..89 => Deed::Break(match rng.u8(0..3) {
@@ -237,16 +309,16 @@ fn cordon(rng: &mut Rng, machine: usize) -> Deed {
 }
 
 /// What hardly ever meets by chance.
-fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
+fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     let machine = rng.usize(0..machines);
     let at = rng.u64(3..60) * SECOND + rng.u64(0..1000) * MILLI;
-    match rng.u8(0..20) {
+    match drawn {
         // New deadlines lie in the socket of a guardian that goes on later than its supervisor
         // stood still.
         0 => vec![
             Act {
                 at,
-                deed: Deed::Stop(machine, Who::Guardian, rng.u64(2000..10_000) * MILLI),
+                deed: Deed::Stop(machine, Who::Guardian, span(rng, 60) + 2 * SECOND),
             },
             Act {
                 at: at + rng.u64(500..1000) * MILLI,
@@ -320,6 +392,98 @@ fn pattern(rng: &mut Rng, machines: usize) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Cut, 70 * SECOND),
             },
         ],
+        // A holder gives control back in a weather that repeats what was sent, and has it again at once.
+        7 => {
+            let mut acts = vec![
+                Act {
+                    at: at + SECOND,
+                    deed: Deed::Net(Some(machine), Weather::Twice(LONGEST), 10 * SECOND),
+                },
+                Act {
+                    at: at + 2 * SECOND,
+                    deed: Deed::Cordon(machine, None, Some(rng.u64(1000..4000) * MILLI)),
+                },
+            ];
+            let others = (0..machines).filter(|other| *other != machine);
+            acts.extend(others.map(|other| Act {
+                at,
+                deed: Deed::Kill(other, Who::Both),
+            }));
+            acts
+        }
+        // A guardian that is stopped now and then, and not for long, is none that is silent.
+        8 => (0..6)
+            .map(|n| Act {
+                at: at + n * 9 * SECOND + rng.u64(0..5000) * MILLI,
+                deed: Deed::Stop(machine, Who::Guardian, rng.u64(200..850) * MILLI),
+            })
+            .collect(),
+        // Whoever asks how long a broken lease still lasts is stopped before he hears of it.
+        9 => vec![
+            Act {
+                at: at - SECOND,
+                deed: Deed::Trap(machine, Kind::Rest, rng.u64(1500..8000) * MILLI),
+            },
+            Act {
+                at,
+                deed: Deed::Break(Some(Duration::from_secs(rng.u64(10..60)))),
+            },
+        ],
+        // Control goes round on one machine, and what was asked under one lease is answered under the next.
+        10 => {
+            let mut acts = vec![Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::Straggles(4500 * MILLI), 90 * SECOND),
+            }];
+            let others = (0..machines).filter(|other| *other != machine);
+            acts.extend(others.map(|other| Act {
+                at,
+                deed: Deed::Kill(other, Who::Both),
+            }));
+            acts
+        }
+        // The order to start lies in the socket of a guardian that hears nothing, until it is too late.
+        11 => {
+            // Whenever it begins: it begins within two seconds.
+            let stop = |n: u64| Act {
+                at: n * 250 * MILLI,
+                deed: Deed::Stop(machine, Who::Guardian, 60 * SECOND),
+            };
+            let mut acts: Vec<Act> = (1..9).map(stop).collect();
+            acts.push(Act {
+                at: rng.u64(1500..9000) * MILLI,
+                deed: if rng.bool() {
+                    Deed::Kill(machine, Who::Supervisor)
+                } else {
+                    Deed::Stop(machine, Who::Supervisor, 90 * SECOND)
+                },
+            });
+            acts
+        }
+        // A lease is broken twice, the second time at once, and is had again before all is heard of that.
+        12 => {
+            let mut acts = vec![Act {
+                at,
+                deed: Deed::Net(Some(machine), Weather::Straggles(4500 * MILLI), 80 * SECOND),
+            }];
+            let others = (0..machines).filter(|other| *other != machine);
+            acts.extend(others.map(|other| Act {
+                at,
+                deed: Deed::Kill(other, Who::Both),
+            }));
+            for n in 0..4 {
+                let broken = at + (6 + 18 * n) * SECOND;
+                acts.push(Act {
+                    at: broken,
+                    deed: Deed::Break(Some(Duration::from_secs(25))),
+                });
+                acts.push(Act {
+                    at: broken + rng.u64(2000..9000) * MILLI,
+                    deed: Deed::Break(Some(Duration::ZERO)),
+                });
+            }
+            acts
+        }
         _ => Vec::new(),
     }
 }

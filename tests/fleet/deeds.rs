@@ -4,9 +4,10 @@ use trafficcop::Instant;
 use trafficcop::internals::core::Cordon;
 use trafficcop::internals::signals::SignalEvent;
 
-use super::adversary::{Act, Deed, Weather, Who};
+use super::adversary::{Act, Deed, Kind, Weather, Who};
 use super::clock::{MILLI, Time};
 use super::pair::Life;
+use super::store::Request;
 use super::world::{Happening, World};
 
 impl World {
@@ -17,6 +18,7 @@ impl World {
         let kind = match deed {
             Deed::Net(_, weather, _) => match weather {
                 Weather::Slow(_) => "slow network",
+                Weather::Straggles(_) => "stragglers",
                 Weather::LosesRequests => "lost requests",
                 Weather::LosesReplies => "lost replies",
                 Weather::Cut => "cut off",
@@ -28,6 +30,7 @@ impl World {
             Deed::Stop(_, Who::Supervisor, _) => "STOP supervisor",
             Deed::Stop(_, Who::Guardian, _) => "STOP guardian",
             Deed::Stop(_, Who::Both, _) => "STOP both",
+            Deed::Trap(..) => "STOP amid a request",
             Deed::Kill(_, Who::Supervisor) => "KILL supervisor",
             Deed::Kill(_, Who::Guardian) => "KILL guardian",
             Deed::Kill(_, Who::Both) => "KILL both",
@@ -42,6 +45,7 @@ impl World {
         let store_now = self.store_clock.at(self.now);
         match deed {
             Deed::Net(..) => {}
+            Deed::Trap(machine, kind, span) => self.machines[machine].trap = Some((kind, span)),
             Deed::Stop(machine, who, span) => {
                 let until = self.now + span;
                 for p in self.of_machine(machine) {
@@ -50,6 +54,9 @@ impl World {
                         stop(&mut pair.supervisor, until);
                     }
                     if who != Who::Supervisor {
+                        if pair.guardian == Life::Runs {
+                            pair.guardian_stopped = self.now;
+                        }
                         stop(&mut pair.guardian, until);
                         if span >= 900 * MILLI {
                             pair.guardian_hurt = true;
@@ -81,6 +88,7 @@ impl World {
                 self.plan(until, Happening::Resume(machine));
             }
             Deed::Break(period) => {
+                self.touched.extend(self.store.protects(store_now));
                 if let Some(id) = self.store.protects(store_now)
                     && let Some(period) = period
                 {
@@ -90,6 +98,7 @@ impl World {
                 self.lease_changed();
             }
             Deed::Delete => {
+                self.touched.extend(self.store.protects(store_now));
                 if let Some(id) = self.store.protects(store_now) {
                     self.broken.push((id, true, self.now));
                 }
@@ -118,11 +127,34 @@ impl World {
             }
             Deed::WallJump(machine) => {
                 for p in self.of_machine(machine) {
-                    self.pairs[p].wall_jumped = true;
+                    self.pairs[p].kernel.facts().wall_jumped = true;
                     self.wake_both(p);
                 }
             }
         }
+    }
+
+    /// A request of this supervisor is at the store.
+    pub(crate) fn spring_the_trap(&mut self, p: usize, request: Request) {
+        let machine = self.pairs[p].machine;
+        let kind = match request {
+            Request::Acquire { .. } => Kind::Acquire,
+            Request::Set { .. } => Kind::Record,
+            Request::Renew { .. } => Kind::Renew,
+            Request::RestOfBreaking { .. } => Kind::Rest,
+            Request::Release { .. } => Kind::Release,
+            Request::Look { .. } | Request::Create => return,
+        };
+        let trap = self.machines[machine].trap;
+        let Some((_, span)) = trap.filter(|(wanted, _)| *wanted == kind && !self.resting) else {
+            return;
+        };
+        self.machines[machine].trap = None;
+        let until = self.now + span;
+        self.say(|| format!("#{p}: its supervisor is stopped before it hears of that"));
+        self.stops.push((machine, self.now, until));
+        stop(&mut self.pairs[p].supervisor, until);
+        self.plan(until, Happening::Continue(p, Who::Supervisor));
     }
 
     // --- cordons ---

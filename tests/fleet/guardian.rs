@@ -1,48 +1,161 @@
-//! The guardian of a pair (`src/guardian/event_loop.rs`) and the command's tree.
+//! The guardian of a pair: the shipped loop, taken round when poll(2) would end its wait, and what follows from
+//! what it did; and the command's tree.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Exit, WorkloadEvent};
-use trafficcop::internals::guardian::state::{Input, Step};
-use trafficcop::internals::guardian::wire::{Event as WireEvent, FRAME, Request};
+use trafficcop::internals::core::Exit;
 use trafficcop::internals::lease::blob::release_orphaned_with;
 
 use super::clock::{MILLI, SECOND, Time};
+use super::kernel::Act;
 use super::pair::{Life, Tree};
 use super::store::Id;
 use super::world::{From, Happening, World};
 
-const ETIME: i32 = 62;
+const SIGKILL: i32 = 9;
+
+/// More turns of the loop than this in one second of true time are a busy loop. What is killed is looked
+/// at every few milliseconds.
+const TURNS: u32 = 200;
 
 impl World {
-    /// One turn of the guardian's loop.
+    /// Something may have come for the guardian.
     pub(crate) fn guard(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
         if pair.guardian != Life::Runs || machine.suspended.is_some() {
             return;
         }
-        let now = machine.clock.at(self.now);
-        if self.pairs[p].on_orphaned.is_some() {
+        if pair.on_orphaned.is_some() {
             return self.live_on(p);
         }
-        // The timer goes before everything, and children before the socket.
-        self.feed(p, now, Input::Ticked);
-        if std::mem::take(&mut self.pairs[p].wall_jumped) {
-            self.report(p, WireEvent::Workload(WorkloadEvent::ClockJumped));
+        let (now, suspended) = (machine.clock.at(self.now), machine.shown_suspended);
+        let misses = self.rng.u8(0..8) == 0;
+        let pair = &mut self.pairs[p];
+        {
+            let mut facts = pair.kernel.facts();
+            facts.to_guardian.append(&mut pair.to_guardian);
+            facts.hung_up = pair.drive.is_none();
+            facts.misses = misses;
+            facts.tree = pair.tree.take();
         }
-        self.look_after_children(p, now);
-        self.read_socket(p, now);
-        if self.pairs[p].guardian == Life::Runs {
-            let next = self.pairs[p].watch.next();
-            let machine = &self.machines[self.pairs[p].machine];
-            let at = machine.clock.when(next);
-            if at != Time::MAX && at != self.pairs[p].guardian_armed {
-                self.pairs[p].guardian_armed = at;
-                let lag = self.lag();
-                self.plan(at + lag, Happening::Guardian(p));
+        let ready = pair.kernel.poll(pair.wait, now, self.now, pair.waits_until);
+        let shown = pair.kernel.facts().shown;
+        if let (Some(ready), Some(event_loop)) = (ready, &mut pair.event_loop) {
+            let clock = Rc::clone(&pair.guardian_clock);
+            clock.enter(now, suspended, || event_loop.turn(ready));
+        }
+        let (acts, words) = {
+            let mut facts = pair.kernel.facts();
+            pair.tree = facts.tree.take();
+            (
+                std::mem::take(&mut facts.acts),
+                std::mem::take(&mut facts.to_supervisor),
+            )
+        };
+        if !words.is_empty() {
+            pair.handle.link().to_supervisor.extend_from_slice(&words);
+            self.wake_supervisor(p);
+        }
+        for act in acts {
+            if self.violation.is_some() {
+                return;
+            }
+            self.acted(p, act);
+        }
+        if ready.is_some() {
+            self.judge_turn(p, now, shown);
+            self.count_turns(p);
+            self.wait_again(p, now);
+        }
+        self.plan_turn(p);
+    }
+
+    /// What it waits for next, if it goes on.
+    fn wait_again(&mut self, p: usize, now: Instant) {
+        let pair = &mut self.pairs[p];
+        let Some(event_loop) = &mut pair.event_loop else {
+            return;
+        };
+        if event_loop.is_over() {
+            if pair.on_orphaned.is_none() {
+                pair.guardian = Life::Dead;
+                pair.event_loop = None;
+                pair.handle.link().child = true;
+                self.wake_supervisor(p);
+            }
+            self.lock_may_be_free();
+            return;
+        }
+        let machine = &self.machines[pair.machine];
+        let clock = Rc::clone(&pair.guardian_clock);
+        pair.wait = clock.enter(now, machine.shown_suspended, || event_loop.next_wait());
+        let millis = pair.wait.millis;
+        pair.waits_until = millis.map_or(Time::MAX, |millis| self.now + Time::from(millis) * MILLI);
+    }
+
+    /// Wakes it when there is something, by what is known now.
+    fn plan_turn(&mut self, p: usize) {
+        let pair = &self.pairs[p];
+        if pair.guardian != Life::Runs || pair.on_orphaned.is_some() {
+            return;
+        }
+        let machine = &self.machines[pair.machine];
+        let now = machine.clock.at(self.now);
+        let armed = pair.kernel.facts().armed;
+        let mut at = machine.clock.when(armed).min(pair.waits_until);
+        if pair
+            .kernel
+            .poll(pair.wait, now, self.now, Time::MAX)
+            .is_some()
+        {
+            at = self.now;
+        }
+        if at < pair.guardian_armed {
+            self.pairs[p].guardian_armed = at;
+            let lag = self.lag();
+            self.plan(at + lag, Happening::Guardian(p));
+        }
+    }
+
+    /// One that goes round without end takes the machine from everybody.
+    fn count_turns(&mut self, p: usize) {
+        let second = self.now / SECOND;
+        let pair = &mut self.pairs[p];
+        if pair.guardian_second != second {
+            (pair.guardian_second, pair.turns) = (second, 0);
+        }
+        pair.turns += 1;
+        if pair.turns > TURNS {
+            self.violate(format!("the guardian of #{p} loops"));
+        }
+    }
+
+    fn acted(&mut self, p: usize, act: Act) {
+        match act {
+            Act::Forked { token } => self.give_birth(p, token),
+            Act::Group(signal) => self.signal_main(p, signal),
+            Act::One(pid, signal) => {
+                let tree = self.pairs[p].tree.as_ref();
+                if tree.is_some_and(|tree| tree.pid == pid) {
+                    self.signal_main(p, signal);
+                } else {
+                    self.signal_daemon(p, signal);
+                }
+            }
+            Act::KilledContained => {
+                self.signal_main(p, SIGKILL);
+                self.signal_daemon(p, SIGKILL);
+            }
+            Act::Shown(until) => self.judge_what_is_shown(p, until),
+            Act::Released(release_info) => {
+                let account = self.pairs[p].guardian_network.account();
+                self.pairs[p].on_orphaned = Some(Box::pin(async move {
+                    release_orphaned_with(&account, &release_info).await;
+                }));
+                self.live_on(p);
             }
         }
     }
@@ -61,6 +174,7 @@ impl World {
         if done == Poll::Ready(()) {
             pair.on_orphaned = None;
             pair.guardian = Life::Dead;
+            pair.event_loop = None;
             return;
         }
         let next = clock.next().map(|next| machine.clock.when(next));
@@ -71,172 +185,31 @@ impl World {
         }
     }
 
-    fn feed(&mut self, p: usize, now: Instant, event: Input) {
-        let steps = self.pairs[p].watch.step(now, event);
-        for step in steps.iter() {
-            match step {
-                Step::Tell(event) => self.report(p, WireEvent::Workload(event)),
-                Step::SignalGroup(signal) => self.signal_main(p, signal),
-                Step::TermRest => self.signal_daemon(p),
-                Step::Kill => {
-                    self.say(|| format!("#{p}: the guardian kills"));
-                    self.judge_need(p);
-                    self.kill_tree(p);
-                }
-                Step::Depart => self.depart(p),
-            }
-        }
-    }
-
-    fn report(&mut self, p: usize, report: WireEvent) {
-        let pair = &mut self.pairs[p];
-        if !pair.deaf {
-            let mut link = pair.handle.link();
-            link.to_supervisor.extend_from_slice(&report.encode());
-            drop(link);
-            self.wake_supervisor(p);
-        }
-    }
-
-    fn depart(&mut self, p: usize) {
-        let pair = &mut self.pairs[p];
-        let release_info = std::mem::take(&mut pair.release_info);
-        if release_info.is_empty() {
-            pair.guardian = Life::Dead;
-            return;
-        }
-        let account = pair.guardian_network.account();
-        pair.on_orphaned = Some(Box::pin(async move {
-            release_orphaned_with(&account, &release_info).await;
-        }));
-        self.live_on(p);
-    }
-
-    fn look_after_children(&mut self, p: usize, now: Instant) {
-        let Some(tree) = &mut self.pairs[p].tree else {
-            return;
-        };
-        if !tree.told_executed {
-            tree.told_executed = true;
-            self.feed(p, now, Input::Executed);
-        }
-        let Some(tree) = &mut self.pairs[p].tree else {
-            return;
-        };
-        if tree.main {
-            return;
-        }
-        let (exit, daemon) = (tree.exit, tree.daemon);
-        if !std::mem::replace(&mut tree.told_exit, true) {
-            self.feed(p, now, Input::MainExited(exit));
-        }
-        if daemon {
-            self.feed(p, now, Input::OthersLive);
-        } else {
-            self.pairs[p].tree = None;
-            self.feed(p, now, Input::Emptied);
-        }
-    }
-
-    fn read_socket(&mut self, p: usize, now: Instant) {
-        let bytes = std::mem::take(&mut self.pairs[p].to_guardian);
-        let mut at = 0;
-        while let Some(frame) = bytes[at..].first_chunk::<FRAME>() {
-            let demand = Request::decode(frame).expect("the supervisor is of sound mind");
-            let payload = &bytes[at + FRAME..at + FRAME + demand.payload()];
-            at += FRAME + demand.payload();
-            self.obey(p, now, demand, payload);
-        }
-        let pair = &mut self.pairs[p];
-        if !pair.deaf && pair.supervisor == Life::Dead {
-            pair.deaf = true;
-            self.feed(p, now, Input::Orphaned);
-        } else if pair.ending.is_some() && pair.watch.is_idle() && !pair.deaf {
-            // Dismissed.
-            pair.guardian = Life::Dead;
-        }
-    }
-
-    fn obey(&mut self, p: usize, now: Instant, demand: Request, payload: &[u8]) {
-        match demand {
-            Request::Start {
-                deadlines,
-                stop_signal,
-                env,
-                ..
-            } => {
-                let (env, release_info) = payload.split_at(env as usize);
-                let token = token_of(env);
-                self.pairs[p].release_info = release_info.to_vec();
-                let lease = self.lease_of(release_info);
-                if now >= deadlines.first() {
-                    return self.report(
-                        p,
-                        WireEvent::Workload(WorkloadEvent::NotStarted { errno: ETIME }),
-                    );
-                }
-                self.give_birth(p, lease, token);
-                let forked = Input::Forked {
-                    deadlines,
-                    stop_signal,
-                    pid: 1,
-                };
-                self.feed(p, now, forked);
-                let at = self.now + self.lag();
-                self.plan(at, Happening::Guardian(p));
-            }
-            Request::Extend(deadlines) => self.feed(p, now, Input::Extended(deadlines)),
-            Request::Drain {
-                signal,
-                end_of_grace,
-            } => {
-                self.feed(
-                    p,
-                    now,
-                    Input::DrainAsked {
-                        signal,
-                        end_of_grace,
-                    },
-                );
-            }
-            Request::Kill => self.feed(p, now, Input::KillAsked),
-            Request::SetReleaseInfo { .. } => self.pairs[p].release_info.clear(),
-            Request::Ping(seq) => self.report(p, WireEvent::Pong(seq)),
-            Request::Signal(_) | Request::Resume | Request::Dismiss => {}
-        }
-    }
-
-    fn lease_of(&self, release_info: &[u8]) -> Id {
-        let text: serde_json::Value = serde_json::from_slice(release_info).expect("JSON");
-        let lease = text["lease"].as_str().expect("a lease");
-        self.texts.lock().expect("whole").lease(lease)
-    }
-
     // --- the command ---
 
-    fn give_birth(&mut self, p: usize, lease: u64, token: u64) {
+    fn give_birth(&mut self, p: usize, token: u64) {
         let habit = self.schedule.habit;
         let percent = |rng: &mut fastrand::Rng, of: u8| rng.u8(0..100) < of;
+        let lease = self.lease_of(p).unwrap_or_default();
         self.generations += 1;
         let generation = self.generations;
-        let tree = Tree {
+        let (now, rng) = (self.now, &mut self.rng);
+        let Some(tree) = &mut self.pairs[p].tree else {
+            return;
+        };
+        let daemon = percent(rng, habit.daemon);
+        *tree = Tree {
             generation,
             lease,
-            token,
-            born: self.now,
-            main: true,
-            exit: Exit::Code(0),
-            told_executed: false,
-            told_exit: false,
-            daemon: percent(&mut self.rng, habit.daemon),
-            deaf: percent(&mut self.rng, habit.deaf),
-            deaf_daemon: percent(&mut self.rng, habit.deaf_daemon),
-            termed: false,
-            daemon_termed: false,
-            killed: false,
-            excused: false,
-            overlapped: false,
+            born: now,
+            has_daemon: daemon,
+            daemon,
+            deaf: percent(rng, habit.deaf),
+            deaf_daemon: percent(rng, habit.deaf_daemon),
+            ..tree.clone()
         };
+        let executed = now + self.lag();
+        self.plan(executed, Happening::Executed(p, generation));
         if let Some(lives) = habit.lives {
             let end = self.now + self.rng.u64(0..2 * lives);
             if end + 35 * SECOND < self.schedule.rest {
@@ -244,41 +217,66 @@ impl World {
             }
         }
         self.say(|| format!("#{p}: BORN with token {token}, lease {lease}"));
-        self.pairs[p].tree = Some(tree);
         self.judge_birth(p);
     }
 
+    /// The lease that its supervisor had when it last told how to give it back.
+    pub(crate) fn lease_of(&self, p: usize) -> Option<Id> {
+        let link = self.pairs[p].handle.link();
+        let text: serde_json::Value = serde_json::from_slice(&link.release_info).ok()?;
+        let lease = text["lease"].as_str()?;
+        Some(self.texts.lock().expect("whole").lease(lease))
+    }
+
     fn signal_main(&mut self, p: usize, signal: i32) {
+        let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.main) else {
+            return;
+        };
+        let had_it = if signal == SIGKILL {
+            tree.killed
+        } else {
+            tree.termed
+        };
+        if had_it {
+            return;
+        }
         self.say(|| format!("#{p}: signal {signal} to the group"));
         self.judge_need(p);
         let Some(tree) = &mut self.pairs[p].tree else {
             return;
         };
-        if tree.main && !tree.deaf && !std::mem::replace(&mut tree.termed, true) {
-            let generation = tree.generation;
-            let at = self.now + self.rng.u64(5..2000) * MILLI;
-            self.plan(at, Happening::MainDies(p, generation, Exit::Signal(signal)));
-        }
+        let generation = tree.generation;
+        let span = if signal == SIGKILL {
+            tree.killed = true;
+            self.rng.u64(1..100)
+        } else {
+            tree.termed = true;
+            if tree.deaf {
+                return;
+            }
+            self.rng.u64(5..2000)
+        };
+        let at = self.now + span * MILLI;
+        self.plan(at, Happening::MainDies(p, generation, Exit::Signal(signal)));
     }
 
-    fn signal_daemon(&mut self, p: usize) {
-        let Some(tree) = &mut self.pairs[p].tree else {
+    fn signal_daemon(&mut self, p: usize, signal: i32) {
+        let Some(tree) = self.pairs[p].tree.as_mut().filter(|tree| tree.daemon) else {
             return;
         };
-        if tree.daemon && !tree.deaf_daemon && !std::mem::replace(&mut tree.daemon_termed, true) {
-            let generation = tree.generation;
-            let at = self.now + self.rng.u64(5..2000) * MILLI;
-            self.plan(at, Happening::DaemonDies(p, generation));
-        }
+        let generation = tree.generation;
+        let span = if signal == SIGKILL {
+            if std::mem::replace(&mut tree.daemon_killed, true) {
+                return;
+            }
+            self.rng.u64(1..100)
+        } else {
+            if std::mem::replace(&mut tree.daemon_termed, true) || tree.deaf_daemon {
+                return;
+            }
+            self.rng.u64(5..2000)
+        };
+        let at = self.now + span * MILLI;
+        self.plan(at, Happening::DaemonDies(p, generation));
     }
-}
-
-fn token_of(env: &[u8]) -> u64 {
-    let mut set = env.split(|byte| *byte == 0).filter_map(|set| {
-        let value = str::from_utf8(set)
-            .ok()?
-            .strip_prefix("TRAFFICCOP_TOKEN=")?;
-        value.parse().ok()
-    });
-    set.next().expect("a token")
 }

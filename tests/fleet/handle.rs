@@ -2,7 +2,7 @@
 //! written down for the world to carry it out and to judge it.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 use trafficcop::internals::clock::sleep;
 use trafficcop::internals::core::{
-    Cause, Deadlines, Exit, Failure, Grant, Notice, Unfit, WorkloadEvent,
+    Cause, Deadlines, Ending, Exit, Failure, Grant, Notice, Unfit, WorkloadEvent,
 };
 use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
 use trafficcop::internals::guardian::Peer;
@@ -24,8 +24,9 @@ use super::pair::Life;
 /// What a supervisor did, in its order.
 pub(crate) enum Did {
     /// It sends this to its guardian.
-    Sent(Vec<u8>),
+    Sent(Vec<u8>, Option<OwnedFd>),
     Started(Start),
+    Ended(Ending),
     Extended(Deadlines),
     KilledGuardian,
     /// It kills what lives of the tree in the guardian's place.
@@ -40,6 +41,7 @@ pub(crate) enum Did {
     },
     /// ... by the answer to a release.
     ReleasedLost,
+    Released,
     Said(Notice),
     /// What no supervisor may do.
     Wrong(&'static str),
@@ -49,6 +51,8 @@ pub(crate) enum Did {
 pub(crate) struct Link {
     pub(crate) did: Vec<Did>,
     pub(crate) to_supervisor: Vec<u8>,
+    /// What its guardian was given last to give the lease back by.
+    pub(crate) release_info: Vec<u8>,
     /// The kernel tells it that its guardian was stopped, was continued or ended.
     pub(crate) child: bool,
     /// As they are when the supervisor is polled.
@@ -67,6 +71,7 @@ impl Handle {
         Handle(Arc::new(Mutex::new(Link {
             did: Vec::new(),
             to_supervisor: Vec::new(),
+            release_info: Vec::new(),
             child: false,
             guardian: Life::Runs,
             tree_lives: false,
@@ -89,12 +94,13 @@ impl Peer for Handle {
         None
     }
 
-    fn send(&mut self, bytes: &[u8], _descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize> {
+    fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize> {
         let mut link = self.link();
         if link.guardian == Life::Dead {
             return Err(Errno::EPIPE);
         }
-        link.did.push(Did::Sent(bytes.to_vec()));
+        let descriptor = descriptor.map(|lock| lock.try_clone_to_owned().expect("a descriptor"));
+        link.did.push(Did::Sent(bytes.to_vec(), descriptor));
         Ok(bytes.len())
     }
 
@@ -270,9 +276,11 @@ impl LeaseStore for Watched {
             }
         }
         let reply = self.store.release(give_up_at).await;
-        if let Err(Failure::Lost { .. }) = &reply {
-            self.handle.link().did.push(Did::ReleasedLost);
-        }
+        let did = match &reply {
+            Err(Failure::Lost { .. }) => Did::ReleasedLost,
+            _ => Did::Released,
+        };
+        self.handle.link().did.push(did);
         reply
     }
 
@@ -284,7 +292,14 @@ impl LeaseStore for Watched {
         self.store.leave(give_up_at).await;
     }
 
+    async fn until_free(&self) {
+        self.store.until_free().await;
+    }
+
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
-        self.store.orphan_release()
+        let orphan_release = self.store.orphan_release()?;
+        let release_info = orphan_release.release_info.clone();
+        self.handle.link().release_info = release_info.unwrap_or_default();
+        Ok(orphan_release)
     }
 }

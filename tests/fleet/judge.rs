@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use trafficcop::Instant;
 use trafficcop::internals::core::{Cause, Ending};
 
-use super::adversary::{Deed, Weather, Who};
+use super::adversary::{Deed, LONGEST, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
-use super::pair::{Life, Tree};
+use super::pair::{Life, Pair, Tree};
+use super::store::Id;
 use super::world::{Happening, World};
 
 /// What a command gets in any case to end, when its machine is cordoned; also more than a guardian
@@ -21,6 +23,11 @@ impl World {
         if let Some(ends) = self.store.ends() {
             let at = self.store_clock.when(ends);
             self.plan(at, Happening::LeaseEnds);
+            if let Some(id) = protected {
+                let granted = self.granted.entry(id).or_default();
+                *granted = at.max(*granted);
+                self.lasts.insert(id, at);
+            }
         }
         for p in 0..self.pairs.len() {
             self.judge_protection(p, protected);
@@ -72,9 +79,104 @@ impl World {
         })
     }
 
+    /// Somebody is told that he is in control until this moment: does the store know of it?
+    pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
+        let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
+        let granted = self.granted.get(&lease).copied().unwrap_or_default();
+        // What an operator takes away is heard of later.
+        let broken = self.broken.iter().any(|(id, ..)| *id == lease);
+        if until > granted && !broken {
+            let seconds = |at: Time| at as f64 / 1e9;
+            self.violate(format!(
+                "#{p} believes in its control until {:.3} s, and was granted it until {:.3} s",
+                seconds(until),
+                seconds(granted)
+            ));
+        }
+    }
+
+    /// A supervisor hears that its lease is lost, and until when that keeps others out.
+    pub(crate) fn judge_rest(&mut self, p: usize, until: Time) {
+        let Some(lease) = self.lease_of(p) else {
+            return;
+        };
+        // Broken once more, it ends sooner than was said.
+        let touched = self.touched.iter().filter(|id| **id == lease).count();
+        let lasts = self.lasts.get(&lease).copied().unwrap_or_default();
+        if until > lasts && touched == 1 {
+            let seconds = |at: Time| at as f64 / 1e9;
+            self.violate(format!(
+                "#{p} believes that others are kept out until {:.3} s, and they are until {:.3} s",
+                seconds(until),
+                seconds(lasts)
+            ));
+        }
+    }
+
+    /// The guardian shows the command until when it is in control.
+    pub(crate) fn judge_what_is_shown(&mut self, p: usize, until: Instant) {
+        let lives = self.pairs[p].tree_lives();
+        if lives
+            && until > Instant::ZERO
+            && let Some(lease) = self.lease_of(p)
+        {
+            self.judge_deadline(p, lease, until);
+        }
+    }
+
+    /// A guardian has taken a turn; before it, this was the end of control.
+    pub(crate) fn judge_turn(&mut self, p: usize, now: Instant, shown: Instant) {
+        let tree = self.pairs[p].tree.as_ref();
+        let over = shown > Instant::ZERO && now >= shown;
+        if over && tree.is_some_and(|tree| tree.main && !tree.killed) {
+            self.violate(format!("#{p} goes on after the end of its control"));
+        }
+    }
+
+    /// Something of the tree has ended: was it the last?
+    pub(crate) fn note_the_end(&mut self, p: usize) {
+        let now = self.now;
+        self.last_end = now;
+        let Some(tree) = self.pairs[p].tree.as_mut().filter(|tree| !tree.lives()) else {
+            return;
+        };
+        let generation = tree.generation;
+        tree.lock = None;
+        self.lock_may_be_free();
+        self.plan(now + SECOND, Happening::EndDue(p, generation));
+    }
+
+    /// Who guards a tree sees its end: until then nobody else gets control.
+    pub(crate) fn judge_end(&mut self, p: usize, generation: u64) {
+        let pair = &self.pairs[p];
+        let tree = pair.tree.as_ref();
+        let Some(tree) = tree.filter(|tree| tree.generation == generation) else {
+            return;
+        };
+        if pair.guardian == Life::Dead || tree.is_reaped() {
+            return;
+        }
+        let machine = &self.machines[pair.machine];
+        let lately = |since: Time| since > 0 && self.now < since + SECOND;
+        let hindered = pair.guardian != Life::Runs
+            || machine.suspended.is_some()
+            || lately(machine.resumed)
+            || lately(pair.guardian_continued);
+        if hindered {
+            return self.plan(self.now + SECOND, Happening::EndDue(p, generation));
+        }
+        self.violate(format!(
+            "the guardian of #{p} does not see that its tree has ended"
+        ));
+    }
+
     /// A tree has come to life.
     pub(crate) fn judge_birth(&mut self, p: usize) {
         self.tally.tenures += 1;
+        let pair = &self.pairs[p];
+        if self.machines[pair.machine].clock.at(self.now) >= pair.told_term_at {
+            return self.violate(format!("#{p} starts when it should end already"));
+        }
         if self
             .last_holder
             .replace(p)
@@ -85,7 +187,9 @@ impl World {
         // Whoever was granted a lease that an operator has broken meanwhile is the one who is late:
         // the tree that runs beside it is protected, and the words are his to say.
         let protected = self.store.protects(self.store_clock.at(self.now));
-        self.judge_protection(p, protected);
+        if self.schedule.place == Place::Blob {
+            self.judge_protection(p, protected);
+        }
         if let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.excused) {
             let lease = tree.lease;
             let beside = |q: &usize| *q != p && self.pairs[*q].tree_lives();
@@ -100,10 +204,17 @@ impl World {
             return;
         }
         for q in (0..self.pairs.len()).filter(|q| *q != p) {
+            // On a drive a lease ends when those who wait have seen it long enough, and nobody else knows.
+            let excused = self.schedule.place == Place::Shared
+                && self.pairs[q]
+                    .tree
+                    .as_ref()
+                    .is_some_and(|tree| self.excuses(q, tree));
             let pair = &mut self.pairs[q];
             let Some(tree) = pair.tree.as_mut().filter(|tree| tree.lives()) else {
                 continue;
             };
+            tree.excused |= excused;
             if !tree.excused {
                 self.violate(format!("#{p} starts while #{q} runs"));
                 return;
@@ -131,7 +242,6 @@ impl World {
         self.judge_words(p, Some(&ending.cause));
         let pair = &mut self.pairs[p];
         pair.ending = Some(ending);
-        pair.drive = None;
         if pair.tree_lives() {
             self.violate(format!("#{p} ends while its tree lives"));
         }
@@ -179,12 +289,22 @@ impl World {
     pub(crate) fn judge_liveness(&mut self) {
         let now = self.store_clock.at(self.now);
         let protected = self.store.protects(now);
+        let on_blob = self.schedule.place == Place::Blob;
         let runs = self.pairs.iter().any(|pair| {
             let tree = pair.tree.as_ref();
-            tree.is_some_and(|tree| tree.main && !tree.killed && Some(tree.lease) == protected)
+            let kept = |tree: &Tree| !on_blob || Some(tree.lease) == protected;
+            tree.is_some_and(|tree| tree.main && !tree.killed && kept(tree))
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
-        if !runs && !everywhere {
+        // Control goes round: it may be on its way.
+        let pause = nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND;
+        let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
+        let handed_over = self.schedule.max_hold.is_some() && lately;
+        // A daemon that both have left behind has the lock, as it should.
+        let on_file = self.schedule.place == Place::File;
+        let left = |pair: &Pair| on_file && pair.tree_lives() && !pair.is_guarded();
+        let left_behind = self.pairs.iter().any(left);
+        if !runs && !everywhere && !handed_over && !left_behind {
             self.violate("nobody runs though the adversary has rested".to_owned());
         }
         let mut cordoned = (0..self.pairs.len())
@@ -227,6 +347,10 @@ impl World {
             }
             _ => false,
         });
+        let hindered = hindered
+            || self.stops.iter().any(|(machine, _, until)| {
+                *machine == pair.machine && told < until.saturating_add(3 * SECOND)
+            });
         if pair.cordoned == Some(told) && pair.is_guarded() && !hindered {
             self.violate(format!("#{p} still runs on a cordoned machine"));
         }
@@ -236,12 +360,27 @@ impl World {
     pub(crate) fn judge_giving_up(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
-        let lately = |since: Time| since > 0 && self.now < since + 300 * MILLI;
+        let lately = |since: Time, span: Time| since > 0 && self.now < since + span;
         let answers = pair.guardian == Life::Runs
-            && !lately(pair.guardian_continued)
-            && !lately(machine.resumed);
+            && !lately(pair.guardian_continued, 300 * MILLI)
+            && !lately(machine.resumed, 300 * MILLI);
         if answers {
-            self.violate(format!("#{p} kills a guardian that answers"));
+            return self.violate(format!("#{p} kills a guardian that answers"));
+        }
+        // It has a second, as long as it has nothing to do at once.
+        let kill_at = machine
+            .clock
+            .when(pair.told_term_at + self.schedule.budget.grace_on_loss);
+        let early = matches!(pair.guardian, Life::Stopped(_))
+            && pair.tree_lives()
+            && self.now < kill_at
+            && lately(pair.guardian_stopped, 900 * MILLI)
+            && !lately(pair.guardian_continued, 3 * SECOND)
+            && !lately(machine.resumed, 3 * SECOND);
+        if early {
+            self.violate(format!(
+                "#{p} does not wait a second for a guardian whose deadline is to come"
+            ));
         }
     }
 
@@ -261,14 +400,40 @@ impl World {
         if pair.stop_asked || pair.cordon_heard || pair.guardian_hurt || !tree.main {
             return None;
         }
-        if pair.supervisor == Life::Dead || protected != Some(tree.lease) {
+        let kept = self.schedule.place != Place::Blob || protected == Some(tree.lease);
+        if pair.supervisor == Life::Dead || !kept {
             return None;
         }
-        // Somebody is breaking it.
-        if !pair.told_lost.is_empty() {
+        let held = nanos(self.schedule.budget.lease / 2) + self.now - tree.born;
+        let max_hold = self.schedule.max_hold.map(nanos);
+        if max_hold.is_some_and(|max_hold| held + max_hold / 50 >= max_hold) {
             return None;
+        }
+        match self.schedule.place {
+            Place::Blob => {}
+            Place::File => return Some("nobody takes a lock away".to_owned()),
+            Place::Shared if self.drive_was_slow(tree.born) || !pair.told_lost.is_empty() => {
+                return None;
+            }
+            Place::Shared => {}
+        }
+        if !pair.told_lost.is_empty() {
+            // Somebody is breaking it; or what was said of another lease is taken for its loss.
+            let touched = self.touched.contains(&tree.lease);
+            return (!touched).then(|| "it was told of a loss that there was not".to_owned());
         }
         self.doubt_was_idle(p, tree)
+    }
+
+    /// Whether something was on its way to a shared drive for long: what hangs there keeps the next waiting.
+    fn drive_was_slow(&self, since: Time) -> bool {
+        let mut acts = self.schedule.acts.iter();
+        acts.any(|act| match act.deed {
+            Deed::Net(_, _, span) => {
+                act.at < self.now && since < act.at.saturating_add(span + 6 * LONGEST)
+            }
+            _ => false,
+        })
     }
 
     /// Whether a renewal could have come through in time: a renewal is due at a known moment, a
@@ -304,6 +469,11 @@ impl World {
             };
             if until > due && from < self.now {
                 faults.push((from, until));
+            }
+        }
+        for (_, from, until) in self.stops.iter().filter(|(m, ..)| *m == pair.machine) {
+            if *until + 300 * MILLI > due && *from < self.now {
+                faults.push((*from, *until + 300 * MILLI));
             }
         }
         faults.sort_unstable();

@@ -1,6 +1,8 @@
 //! The network between the machines and the store: how long a message is on its way, and what the
 //! weather of the schedule does to it.
 
+use std::time::Duration;
+
 use super::adversary::{Deed, Weather};
 use super::clock::{MILLI, Time};
 use super::store::Reply;
@@ -35,7 +37,37 @@ impl World {
         if let Some(longest) = slow.max() {
             span += self.rng.u64(0..=longest);
         }
+        let straggles = self
+            .weather(machine)
+            .filter_map(|(weather, _)| match weather {
+                Weather::Straggles(longest) => Some(longest),
+                _ => None,
+            });
+        let straggles = straggles.max();
+        if let Some(longest) = straggles
+            && self.rng.u8(0..4) == 0
+        {
+            span += self.rng.u64(0..=longest);
+        }
         span
+    }
+
+    /// How long a request to a file takes, at least and at most, and whether that is so of one in four only.
+    pub(crate) fn way_to_the_drive(&self, machine: usize) -> (Duration, Duration, bool) {
+        let (mut least, mut most, mut rarely) = (MILLI, 25 * MILLI, false);
+        for (weather, until) in self.weather(machine) {
+            match weather {
+                Weather::Slow(longest) => most = most.max(longest),
+                Weather::LosesReplies => most = most.max(5_000 * MILLI),
+                Weather::Straggles(longest) => (most, rarely) = (most.max(longest), true),
+                Weather::Frozen | Weather::Cut | Weather::LosesRequests => {
+                    least = least.max(until - self.now);
+                }
+                Weather::Twice(_) | Weather::Answers(..) | Weather::DoesAndDenies => {}
+            }
+        }
+        let of = Duration::from_nanos;
+        (of(least), of(most.max(least + 25 * MILLI)), rarely)
     }
 
     /// Sends what the calls of a process have put on the wire.
@@ -55,7 +87,7 @@ impl World {
                     continue;
                 }
                 match weather {
-                    Weather::Slow(_) => {}
+                    Weather::Slow(_) | Weather::Straggles(_) => {}
                     Weather::Cut => dropped = true,
                     Weather::LosesRequests => dropped = true,
                     Weather::LosesReplies => lost = true,

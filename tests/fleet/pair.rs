@@ -1,9 +1,10 @@
-//! One instance: a supervisor, which is the shipped driver over the shipped blob store; a guardian with the
-//! shipped state, whose loop is that of `src/guardian/event_loop.rs` in virtual time; and the command's
-//! tree.
+//! One instance: a supervisor, which is the shipped driver over the shipped blob store; a guardian, which is the
+//! shipped loop on a machine of the tests' own; and the command's tree.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -13,14 +14,29 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use trafficcop::Instant;
 use trafficcop::internals::clock::SimulatedClock;
 use trafficcop::internals::core::{Ending, Exit, Tenure};
-use trafficcop::internals::guardian::state::GuardianState;
+use trafficcop::internals::guardian::{EventLoop, Wait};
 use trafficcop::internals::signals::{SignalEvent, Signals};
 
 use super::clock::Time;
 use super::handle::Handle;
+use super::kernel::Kernel;
 use super::store::Id;
 use super::supervisor::driver;
 use super::wire::{Network, Texts};
+
+/// What a drain gets that no deadline gives a grace to.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The lock as it is named.
+pub(crate) enum Lock {
+    Blob,
+    File(PathBuf),
+    /// With what does not outlast the boot of its machine.
+    Shared {
+        path: PathBuf,
+        runtime: PathBuf,
+    },
+}
 
 /// A process, as signals leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,25 +48,33 @@ pub(crate) enum Life {
 }
 
 /// The shipped driver under way.
-pub(crate) type Drive = Pin<Box<dyn Future<Output = Ending>>>;
+pub(crate) type Drive = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The command's processes: a main process, and perhaps a daemon in a session of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
+    /// The main process's; the daemon's is the next.
+    pub(crate) pid: i32,
     pub(crate) generation: u64,
     pub(crate) lease: Id,
     pub(crate) token: u64,
     pub(crate) born: Time,
+    /// The descriptor that the processes have of the lock.
+    pub(crate) lock: Option<Rc<OwnedFd>>,
     pub(crate) main: bool,
+    pub(crate) main_reaped: bool,
     pub(crate) exit: Exit,
-    pub(crate) told_executed: bool,
-    pub(crate) told_exit: bool,
+    pub(crate) executed: bool,
+    /// It lives, or is still to be reaped.
+    pub(crate) has_daemon: bool,
     pub(crate) daemon: bool,
+    pub(crate) daemon_reaped: bool,
     pub(crate) deaf: bool,
     pub(crate) deaf_daemon: bool,
     pub(crate) termed: bool,
     pub(crate) daemon_termed: bool,
     pub(crate) killed: bool,
+    pub(crate) daemon_killed: bool,
     /// The lease stopped protecting it while it lived, and that was excused.
     pub(crate) excused: bool,
     /// Another tree was started while it lived.
@@ -60,6 +84,11 @@ pub(crate) struct Tree {
 impl Tree {
     pub(crate) fn lives(&self) -> bool {
         self.main || self.daemon
+    }
+
+    /// Its parents have taken note of all that has ended.
+    pub(crate) fn is_reaped(&self) -> bool {
+        self.main_reaped && (!self.has_daemon || self.daemon_reaped)
     }
 }
 
@@ -87,18 +116,23 @@ pub(crate) struct Pair {
     /// When the guardian's deadlines were told last (true time): the answer had come by then, and not before.
     pub(crate) told_at: Time,
     pub(crate) armed: Time,
+    /// The kernel has woken those who wait for a lock.
+    pub(crate) lock_may_be_free: bool,
     // --- the socket between them ---
-    pub(crate) to_guardian: Vec<u8>,
+    pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     // --- the guardian ---
     pub(crate) guardian: Life,
+    pub(crate) guardian_stopped: Time,
     pub(crate) guardian_continued: Time,
-    pub(crate) watch: GuardianState,
-    pub(crate) deaf: bool,
-    pub(crate) release_info: Vec<u8>,
+    /// Until it is dead.
+    pub(crate) event_loop: Option<EventLoop<Kernel>>,
+    pub(crate) kernel: Kernel,
+    pub(crate) wait: Wait,
+    /// When it waits no longer, whatever there is.
+    pub(crate) waits_until: Time,
     pub(crate) guardian_clock: Rc<SimulatedClock>,
     pub(crate) guardian_network: Arc<Network>,
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    pub(crate) wall_jumped: bool,
     pub(crate) guardian_armed: Time,
     // --- the command ---
     pub(crate) tree: Option<Tree>,
@@ -124,6 +158,8 @@ pub(crate) struct Pair {
     pub(crate) told_term_at: Instant,
     pub(crate) second: u64,
     pub(crate) rounds: u32,
+    pub(crate) guardian_second: u64,
+    pub(crate) turns: u32,
 }
 
 impl Pair {
@@ -132,17 +168,24 @@ impl Pair {
         p: usize,
         tenure: Tenure,
         lease: Duration,
+        contained: bool,
+        lock: &Lock,
         texts: &Arc<Mutex<Texts>>,
     ) -> Pair {
         let (network, handle) = (Network::new(Arc::clone(texts)), Handle::new());
         let (to_signals, signals) = unbounded_channel();
         let signals = Signals::relayed(signals);
+        let kernel = Kernel::new(contained);
+        let mut event_loop = EventLoop::begin(kernel.clone(), GRACE);
+        let wait = event_loop.next_wait();
+        // The word that it is there is for whoever forks it.
+        kernel.facts().to_supervisor.clear();
         Pair {
             machine,
             supervisor: Life::Runs,
             continued: 0,
             clock: Rc::default(),
-            drive: Some(driver(p, tenure, lease, &network, &handle, signals)),
+            drive: Some(driver(p, tenure, lease, &network, lock, &handle, signals)),
             network,
             signals: VecDeque::new(),
             to_signals,
@@ -150,16 +193,18 @@ impl Pair {
             handle,
             told_at: 0,
             armed: Time::MAX,
-            to_guardian: Vec::new(),
+            lock_may_be_free: false,
+            to_guardian: VecDeque::new(),
             guardian: Life::Runs,
+            guardian_stopped: 0,
             guardian_continued: 0,
-            watch: GuardianState::new(),
-            deaf: false,
-            release_info: Vec::new(),
+            event_loop: Some(event_loop),
+            kernel,
+            wait,
+            waits_until: 0,
             guardian_clock: Rc::default(),
             guardian_network: Network::new(Arc::clone(texts)),
             on_orphaned: None,
-            wall_jumped: false,
             guardian_armed: Time::MAX,
             tree: None,
             stop_asked: false,
@@ -178,6 +223,8 @@ impl Pair {
             told_term_at: Instant::ZERO,
             second: 0,
             rounds: 0,
+            guardian_second: 0,
+            turns: 0,
         }
     }
 

@@ -142,6 +142,15 @@ impl Store {
         }
     }
 
+    /// The id of a lease that nobody is breaking.
+    pub(crate) fn leased(&mut self, now: Instant) -> Option<Id> {
+        self.settle(now);
+        match self.blob?.lease {
+            Lease::Leased { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
     /// When the lease will end by itself.
     pub(crate) fn ends(&self) -> Option<Instant> {
         match self.blob?.lease {

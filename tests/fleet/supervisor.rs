@@ -9,14 +9,16 @@ use trafficcop::internals::core::{Exit, Notice, Tenure};
 use trafficcop::internals::driver::{Start, drive};
 use trafficcop::internals::guardian::GuardianHandle;
 use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
+use trafficcop::internals::lease::file::File;
 use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::shared_file::SharedFile;
 use trafficcop::internals::lease::{Competitor, LeaseStore};
 use trafficcop::internals::run::CommandWorkload;
 use trafficcop::internals::signals::{SignalEvent, Signals};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::handle::{Did, Handle, Watched, Watching};
-use super::pair::{Drive, Life, Told};
+use super::pair::{Drive, Life, Lock, Told};
 use super::wire::Network;
 use super::world::{From, Happening, World};
 
@@ -29,15 +31,10 @@ pub(crate) fn driver(
     tenure: Tenure,
     lease: std::time::Duration,
     network: &Arc<Network>,
+    lock: &Lock,
     handle: &Handle,
     mut signals: Signals,
 ) -> Drive {
-    let lock = BlobLock {
-        target: Target::parse("locks/fleet").expect("a name"),
-        account: network.account(),
-        create: true,
-        page_blob: None,
-    };
     let candidate = Candidate {
         identity: p.to_string(),
         host: String::new(),
@@ -45,22 +42,36 @@ pub(crate) fn driver(
         command: String::new(),
         bell: None,
     };
-    let blob =
-        Blob::open(&lock, &Competitor::new(candidate, lease)).expect("a lease of the service");
-    let blob: Arc<dyn LeaseStore> = Arc::new(blob);
+    let mut competitor = Competitor::new(candidate, lease);
+    let shipped: Arc<dyn LeaseStore> = match lock {
+        Lock::File(path) => Arc::new(File::open(path, &competitor).expect("a file of ours")),
+        Lock::Shared { path, runtime } => {
+            competitor.runtime = Some(runtime.clone());
+            Arc::new(SharedFile::open(path, &competitor).expect("a path"))
+        }
+        Lock::Blob => {
+            let lock = BlobLock {
+                target: Target::parse("locks/fleet").expect("a name"),
+                account: network.account(),
+                create: true,
+                page_blob: None,
+            };
+            Arc::new(Blob::open(&lock, &competitor).expect("a lease of the service"))
+        }
+    };
     let store = Arc::new(Watched {
         handle: handle.clone(),
-        store: Arc::clone(&blob),
+        store: shipped,
     });
     let guardian = GuardianHandle::of(Box::new(handle.clone()), Arc::default());
     let mut workload = Watching {
         handle: handle.clone(),
-        workload: CommandWorkload::of_a_command(guardian, blob, 15),
+        workload: CommandWorkload::of_a_command(guardian, Arc::clone(&store) as _, 15),
         answers_at: None,
     };
     let mut observer = handle.clone();
     Box::pin(async move {
-        drive(
+        let ending = drive(
             tenure,
             store,
             &mut workload,
@@ -68,7 +79,11 @@ pub(crate) fn driver(
             &mut observer,
             None,
         )
-        .await
+        .await;
+        let cause = ending.cause.clone();
+        observer.link().did.push(Did::Ended(ending));
+        let workload = workload.workload;
+        workload.finish(&cause, &mut signals, &mut observer).await;
     })
 }
 
@@ -77,11 +92,12 @@ impl World {
     pub(crate) fn supervise(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
-        if pair.supervisor != Life::Runs || machine.suspended.is_some() || !pair.competes() {
+        if pair.supervisor != Life::Runs || machine.suspended.is_some() {
             return;
         }
         let (now, suspended) = (machine.clock.at(self.now), machine.shown_suspended);
         self.hear(p);
+        let (least, most, rarely) = self.way_to_the_drive(self.pairs[p].machine);
         let pair = &mut self.pairs[p];
         let (guardian, tree_lives) = (pair.guardian, pair.tree_lives());
         let is_fit = self.schedule.is_fit(pair.machine, self.now);
@@ -92,6 +108,10 @@ impl World {
         }
         let Some(drive) = &mut pair.drive else { return };
         let clock = Rc::clone(&pair.clock);
+        if std::mem::take(&mut pair.lock_may_be_free) {
+            clock.wake_threads();
+        }
+        clock.travel(least, most, rarely);
         let mut context = Context::from_waker(Waker::noop());
         let polled = clock.enter(now, suspended, || drive.as_mut().poll(&mut context));
         self.count_rounds(p, clock.sleeps());
@@ -104,9 +124,11 @@ impl World {
         }
         self.send(p, From::Supervisor);
         match polled {
-            Poll::Ready(ending) => {
-                self.say(|| format!("#{p} is done: {ending:?}"));
-                self.ended(p, ending);
+            Poll::Ready(()) => {
+                self.pairs[p].drive = None;
+                clock.end_threads();
+                self.lock_may_be_free();
+                self.plan(self.now, Happening::Guardian(p));
             }
             Poll::Pending => self.arm(p),
         }
@@ -132,7 +154,8 @@ impl World {
             (pair.second, pair.rounds) = (second, 0);
         }
         pair.rounds += rounds;
-        if pair.rounds > ROUNDS {
+        // Whoever dismisses a guardian looks every 2 ms whether it has gone.
+        if pair.rounds > ROUNDS && pair.ending.is_none() {
             self.violate(format!("#{p} loops"));
         }
     }
@@ -157,17 +180,24 @@ impl World {
         let pair = &mut self.pairs[p];
         let machine = &self.machines[pair.machine];
         match did {
-            Did::Sent(bytes) => {
+            Did::Sent(bytes, descriptor) => {
                 if pair.guardian != Life::Dead {
-                    pair.to_guardian.extend_from_slice(&bytes);
+                    pair.to_guardian.push_back((bytes, descriptor));
                     let at = now + self.lag();
                     self.plan(at, Happening::Guardian(p));
                 }
             }
             Did::Started(start) => self.started(p, start),
+            Did::Ended(ending) => {
+                self.say(|| format!("#{p} is done: {ending:?}"));
+                self.ended(p, ending);
+            }
             Did::Extended(deadlines) => {
                 pair.told_term_at = deadlines.term_at;
                 pair.told_at = now;
+                if let Some(lease) = self.lease_of(p) {
+                    self.judge_deadline(p, lease, deadlines.kill_at);
+                }
             }
             Did::KilledGuardian => {
                 self.say(|| format!("#{p}: the guardian is given up"));
@@ -195,6 +225,7 @@ impl World {
             Did::HeardLost { until } => {
                 let until = until.map_or(0, |until| machine.clock.when(until));
                 pair.told_lost.push(Told { at: now, until });
+                self.judge_rest(p, until);
             }
             Did::ReleasedLost => {
                 // Later it can have run out and been taken, and says nothing.
@@ -205,6 +236,7 @@ impl World {
                     pair.told_lost.push(Told { at: now, until: 0 });
                 }
             }
+            Did::Released => self.lock_may_be_free(),
             Did::Said(notice) => {
                 pair.said_overlap |= notice == Notice::Overlapped;
                 self.say(|| format!("#{p} says {notice:?}"));
@@ -233,20 +265,38 @@ impl World {
         if self.machines[pair.machine].clock.at(now).since(t0) > budget.lease / 2 {
             self.violate(format!("#{p} starts under a lease of which half is gone"));
         }
+        if let Some(lease) = self.lease_of(p) {
+            self.judge_deadline(p, lease, start.deadlines.kill_at);
+        }
     }
 
     // --- deaths ---
 
     pub(crate) fn supervisor_dies(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
-        if !pair.competes() {
+        if pair.drive.is_none() {
             return;
         }
         pair.supervisor = Life::Dead;
         pair.drive = None;
+        pair.clock.end_threads();
         let at = self.now + self.lag();
         self.plan(at, Happening::Guardian(p));
+        self.lock_may_be_free();
         self.restart_later(self.pairs[p].machine);
+    }
+
+    /// Descriptors were closed, or a lock was given back: the kernel wakes those who wait for it.
+    pub(crate) fn lock_may_be_free(&mut self) {
+        if self.directory.is_none() {
+            return;
+        }
+        for p in 0..self.pairs.len() {
+            if self.pairs[p].drive.is_some() && !self.pairs[p].lock_may_be_free {
+                self.pairs[p].lock_may_be_free = true;
+                self.wake_supervisor(p);
+            }
+        }
     }
 
     /// Its death kills the main process; what else there is becomes the supervisor's, or init's.
@@ -259,12 +309,15 @@ impl World {
         pair.handle.link().child = true;
         pair.on_orphaned = None;
         pair.to_guardian.clear();
+        pair.kernel.facts().to_guardian.clear();
+        pair.event_loop = None;
         if let Some(tree) = pair.tree.as_ref().filter(|tree| tree.main) {
             let generation = tree.generation;
             let at = self.now + self.lag();
             self.plan(at, Happening::MainDies(p, generation, Exit::Signal(9)));
         }
         self.wake_supervisor(p);
+        self.lock_may_be_free();
     }
 
     /// SIGKILL to everything; on a busy machine that takes a moment.
@@ -272,10 +325,9 @@ impl World {
         let Some(tree) = &mut self.pairs[p].tree else {
             return;
         };
-        if std::mem::replace(&mut tree.killed, true) {
-            return;
-        }
-        let (generation, main, daemon) = (tree.generation, tree.main, tree.daemon);
+        let main = tree.main && !std::mem::replace(&mut tree.killed, true);
+        let daemon = tree.daemon && !std::mem::replace(&mut tree.daemon_killed, true);
+        let generation = tree.generation;
         if main {
             let at = self.now + self.rng.u64(1..100) * MILLI;
             self.plan(at, Happening::MainDies(p, generation, Exit::Signal(9)));

@@ -1,16 +1,17 @@
 //! The event queue and the store's side of a schedule; who may run when.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
+use tempfile::TempDir;
 use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
-use super::adversary::{Schedule, Who};
+use super::adversary::{Kind, Place, Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
-use super::pair::{Life, Pair};
+use super::pair::{Life, Lock, Pair};
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
 
@@ -46,6 +47,8 @@ pub(crate) enum Happening {
     Act(usize),
     Continue(usize, Who),
     Resume(usize),
+    /// The command's image has replaced the guardian's.
+    Executed(usize, u64),
     MainDies(usize, u64, Exit),
     DaemonDies(usize, u64),
     LeaseEnds,
@@ -57,6 +60,8 @@ pub(crate) enum Happening {
     /// A pair was told at this moment of a cordon, and has had the time to drain.
     CordonDue(usize, Time),
     Rest,
+    /// A guardian has had the time to see that its tree, by its number, is gone.
+    EndDue(usize, u64),
     Judgement,
 }
 
@@ -86,6 +91,8 @@ pub(crate) struct Machine {
     pub(crate) resumed: Time,
     /// How long it was suspended altogether, by its own clock: its processes' timers stood still for so long.
     pub(crate) shown_suspended: Duration,
+    /// What its supervisor asks is the last it does for so long.
+    pub(crate) trap: Option<(Kind, Time)>,
     /// Why it must not have control, and the number of that.
     pub(crate) cordon: Option<(u64, Cordon)>,
     deferred: Vec<Happening>,
@@ -107,7 +114,9 @@ pub(crate) struct Tally {
     pub(crate) cordoned_holders: u64,
     /// How often a supervisor heard that its machine is not fit to take control.
     pub(crate) unfit: u64,
-    pub(crate) faults: std::collections::BTreeMap<&'static str, u64>,
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// Schedules, tenures and hand-overs, by where the lock was.
+    pub(crate) places: BTreeMap<&'static str, [u64; 3]>,
 }
 
 pub(crate) struct World {
@@ -121,16 +130,36 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) store_clock: Clock,
     pub(crate) texts: Arc<Mutex<Texts>>,
+    /// Where the lock's file is, if it is one.
+    pub(crate) directory: Option<TempDir>,
     pub(crate) tally: Tally,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
     /// Leases that an operator broke or deleted, and when by his wish others could come.
     pub(crate) broken: Vec<(Id, bool, Time)>,
+    /// Until when each lease was granted, by what the store answered or would have.
+    pub(crate) granted: HashMap<Id, Time>,
+    /// Until when each lease keeps others out by what is known now.
+    pub(crate) lasts: HashMap<Id, Time>,
+    /// When supervisors of a machine were stopped amid a request: from then until then.
+    pub(crate) stops: Vec<(usize, Time, Time)>,
+    /// When something of a command ended last.
+    pub(crate) last_end: Time,
+    /// Leases that somebody else than their holder has touched, as often as that.
+    pub(crate) touched: Vec<Id>,
     pub(crate) generations: u64,
     pub(crate) last_token: u64,
     pub(crate) last_deletions: u32,
     pub(crate) last_holder: Option<usize>,
     pub(crate) resting: bool,
+}
+
+/// A directory in memory, where there is one.
+fn directory() -> TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory
+        .or_else(|_| tempfile::tempdir())
+        .expect("a directory")
 }
 
 impl World {
@@ -145,6 +174,7 @@ impl World {
                 until: 0,
                 resumed: 0,
                 shown_suspended: Duration::ZERO,
+                trap: None,
                 cordon: None,
                 deferred: Vec::new(),
             })
@@ -159,6 +189,7 @@ impl World {
             store: Store::new(schedule.budget.lease, exists),
             store_clock: Clock::new(1_000_000 * SECOND, schedule.store_ppm),
             texts: Arc::default(),
+            directory: (schedule.place != Place::Blob).then(directory),
             tally: Tally {
                 schedules: 1,
                 ..Tally::default()
@@ -166,6 +197,11 @@ impl World {
             violation: None,
             trace: tracing.then(Vec::new),
             broken: Vec::new(),
+            granted: HashMap::new(),
+            lasts: HashMap::new(),
+            stops: Vec::new(),
+            last_end: 0,
+            touched: Vec::new(),
             generations: 0,
             last_token: 0,
             last_deletions: 0,
@@ -248,10 +284,20 @@ impl World {
                 denied,
             } => {
                 let now = self.store_clock.at(self.now);
+                let leased = self.store.leased(now);
                 let mut reply = self.store.handle(now, request);
+                // Who asks how long a lease still breaks breaks another's that has come in between.
+                if let (Request::RestOfBreaking { .. }, Reply::Rest(_), Some(id)) =
+                    (request, reply, leased)
+                {
+                    self.touched.push(id);
+                }
                 if !matches!(request, Request::Look { .. }) {
                     self.say(|| format!("store: {request:?} of #{pair} -> {reply:?}"));
                     self.lease_changed();
+                }
+                if from == From::Supervisor {
+                    self.spring_the_trap(pair, request);
                 }
                 if denied {
                     reply = Reply::Error {
@@ -290,6 +336,17 @@ impl World {
             Happening::Act(at) => self.act(at),
             Happening::Continue(p, who) => self.go_on(p, who),
             Happening::Resume(machine) => self.resume(machine),
+            Happening::Executed(p, generation) => {
+                if self.defers(p, what) {
+                    return false;
+                }
+                if let Some(tree) = &mut self.pairs[p].tree
+                    && tree.generation == generation
+                {
+                    tree.executed = true;
+                    self.guard(p);
+                }
+            }
             Happening::MainDies(p, generation, exit) => {
                 if self.defers(p, what) {
                     return false;
@@ -300,6 +357,8 @@ impl World {
                 {
                     tree.main = false;
                     tree.exit = exit;
+                    self.pairs[p].kernel.facts().child_signal = true;
+                    self.note_the_end(p);
                     self.say(|| format!("#{p}: the main process ended: {exit:?}"));
                     self.wake_both(p);
                 }
@@ -313,6 +372,11 @@ impl World {
                     && tree.daemon
                 {
                     tree.daemon = false;
+                    // Its parent has reaped it, if that is not the guardian.
+                    tree.daemon_reaped = tree.main;
+                    let orphan = !tree.main;
+                    self.pairs[p].kernel.facts().child_signal |= orphan;
+                    self.note_the_end(p);
                     self.say(|| format!("#{p}: the daemon ended"));
                     self.wake_both(p);
                 }
@@ -322,6 +386,7 @@ impl World {
             Happening::Announced(machine) => self.announced(machine),
             Happening::Lifted(machine, number) => self.lifted(machine, number),
             Happening::CordonDue(p, told) => self.judge_cordon(p, told),
+            Happening::EndDue(p, generation) => self.judge_end(p, generation),
             Happening::Rest => {
                 self.say(|| "the adversary rests".to_owned());
                 self.resting = true;
@@ -331,6 +396,10 @@ impl World {
                 let lease = nanos(self.schedule.budget.lease);
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
+                if self.schedule.place == Place::Shared {
+                    // Two leases, and the longest that a version is held whose record nobody can read.
+                    bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
+                }
                 if self.machines.iter().any(|machine| machine.cordon.is_some()) {
                     // Who begins on a cordoned machine may hear of it late, and drains then.
                     bound += 7 * SECOND + self.drain_for_a_cordon();
@@ -400,7 +469,7 @@ impl World {
             self.plan(at, what);
         }
         for p in self.of_machine(machine) {
-            self.pairs[p].wall_jumped = true;
+            self.pairs[p].kernel.facts().wall_jumped = true;
             self.wake_both(p);
         }
     }
@@ -416,6 +485,20 @@ impl World {
         self.plan(at, Happening::Restart(machine));
     }
 
+    /// The lock as an instance of this machine names it.
+    fn lock(&self, machine: usize) -> Lock {
+        let Some(directory) = &self.directory else {
+            return Lock::Blob;
+        };
+        let path = directory.path().join("lock");
+        if self.schedule.place == Place::File {
+            return Lock::File(path);
+        }
+        let runtime = directory.path().join(machine.to_string());
+        let _ = std::fs::create_dir(&runtime);
+        Lock::Shared { path, runtime }
+    }
+
     fn restart(&mut self, machine: usize) {
         if self
             .of_machine(machine)
@@ -426,10 +509,15 @@ impl World {
         }
         let schedule = &self.schedule;
         let rules = Rules {
-            hold_policy: HoldPolicy::default(),
+            hold_policy: HoldPolicy {
+                max_hold: schedule.max_hold,
+                cooldown: schedule.max_hold.map(|_| schedule.cooldown),
+                ..HoldPolicy::default()
+            },
             once: None,
-            budget: Some(schedule.budget),
-            poll: Some(schedule.poll),
+            budget: Some(schedule.budget).filter(|_| schedule.place != Place::File),
+            // The kernel wakes who waits.
+            poll: Some(schedule.poll).filter(|_| schedule.place != Place::File),
             wait: None,
             patience: std::time::Duration::from_secs(30),
             grace: schedule.grace,
@@ -452,7 +540,10 @@ impl World {
         let tenure = Tenure::new(rules, now)
             .cordoned_by(known)
             .only_if(self.schedule.asks_every());
-        let mut pair = Pair::new(machine, p, tenure, lease, &self.texts);
+        let contained = self.rng.bool();
+        let lock = self.lock(machine);
+        let mut pair = Pair::new(machine, p, tenure, lease, contained, &lock, &self.texts);
+        pair.clock.seed(self.rng.u64(..));
         if is_known {
             (pair.cordoned, pair.cordon_sent) = (Some(self.now), true);
         } else if self.machines[machine].cordon.is_some() {
@@ -460,6 +551,6 @@ impl World {
         }
         self.pairs.push(pair);
         self.say(|| format!("#{p} begins on machine {machine}"));
-        self.wake_supervisor(p);
+        self.wake_both(p);
     }
 }

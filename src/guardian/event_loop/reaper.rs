@@ -3,23 +3,19 @@
 //! Called by the loop. It signals un-reaped children only, so that no id can be another's, and it
 //! calls a tree empty only when the kernel says that there is no child left.
 
-use std::os::fd::AsFd;
-
 use super::super::WorkloadEvent;
-use super::super::spawn;
 use super::super::state::Input;
-use super::super::tree;
 use super::super::tree::Change;
 use super::super::wire::Event;
-use super::{EventLoop, LONGEST_LOOK};
+use super::{EventLoop, LONGEST_LOOK, System};
 
-impl EventLoop {
+impl<S: System> EventLoop<S> {
     pub(super) fn signal_group(&mut self, signal: i32) {
         if let Some(main) = &self.main
             && !main.reaped
         {
-            tree::signal_group(main.pid, signal);
-            resume_group(main.pid);
+            self.system.signal_group(main.pid, signal);
+            self.system.resume_group(main.pid);
         }
     }
 
@@ -30,31 +26,33 @@ impl EventLoop {
         }
         match signal {
             // Whoever was asked to end is to hear of that first, and systemd sends one after it.
-            libc::SIGCONT if self.state.is_draining() => resume_group(main.pid),
+            libc::SIGCONT if self.state.is_draining() => self.system.resume_group(main.pid),
             // A job is stopped and continued as a whole.
-            libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => tree::signal_group(main.pid, signal),
-            _ => tree::signal(main.pid, signal),
+            libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => {
+                self.system.signal_group(main.pid, signal)
+            }
+            _ => self.system.signal(main.pid, signal),
         }
     }
 
     /// The direct children outside the group, each once: others follow as they lose their parents.
     pub(super) fn term_rest(&mut self) {
-        self.containment.term_rest();
-        let containment = &self.containment;
+        self.system.term_hidden();
+        let system = &self.system;
         let Some(main) = &self.main else { return };
         let (leader, reaped) = (main.pid, main.reaped);
         let (told, told_len) = (&mut self.told, &mut self.told_len);
-        self.list.each(|pid| {
-            let has_had_it = containment.is_servant(pid)
+        system.each_child(|pid| {
+            let has_had_it = system.is_servant(pid)
                 || told[..*told_len].contains(&pid)
-                || (!reaped && (pid == leader || tree::is_in_group(pid, leader)));
+                || (!reaped && (pid == leader || system.is_in_group(pid, leader)));
             // Where there is no room to remember, only the end of the grace is left.
             if !has_had_it && *told_len < told.len() {
                 told[*told_len] = pid;
                 *told_len += 1;
-                tree::signal(pid, libc::SIGTERM);
-                if tree::is_stopped(pid) {
-                    tree::signal(pid, libc::SIGCONT);
+                system.signal(pid, libc::SIGTERM);
+                if system.is_stopped(pid) {
+                    system.signal(pid, libc::SIGCONT);
                 }
             }
         });
@@ -62,18 +60,18 @@ impl EventLoop {
 
     /// Kills the whole tree, wave after wave, until it is empty or stops getting smaller.
     pub(super) fn kill_and_reap(&mut self) {
-        self.containment.kill();
+        self.system.kill_contained();
         // Bounded, so that a storm of forks cannot keep us from everything else.
         for _ in 0..64 {
             let Some(main) = &self.main else { return };
             if !main.reaped {
-                tree::signal_group(main.pid, libc::SIGKILL);
+                self.system.signal_group(main.pid, libc::SIGKILL);
             }
             let zombie = (main.ended && !main.reaped).then_some(main.pid);
             let mut reaped = false;
-            self.list.each(|pid| {
-                if Some(pid) != zombie && !self.containment.is_lock_holder(pid) {
-                    tree::signal(pid, libc::SIGKILL);
+            self.system.each_child(|pid| {
+                if Some(pid) != zombie && !self.system.is_lock_holder(pid) {
+                    self.system.signal(pid, libc::SIGKILL);
                 }
             });
             self.reap(&mut reaped);
@@ -99,13 +97,13 @@ impl EventLoop {
 
     pub(super) fn read_exec_result(&mut self) {
         let Some(main) = &mut self.main else { return };
-        let Some(pipe) = &main.exec_result else {
+        if !main.executing {
+            return;
+        }
+        let Some(exec_result) = self.system.exec_result() else {
             return;
         };
-        let Some(exec_result) = spawn::exec_result(pipe.as_fd()) else {
-            return;
-        };
-        main.exec_result = None;
+        main.executing = false;
         self.happened(match exec_result {
             Ok(()) => Input::Executed,
             Err(errno) => Input::NotExecuted { errno },
@@ -118,15 +116,15 @@ impl EventLoop {
             && !main.ended
         {
             let pid = main.pid;
-            let change = tree::look_at(pid);
+            let change = self.system.look_at(pid);
             // After the look: a process that has ended has said before whether it could exec.
             self.read_exec_result();
             match change {
                 None => {}
                 // Before it could hear that it is to end, perhaps: it has no time for that now.
-                Some(Change::Stopped) if self.state.is_draining() => resume_group(pid),
+                Some(Change::Stopped) if self.state.is_draining() => self.system.resume_group(pid),
                 Some(Change::Stopped) => {
-                    self.context.foreground.take_back();
+                    self.system.take_terminal_back();
                     self.tell(Event::Workload(WorkloadEvent::Stopped));
                 }
                 Some(Change::Ended(exit)) => {
@@ -134,7 +132,7 @@ impl EventLoop {
                         main.ended = true;
                     }
                     *reaped = true;
-                    self.context.foreground.take_back();
+                    self.system.take_terminal_back();
                     self.happened(Input::MainExited(exit));
                 }
             }
@@ -143,19 +141,19 @@ impl EventLoop {
         if main.ended && !main.reaped {
             // The un-reaped main process would be the answer to "any" for ever: ask for each.
             let leader = main.pid;
-            self.list.each(|pid| {
-                if pid != leader && tree::reap(pid) {
+            self.system.each_child(|pid| {
+                if pid != leader && self.system.reap(pid) {
                     *reaped = true;
                 }
             });
         } else {
             let leader = main.pid;
-            while let Some(pid) = tree::any_ended() {
+            while let Some(pid) = self.system.any_ended() {
                 if pid == leader && !main.reaped {
                     // It ended just now: seen at the next look, which its signal brings about.
                     break;
                 }
-                *reaped |= tree::reap(pid);
+                *reaped |= self.system.reap(pid);
             }
         }
         if *reaped {
@@ -168,7 +166,7 @@ impl EventLoop {
         let mut kept = 0;
         for at in 0..self.told_len {
             let pid = self.told[at];
-            if tree::is_child(pid) {
+            if self.system.is_child(pid) {
                 self.told[kept] = pid;
                 kept += 1;
             }
@@ -179,39 +177,30 @@ impl EventLoop {
     /// The main process has ended: is anything else there?
     fn look_at_what_is_left(&mut self) {
         let Some(main) = &mut self.main else { return };
-        let mut others = self.containment.hides_some();
+        let system = &self.system;
+        let mut others = system.hides_some();
         let leader = main.pid;
-        let containment = &self.containment;
-        self.list
-            .each(|pid| others |= pid != leader && !containment.is_servant(pid));
+        system.each_child(|pid| others |= pid != leader && !system.is_servant(pid));
         if !others && !main.reaped {
-            main.reaped = tree::reap(leader);
+            main.reaped = system.reap(leader);
             self.patience = 1;
         }
         if others || !main.reaped {
             return self.happened(Input::OthersLive);
         }
-        self.containment.close();
+        self.system.close();
         // The kernel's list may have missed one; this answer is exact.
-        if tree::is_childless() && self.containment.is_empty() {
+        if self.system.is_childless() && self.system.is_empty() {
             self.main = None;
-            self.containment.abandon();
+            self.system.abandon();
             // Before a word of it: whoever hears of it may want the lock.
             if !self.deaf {
                 self.lock = None;
             }
             self.happened(Input::Emptied);
-        } else if tree::is_childless() && self.patience >= LONGEST_LOOK {
+        } else if self.system.is_childless() && self.patience >= LONGEST_LOOK {
             // Not a servant of ours on its way out, and not the kernel's count being late.
             self.happened(Input::OthersLive);
         }
-    }
-}
-
-/// Lets those of a group act who are stopped and so could not hear what they were sent.
-fn resume_group(leader: i32) {
-    if !tree::resume_stopped(|pid| tree::is_in_group(pid, leader)) {
-        // Nobody can say who is stopped: better one signal too many than a grace that is wasted.
-        tree::signal_group(leader, libc::SIGCONT);
     }
 }

@@ -11,14 +11,15 @@
 
 use std::fs;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::thread;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::lock::LockedFile;
 use super::open;
+use crate::clock::{self, Instant};
 use crate::util::lock;
 
 // For how long a lock that the waiter obtained is kept for an attempt that does not come: short enough that an
@@ -38,9 +39,18 @@ struct State {
     /// How many futures wait to hear that the lock is free.
     listeners: usize,
     /// What was granted, until an attempt takes it, and by which thread, which takes it back.
-    granted: Option<(ThreadId, LockedFile)>,
+    granted: Option<(u64, LockedFile)>,
+    /// How many threads were started.
+    threads: u64,
     /// The waiter failed; an attempt will tell why.
     failed: bool,
+}
+
+impl State {
+    /// What was granted to this thread was not taken yet.
+    fn is_mine(&self, me: u64) -> bool {
+        self.granted.as_ref().is_some_and(|(by, _)| *by == me)
+    }
 }
 
 /// See the text of this file.
@@ -88,13 +98,16 @@ impl Waiter {
     }
 
     fn start_thread(self: &Arc<Waiter>, state: &mut State, file: Weak<fs::File>) {
+        state.threads += 1;
+        let me = state.threads;
         // Never joined: it ends when the kernel grants the lock, which may be never. The process ends without.
         let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
-        let started = thread::Builder::new()
-            .name("lock-waiter".into())
-            .spawn(move || waiter.wait(&on));
-        match started {
-            Ok(_detached) => state.waits_for = file,
+        let wait = move || waiter.wait(me, &on);
+        let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
+        let mut until = None;
+        let look = move || waiter.look(me, &on, &mut until);
+        match clock::start_waiting("lock-waiter", wait, look) {
+            Ok(()) => state.waits_for = file,
             // The attempt that follows needs a thread too, and tells why there is none.
             Err(_error) => {
                 state.failed = true;
@@ -104,17 +117,52 @@ impl Waiter {
     }
 
     /// The waiter's thread.
-    fn wait(&self, file: &Weak<fs::File>) {
+    fn wait(&self, me: u64, file: &Weak<fs::File>) {
         let outcome = wait_for(file);
         if let Err(error) = &outcome {
             tracing::debug!(%error, "waiting for the file's lock failed");
             thread::sleep(BACK_OFF);
         }
-        let me = thread::current().id();
+        if !self.hand_over(me, file, outcome) {
+            return;
+        }
+        let is_mine = |state: &mut State| state.is_mine(me);
+        let waited = self
+            .taken
+            .wait_timeout_while(self.state(), PATIENCE, is_mine);
+        drop(waited);
+        self.take_back(me);
+    }
+
+    /// The same in a simulation, step by step: the kernel grants what it has when it is asked.
+    fn look(&self, me: u64, file: &Weak<fs::File>, until: &mut Option<Instant>) -> Option<Instant> {
+        if let Some(until) = *until {
+            if self.state().is_mine(me) && Instant::now() < until {
+                return Some(until);
+            }
+            self.take_back(me);
+            return None;
+        }
+        let again = file.upgrade().map(|file| open::reopen(&file));
+        let again = again?.ok().map(Arc::new)?;
+        let granted = match LockedFile::of(&again) {
+            Ok(None) => return Some(Instant::FOREVER),
+            Ok(Some(granted)) => Ok(granted),
+            Err(errno) => Err(errno.into()),
+        };
+        if !self.hand_over(me, file, granted) {
+            return None;
+        }
+        *until = Some(Instant::now() + PATIENCE);
+        *until
+    }
+
+    /// What came of waiting is for the next attempt; tells whether anything is to be waited for.
+    fn hand_over(&self, me: u64, file: &Weak<fs::File>, outcome: io::Result<LockedFile>) -> bool {
         let mut state = self.state();
         // The file was replaced meanwhile, and another thread waits: nobody of us wants the old one's lock.
         if !Weak::ptr_eq(&state.waits_for, file) {
-            return;
+            return false;
         }
         state.waits_for = Weak::new();
         match outcome {
@@ -124,12 +172,13 @@ impl Waiter {
             Err(_) => state.failed = true,
         }
         self.changed.notify_waiters();
-        let is_mine = |state: &mut State| state.granted.as_ref().is_some_and(|(by, _)| *by == me);
-        let (mut state, _timeout) = self
-            .taken
-            .wait_timeout_while(state, PATIENCE, is_mine)
-            .unwrap_or_else(PoisonError::into_inner);
-        if is_mine(&mut state) {
+        true
+    }
+
+    /// Nobody has come for it in time.
+    fn take_back(&self, me: u64) {
+        let mut state = self.state();
+        if state.is_mine(me) {
             state.granted = None;
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::chain::Chain;
 use super::record::{State, VersionRecord, fits};
 use super::share::{Hint, Made};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::observed::Version;
 use crate::core::{Failure, HolderInfo, Outcome, TaskResult};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
@@ -51,7 +51,7 @@ impl Chain {
             if look.record.is_some() || look.version <= known {
                 break;
             }
-            std::thread::sleep(MOMENT);
+            clock::pause(MOMENT);
             look = self.look()?;
         }
         Ok(look)
@@ -104,7 +104,11 @@ impl Chain {
         let hint = self.hint()?;
         match hint.as_ref().map_or(0, |record| record.version) {
             // A hint that was found to lie still says that there were versions.
-            0 => Ok((self.greatest(self.state().mistrusted.is_some())?, None)),
+            0 => {
+                // Not in one: what is known is asked for by those who must not wait for the drive.
+                let known = self.state().mistrusted.is_some();
+                Ok((self.greatest(known)?, None))
+            }
             hinted => Ok((hinted, hint)),
         }
     }
@@ -125,7 +129,7 @@ impl Chain {
                 if hint != Hint::Empty {
                     break;
                 }
-                std::thread::sleep(MOMENT);
+                clock::pause(MOMENT);
                 hint = self.share.hint().map_err(failed)?;
             }
             // Its maker died between making and writing it, or somebody has touched it.

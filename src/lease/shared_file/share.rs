@@ -17,6 +17,7 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{Mode, fstatat};
 
 use super::record::{self, FIRST_LINE, VersionRecord, WIDTH};
+use crate::clock::Request;
 use crate::core::Failure;
 use crate::core::observed::Version;
 use crate::lease::errors::{errno_of, fatal, is_passing, transient};
@@ -93,6 +94,7 @@ impl Share {
 
     /// Reads the hint.
     pub(super) fn hint(&self) -> io::Result<Hint> {
+        let _request = Request::new();
         match fs::metadata(&self.path) {
             // Looked at before it is opened: opening a device can do things.
             Ok(found) if !found.is_file() => return Err(not_a_file(&found)),
@@ -122,6 +124,7 @@ impl Share {
 
     /// Makes the lock's path, with the first line alone; it may be there already.
     pub(super) fn make_hint(&self) -> io::Result<()> {
+        let _request = Request::new();
         let made = quietly().write(true).create_new(true).open(&self.path);
         match made {
             Ok(file) => file.write_all_at(&record::first_hint(), 0),
@@ -132,12 +135,14 @@ impl Share {
 
     /// Writes the first line into a file with nothing in it.
     pub(super) fn begin_hint(&self) -> io::Result<()> {
+        let _request = Request::new();
         let file = quietly().write(true).open(&self.path)?;
         file.write_all_at(&record::first_hint(), 0)
     }
 
     /// Rewrites the hint in place. It is never created here: whoever removed it meant that.
     pub(super) fn write_hint(&self, record: &VersionRecord) -> io::Result<()> {
+        let _request = Request::new();
         put(&self.path, false, &record.encode_hint())
     }
 
@@ -169,6 +174,7 @@ impl Share {
     /// versions are kept. Only where nothing is: two who begin at once begin one chain, and none
     /// begins again where versions have been.
     pub(super) fn begin(&self) -> io::Result<Made> {
+        let _request = Request::new();
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
         let make = |path: &Path| fs::DirBuilder::new().mode(0o777).create(path);
         // With version 0 in it from the first moment: a directory that is not empty is what rename(2) does not
@@ -188,6 +194,7 @@ impl Share {
 
     /// Makes a version: the one question that no cache answers.
     pub(super) fn make(&self, version: Version) -> io::Result<Made> {
+        let _request = Request::new();
         // mkdir is the compare-and-swap: of two who make one directory every server tells one that it exists,
         // and answers in its grace period, too, where an exclusive create waits for 41 s.
         match fs::DirBuilder::new()
@@ -203,7 +210,10 @@ impl Share {
     /// Whether a version is there, by the server's word: something is made in it. It may be made
     /// already; where the version is not, nothing is, and a name that only our cache knows is refused.
     pub(super) fn is_there(&self, version: Version) -> io::Result<bool> {
-        let made = || fs::create_dir(self.version(version).join(NEXT));
+        let made = || {
+            let _request = Request::new();
+            fs::create_dir(self.version(version).join(NEXT))
+        };
         let missing = |error: &io::Error| {
             error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
         };
@@ -221,6 +231,7 @@ impl Share {
     /// Whether a version is there, as far as the directory shows it. The directory is opened first:
     /// where opening asks the server, what is remembered of names is given up if it changed.
     pub(super) fn exists(&self, version: Version) -> io::Result<bool> {
+        let _request = Request::new();
         let found = directory(&self.versions)
             .and_then(|versions| fstatat(versions, name(version).as_str(), AtFlags::empty()));
         match found {
@@ -233,6 +244,7 @@ impl Share {
     /// Whether a version bears a record, readable or not; answered where opening it is not (a server
     /// that has just been restarted).
     pub(super) fn has_record(&self, version: Version) -> bool {
+        let _request = Request::new();
         let found = directory(&self.record_place(version))
             .and_then(|place| fstatat(place, RECORD, AtFlags::empty()));
         found.is_ok_and(|found| found.st_size > 0)
@@ -240,6 +252,7 @@ impl Share {
 
     /// The record of a version, if there is one that can be read.
     pub(super) fn record(&self, version: Version) -> Option<VersionRecord> {
+        let _request = Request::new();
         let read = || -> io::Result<Vec<u8>> {
             let place = directory(&self.record_place(version))?;
             let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
@@ -251,6 +264,7 @@ impl Share {
 
     /// Writes the record of a version that we made, and sees it to the disk.
     pub(super) fn write_record(&self, record: &VersionRecord) -> io::Result<()> {
+        let _request = Request::new();
         let place = self.record_place(record.version);
         // Created exclusively: the record of a version that another made is never written over.
         let put = || put(&place.join(RECORD), true, &record.encode());
@@ -266,6 +280,7 @@ impl Share {
 
     /// The versions that are there, in order.
     pub(super) fn list(&self) -> io::Result<Vec<Version>> {
+        let _request = Request::new();
         let mut found: Vec<Version> = fs::read_dir(&self.versions)?
             .filter_map(|entry| number(&entry.ok()?.file_name().into_encoded_bytes()))
             .collect();
@@ -275,6 +290,7 @@ impl Share {
 
     /// Removes a version, with the record of the one after it.
     pub(super) fn remove(&self, version: Version) -> io::Result<()> {
+        let _request = Request::new();
         // From the inside out, and not as a tree: what somebody else has put there is kept, and said.
         let path = self.version(version);
         let next = path.join(NEXT);
@@ -289,6 +305,7 @@ impl Share {
 
     /// When a version was made, or something in it, by the server's clock: since 1970.
     pub(super) fn made_at(&self, version: Version) -> io::Result<Duration> {
+        let _request = Request::new();
         fs::metadata(self.version(version)).map(|made| modified(&made))
     }
 

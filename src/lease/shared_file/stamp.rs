@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::record;
-use crate::clock::Instant;
+use crate::clock::{Instant, is_simulated};
 use crate::core::observed::Version;
 use crate::procfs;
 
@@ -109,7 +109,7 @@ fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
     let uid = nix::unistd::geteuid().as_raw();
     let runtime = runtime.filter(|path| path.is_absolute());
     let places = [
-        (uid == 0).then(|| PathBuf::from("/run/trafficcop")),
+        (uid == 0 && !is_simulated()).then(|| PathBuf::from("/run/trafficcop")),
         runtime.map(|runtime| runtime.join("trafficcop")),
         Some(PathBuf::from(format!("/tmp/trafficcop-{uid}"))),
     ];

@@ -7,12 +7,11 @@
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use super::record::VersionRecord;
 use super::share::Share;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::observed::Version;
 use crate::util::lock;
 
@@ -128,11 +127,8 @@ impl Writer {
                 continue;
             }
             let shared = Arc::clone(&self.0);
-            let started = thread::Builder::new()
-                .name(name.into())
-                .spawn(move || shared.work(target));
-            match started {
-                Ok(_) => pending.running = true,
+            match clock::start_thread(name, move || shared.work(target)) {
+                Ok(()) => pending.running = true,
                 // The version is made, and the next one brings its record again.
                 Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
             }
@@ -161,6 +157,12 @@ impl Writer {
             }
             // In short naps: this wait's clock stands still in a suspend.
             let nap = left.min(Duration::from_millis(500));
+            if clock::is_simulated() {
+                drop(queue);
+                clock::pause(nap.min(Duration::from_millis(20)));
+                queue = self.0.queue();
+                continue;
+            }
             let waited = self.0.changed.wait_timeout(queue, nap);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

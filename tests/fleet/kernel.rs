@@ -1,0 +1,344 @@
+//! The machine as a guardian of the fleet has it: a table of the command's processes, a socket and a timer,
+//! which stand still while the shipped loop takes its turn; and what the loop did, written down for the world.
+
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use nix::errno::Errno;
+use trafficcop::Instant;
+use trafficcop::internals::core::{Deadlines, Exit};
+use trafficcop::internals::guardian::{Change, Ready, System, Wait};
+
+use super::clock::Time;
+use super::pair::Tree;
+
+/// What a guardian did, in its order.
+pub(crate) enum Act {
+    /// It forked the command, which is to have this token.
+    Forked { token: u64 },
+    /// It sent a signal to the main process's group.
+    Group(i32),
+    /// ... to one process.
+    One(i32, i32),
+    /// It had everything killed that is contained.
+    KilledContained,
+    /// It shows this as the end of control.
+    Shown(Instant),
+    /// It is to give the lease back by this.
+    Released(Vec<u8>),
+}
+
+/// What a guardian and the world share.
+pub(crate) struct Facts {
+    // --- what it sees ---
+    /// What was sent, each with the descriptor that comes along.
+    pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// The supervisor's end of the socket is closed.
+    pub(crate) hung_up: bool,
+    pub(crate) wall_jumped: bool,
+    /// A child has changed its state since it was asked.
+    pub(crate) child_signal: bool,
+    pub(crate) tree: Option<Tree>,
+    /// The list of its children is no snapshot: it misses one this time.
+    pub(crate) misses: bool,
+    /// What loses its parent stays where one signal reaches it.
+    pub(crate) contained: bool,
+    // --- what it did ---
+    pub(crate) armed: Instant,
+    pub(crate) to_supervisor: Vec<u8>,
+    pub(crate) acts: Vec<Act>,
+    pids: i32,
+    /// The token of the tenure that the next process is forked for.
+    prepared: u64,
+    /// Until when the command is shown to be in control.
+    pub(crate) shown: Instant,
+}
+
+/// A guardian's machine.
+#[derive(Clone)]
+pub(crate) struct Kernel(Rc<RefCell<Facts>>);
+
+impl Kernel {
+    pub(crate) fn new(contained: bool) -> Kernel {
+        Kernel(Rc::new(RefCell::new(Facts {
+            to_guardian: VecDeque::new(),
+            hung_up: false,
+            wall_jumped: false,
+            child_signal: false,
+            tree: None,
+            misses: false,
+            contained,
+            armed: Instant::FOREVER,
+            to_supervisor: Vec::new(),
+            acts: Vec::new(),
+            pids: 100,
+            prepared: 0,
+            shown: Instant::ZERO,
+        })))
+    }
+
+    pub(crate) fn facts(&self) -> RefMut<'_, Facts> {
+        self.0.borrow_mut()
+    }
+
+    /// What poll(2) would say at `now`, which is at `time`; nothing while it would wait. `until`: when it waits
+    /// no longer.
+    pub(crate) fn poll(&self, wait: Wait, now: Instant, time: Time, until: Time) -> Option<Ready> {
+        let facts = self.facts();
+        let executed = wait.exec && facts.tree.as_ref().is_some_and(|tree| tree.executed);
+        let ready = Ready {
+            nothing: false,
+            wall: facts.wall_jumped,
+            children: facts.child_signal || executed,
+            socket: wait.socket && (!facts.to_guardian.is_empty() || facts.hung_up),
+        };
+        if ready.wall || ready.children || ready.socket || now >= facts.armed {
+            return Some(ready);
+        }
+        let nothing = time >= until;
+        nothing.then_some(Ready { nothing, ..ready })
+    }
+
+    fn act(&self, act: Act) {
+        self.facts().acts.push(act);
+    }
+
+    /// The children that there are: the main process until it is reaped, and a daemon that has lost it.
+    fn children(&self) -> [Option<i32>; 2] {
+        let facts = self.facts();
+        let Some(tree) = &facts.tree else {
+            return [None; 2];
+        };
+        let daemon = tree.has_daemon && !tree.daemon_reaped && !tree.main;
+        [
+            (!tree.main_reaped).then_some(tree.pid),
+            daemon.then_some(tree.pid + 1),
+        ]
+    }
+}
+
+impl System for Kernel {
+    fn arm(&mut self, next: Instant) {
+        self.facts().armed = next;
+    }
+
+    fn wall_clock_jumped(&mut self) -> bool {
+        std::mem::take(&mut self.facts().wall_jumped)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> nix::Result<usize> {
+        let mut facts = self.facts();
+        if facts.hung_up {
+            return Err(Errno::EPIPE);
+        }
+        facts.to_supervisor.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
+        let mut facts = self.facts();
+        let Some((bytes, descriptor)) = facts.to_guardian.front_mut() else {
+            return match facts.hung_up {
+                true => Ok((0, None)),
+                false => Err(Errno::EAGAIN),
+            };
+        };
+        let length = buffer.len().min(bytes.len());
+        let descriptor = descriptor.take();
+        for (place, byte) in buffer.iter_mut().zip(bytes.drain(..length)) {
+            *place = byte;
+        }
+        if bytes.is_empty() {
+            facts.to_guardian.pop_front();
+        }
+        Ok((length, descriptor))
+    }
+
+    fn take_child_signal(&mut self) {
+        self.facts().child_signal = false;
+    }
+
+    fn each_child(&self, mut visit: impl FnMut(i32)) {
+        let [main, daemon] = self.children();
+        let daemon = daemon.filter(|_| !self.facts().misses);
+        for pid in main.into_iter().chain(daemon) {
+            visit(pid);
+        }
+    }
+
+    fn look_at(&self, pid: i32) -> Option<Change> {
+        let facts = self.facts();
+        let tree = facts.tree.as_ref().filter(|tree| tree.pid == pid)?;
+        (!tree.main && !tree.main_reaped).then_some(Change::Ended(tree.exit))
+    }
+
+    fn any_ended(&self) -> Option<i32> {
+        let [main, daemon] = self.children();
+        let facts = self.facts();
+        let tree = facts.tree.as_ref()?;
+        main.filter(|_| !tree.main)
+            .or(daemon.filter(|_| !tree.daemon))
+    }
+
+    fn reap(&self, pid: i32) -> bool {
+        let mut facts = self.facts();
+        let Some(tree) = &mut facts.tree else {
+            return true;
+        };
+        if pid == tree.pid {
+            tree.main_reaped |= !tree.main;
+            tree.main_reaped
+        } else {
+            tree.daemon_reaped |= !tree.daemon;
+            tree.daemon_reaped
+        }
+    }
+
+    fn is_child(&self, pid: i32) -> bool {
+        self.children().contains(&Some(pid))
+    }
+
+    fn is_childless(&self) -> bool {
+        self.children() == [None; 2]
+    }
+
+    fn is_in_group(&self, pid: i32, leader: i32) -> bool {
+        pid == leader
+    }
+
+    fn is_stopped(&self, _pid: i32) -> bool {
+        false
+    }
+
+    fn signal(&self, pid: i32, signal: i32) {
+        self.act(Act::One(pid, signal));
+    }
+
+    fn signal_group(&self, _leader: i32, signal: i32) {
+        self.act(Act::Group(signal));
+    }
+
+    fn resume_group(&self, _leader: i32) {}
+
+    fn sweep(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn extend(&mut self, _kill_at: Instant) {}
+
+    fn term_hidden(&mut self) {}
+
+    fn kill_contained(&mut self) {
+        if self.facts().contained {
+            self.act(Act::KilledContained);
+        }
+    }
+
+    fn is_servant(&self, _pid: i32) -> bool {
+        false
+    }
+
+    fn is_lock_holder(&self, _pid: i32) -> bool {
+        false
+    }
+
+    fn hides_some(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self) {}
+
+    fn is_empty(&self) -> bool {
+        let facts = self.facts();
+        !facts.contained || !facts.tree.as_ref().is_some_and(Tree::lives)
+    }
+
+    fn abandon(&mut self) {}
+
+    fn prepare(&mut self, _program: u8, changes: &[u8]) -> Result<(), Errno> {
+        self.facts().prepared = token_of(changes);
+        Ok(())
+    }
+
+    fn fork(
+        &mut self,
+        _program: u8,
+        _deadlines: Deadlines,
+        lock: Option<BorrowedFd<'_>>,
+        _input: Option<BorrowedFd<'_>>,
+    ) -> Result<i32, Errno> {
+        let lock = lock.map(|lock| lock.try_clone_to_owned().expect("a descriptor"));
+        let mut facts = self.facts();
+        let token = facts.prepared;
+        facts.pids += 2;
+        let pid = facts.pids;
+        facts.tree = Some(Tree {
+            pid,
+            generation: 0,
+            lease: 0,
+            token,
+            born: 0,
+            lock: lock.map(Rc::new),
+            main: true,
+            main_reaped: false,
+            exit: Exit::Code(0),
+            executed: false,
+            // Nobody has one at once.
+            has_daemon: false,
+            daemon: false,
+            daemon_reaped: false,
+            deaf: false,
+            deaf_daemon: false,
+            termed: false,
+            daemon_termed: false,
+            killed: false,
+            daemon_killed: false,
+            excused: false,
+            overlapped: false,
+        });
+        facts.acts.push(Act::Forked { token });
+        Ok(pid)
+    }
+
+    fn exec_result(&mut self) -> Option<Result<(), i32>> {
+        let facts = self.facts();
+        let tree = facts.tree.as_ref()?;
+        // Whoever has ended has said it before.
+        (tree.executed || !tree.main).then_some(Ok(()))
+    }
+
+    fn yields(&self) -> bool {
+        false
+    }
+
+    fn show_control(&self, until: Instant) {
+        let mut facts = self.facts();
+        if std::mem::replace(&mut facts.shown, until) != until {
+            facts.acts.push(Act::Shown(until));
+        }
+    }
+
+    fn lend_terminal_again(&mut self, _group: i32) {}
+
+    fn take_terminal_back(&mut self) {}
+
+    fn take_precedence(&mut self) {}
+
+    fn give_up_precedence(&mut self) {}
+
+    fn release(&mut self, release_info: &[u8]) {
+        self.act(Act::Released(release_info.to_vec()));
+    }
+}
+
+fn token_of(changes: &[u8]) -> u64 {
+    let mut set = changes.split(|byte| *byte == 0).filter_map(|set| {
+        let value = str::from_utf8(set)
+            .ok()?
+            .strip_prefix("TRAFFICCOP_TOKEN=")?;
+        value.parse().ok()
+    });
+    set.next().expect("a token")
+}
