@@ -43,5 +43,5 @@ pub use transport::before;
 pub(crate) use address::{is_label, shown, split_url};
 pub(crate) use shared_key::ServiceClock;
 #[cfg(feature = "cli")]
-pub(crate) use transport::for_probes;
+pub(crate) use transport::{for_probes, root_cause};
 pub(crate) use transport::{limited, unhurried};

@@ -314,7 +314,7 @@ fn told(error: reqwest::Error) -> Error {
 }
 
 /// The innermost cause: the outer ones only say "error sending request".
-pub(super) fn root_cause(error: &reqwest::Error) -> String {
+pub(crate) fn root_cause(error: &reqwest::Error) -> String {
     let mut text = innermost(error);
     if let Some(at) = text.find(" (os error") {
         text.truncate(at);

@@ -291,6 +291,9 @@ fn at_once(at: Instant) -> Deadlines {
 /// Asks a server, until then.
 async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(), ProbeFailure> {
     let failed = |error: reqwest::Error| {
+        let error = error.without_url();
+        // With -v: what is wrong with a certificate, say.
+        tracing::debug!("--health: {}", azure::root_cause(&error));
         if error.is_timeout() {
             ProbeFailure::TimedOut
         } else if error.is_connect() {

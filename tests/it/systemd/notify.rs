@@ -362,3 +362,35 @@ fn an_election_is_a_service_too() {
     manager.await_line("STOPPING=1");
     instance.wait();
 }
+
+#[test]
+fn the_command_s_health_is_in_the_status_and_its_watchdog_is_ours() {
+    let scene = Scene::new();
+    let manager = Manager::at(&scene, "manager");
+    let sick = scene.path("sick");
+    let script = format!("test ! -e {}", sick.display());
+    let feeding = "while :; do systemd-notify WATCHDOG=1; sleep 0.2; done";
+    let mut instance = service(&scene, &manager, "web1")
+        .args(["--health", &script, "--health-every", "200ms"])
+        .args(["--health-failures", "1000000", "--watchdog", "1h"])
+        .shell(feeding)
+        .start();
+    manager.await_line("STATUS=in control, token 1");
+    fs::write(&sick, "").expect("written");
+    let failing = manager.await_line("in control, token 1; --health exited with status 1 (");
+    fs::remove_file(&sick).expect("there");
+    await_for(
+        "the status to be as before",
+        || {
+            let said = manager.said();
+            let later = said.iter().skip(failing + 1);
+            let mut status = later.filter(|line| line.starts_with("STATUS=in control"));
+            status.find(|line| !line.contains("--health")).map(|_| ())
+        },
+        || format!("{:#?}", manager.said()),
+    );
+    // What the command says of itself feeds nobody's watchdog but ours.
+    assert_eq!(manager.count("WATCHDOG"), 0, "{:#?}", manager.said());
+    instance.signal(Signal::SIGTERM);
+    instance.wait();
+}
