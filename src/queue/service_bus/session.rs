@@ -26,12 +26,14 @@ use fe2o3_amqp::types::messaging::Body;
 use fe2o3_amqp::types::primitives::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::amqp::{Connection, forgotten, limited};
+use super::amqp::{Connection, limited};
 use super::error::BusError;
+use super::frame_scanner::DeliveryState;
 use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
 use super::session_link::SessionLink;
 use super::shared::SharedConnection;
-use super::wire::{self, Delivery, LockToken, Ticket};
+use super::stream::OF_SESSION;
+use super::wire::{self, Delivery, Ticket};
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -58,7 +60,7 @@ pub(super) async fn accept(
 ) -> Result<Option<Accepted>, BusError> {
     let patience = give_up_at.since(Instant::now()).min(PATIENCE);
     let number = LINKS.fetch_add(1, Ordering::Relaxed);
-    let name = format!("{}:session-{number}", connection.name);
+    let name = format!("{}{OF_SESSION}{number}", connection.name);
     let link = connection.accept(name, patience).await?;
     Ok(link.map(|link| (connection, link, Instant::now())))
 }
@@ -115,8 +117,8 @@ pub(super) async fn take(
 enum Want {
     /// Let one message come.
     Message,
-    /// Forget the last one, which was settled so in another way.
-    Forget(Settlement),
+    /// Settle the last one so.
+    Settle(Settlement),
     /// End.
     Close(Instant, oneshot::Sender<()>),
 }
@@ -140,6 +142,7 @@ impl Reader {
         ended: watch::Sender<Option<String>>,
     ) {
         let connection = Arc::clone(&self.connection);
+        let name = self.link.name.clone();
         connection.state.holds_session();
         let why = loop {
             let done = tokio::select! {
@@ -150,7 +153,7 @@ impl Reader {
                     Some(Want::Close(give_up_at, done)) => {
                         // Before it is so: nobody is to count on it any more.
                         ended.send_replace(Some("it was given up".to_owned()));
-                        connection.state.gives_up_session();
+                        connection.state.gives_up_session(&name);
                         self.link.close(give_up_at).await;
                         // Whoever asked may have gone.
                         let _ = done.send(());
@@ -166,7 +169,7 @@ impl Reader {
                 break error.why();
             }
         };
-        connection.state.gives_up_session();
+        connection.state.gives_up_session(&name);
         ended.send_replace(Some(why));
     }
 
@@ -176,8 +179,8 @@ impl Reader {
                 self.credit = true;
                 limited(self.link.receiver.set_credit(1)).await
             }
-            Want::Forget(how) => match self.last.take() {
-                Some(info) => limited(self.link.receiver.dispose(info, forgotten(&how))).await,
+            Want::Settle(how) => match self.last.clone() {
+                Some(info) => limited(self.link.receiver.dispose(info, wire::outcome(&how))).await,
                 None => Ok(()),
             },
             // It is under way already: whoever waited for it before gave up waiting.
@@ -299,6 +302,36 @@ impl HeldSession {
         }
     }
 
+    /// Settles a message on the link, and hears what the service says to it: where the link is gone, the lock
+    /// is, so there is nothing that its token alone would be good for.
+    async fn dispose(
+        &self,
+        delivery: u32,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        // Before it is sent: the answer may be quicker than we are.
+        let mut expected = self.connection.state.expect_on(&self.link, delivery);
+        let gone = || BusError::Unsent("nobody reads the link".into());
+        let asked = self.wants.send(Want::Settle(how.clone()));
+        asked.map_err(|_| gone())?;
+        let said = async {
+            tokio::select! {
+                biased;
+                said = expected.answer() => said.ok_or_else(gone),
+                lost = self.ended() => Err(BusError::Unanswered(lost.to_string())),
+            }
+        };
+        match before(give_up_at, said).await {
+            Some(Ok(DeliveryState::Done)) => Ok(()),
+            Some(Ok(DeliveryState::Refused(condition, text))) => {
+                Err(BusError::refused(&condition, Some(&text)))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(BusError::Unanswered("no answer to the disposition".into())),
+        }
+    }
+
     /// Whether this message is the one that is to be next; if not, why the session cannot go on.
     async fn in_order(&self, number: Option<i64>, give_up_at: Instant) -> Result<(), Failure> {
         let given_back = lock(&self.given_back).take();
@@ -357,9 +390,6 @@ impl Session for HeldSession {
         let number = delivery.about.properties.get("SequenceNumber");
         let number = number.and_then(|number| number.parse().ok());
         self.in_order(number, Instant::now() + REQUEST).await?;
-        let Some(token) = delivery.lock else {
-            return Err(self.lost_by(&format!("message {} has no lock token", delivery.id)));
-        };
         let (t0, lock_time) = self.locked();
         let Some(session) = self.me.upgrade() else {
             return Err(self.lost_by("nobody wants it"));
@@ -374,7 +404,7 @@ impl Session for HeldSession {
             about: delivery.about,
             lock: Arc::new(HeldMessage {
                 session,
-                token,
+                delivery: delivery.ticket.delivery,
                 number,
                 state: tokio::sync::Mutex::default(),
             }),
@@ -422,7 +452,8 @@ impl Session for HeldSession {
 /// A message of a session, as far as its lock goes.
 struct HeldMessage {
     session: Arc<HeldSession>,
-    token: LockToken,
+    /// Its number on the link.
+    delivery: u32,
     number: Option<i64>,
     state: tokio::sync::Mutex<State>,
 }
@@ -449,13 +480,7 @@ impl Lock for HeldMessage {
         let session = &self.session;
         if *settlement != Settlement::Release {
             let lost = session.is_lost();
-            let settling = session.connection.settle_in(
-                &session.link,
-                &session.id,
-                self.token,
-                settlement,
-                give_up_at,
-            );
+            let settling = session.dispose(self.delivery, settlement, give_up_at);
             let settled = match lost {
                 Some(lost) => Err(lost),
                 None => settling.await.map_err(|error| {
@@ -473,8 +498,6 @@ impl Lock for HeldMessage {
                     failure => failure,
                 });
             }
-            // Only now: before the answer it would be a second settlement.
-            let _ = session.wants.send(Want::Forget(settlement.clone()));
             if let Settlement::Retry(_) = settlement {
                 *lock(&session.given_back) = self.number;
             }
