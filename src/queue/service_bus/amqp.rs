@@ -268,7 +268,7 @@ impl Connection {
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        let request = wire::settlement(lock, how, None)?;
+        let request = wire::settlement(lock, how)?;
         self.ask(&self.name, request, give_up_at).await.map(drop)
     }
 
@@ -319,7 +319,12 @@ impl Connection {
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            let outcome = forgotten(how);
+            // What is settled already is refused, and freed. Should a service take it all the same,
+            // only a message that was completed may go.
+            let outcome = match how {
+                Settlement::Complete => Accepted {}.into(),
+                _ => Released {}.into(),
+            };
             // A connection that has ended has forgotten everything.
             let _ = self.dispositions.send(Disposition { info, outcome });
         }
@@ -465,16 +470,6 @@ impl Intake {
             let why = "the service does not say that it drained";
             Err(BusError::Unanswered(why.into()))
         })
-    }
-}
-
-/// What is said of a delivery that was settled in another way, for the library to forget it.
-pub(super) fn forgotten(how: &Settlement) -> TerminalDeliveryState {
-    // What is settled already is refused, and freed. Should a service take it all the same, only a
-    // message that was completed may go.
-    match how {
-        Settlement::Complete => Accepted {}.into(),
-        _ => Released {}.into(),
     }
 }
 

@@ -28,6 +28,8 @@ pub enum FrameEvent {
     Drained(LinkState),
     /// What the service says of deliveries, and that they are settled.
     Settled {
+        /// The channel on which they are numbered so.
+        channel: u16,
         /// The first delivery's number.
         first: u32,
         /// The last one's.
@@ -161,7 +163,12 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
                 return None;
             }
             let said = fields.outcome().unwrap_or(DeliveryState::Done);
-            Some(FrameEvent::Settled { first, last, said })
+            Some(FrameEvent::Settled {
+                channel,
+                first,
+                last,
+                said,
+            })
         }
         _ => None,
     }
@@ -397,6 +404,7 @@ mod tests {
             frame(0x15, &[b"\x41\x52\x04\x40\x41"], b""),
         ];
         let settled = |last, said| FrameEvent::Settled {
+            channel: 7,
             first: 4,
             last,
             said,

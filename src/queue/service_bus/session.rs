@@ -13,28 +13,28 @@
 //! # Order
 //! There is credit for one message at a time, and only when the one before it was settled. One that was
 //! given back is the next to come. Where another one comes instead the service is asked whether it is still
-//! there (it has dead-lettered it, if not), and if it is the session is given up: whoever has it next gets
-//! them in their order.
+//! there (it has dead-lettered it, if not), and if it is the other goes back, until it comes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fe2o3_amqp::link::RecvError;
-use fe2o3_amqp::types::messaging::Body;
-use fe2o3_amqp::types::primitives::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::amqp::{Connection, forgotten, limited};
+use super::amqp::Connection;
 use super::error::BusError;
+use super::frame_scanner::DeliveryState;
 use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
 use super::session_link::SessionLink;
+use super::session_reader::{Reader, Want};
 use super::shared::SharedConnection;
-use super::wire::{self, Delivery, LockToken, Ticket};
+use super::stream::OF_SESSION;
+use super::wire::Delivery;
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::core::retry::Backoff;
 use crate::queue::closed::{Closed, turn};
 use crate::queue::{Lock, Message, Session, Settlement};
 use crate::util::lock;
@@ -42,6 +42,8 @@ use crate::util::lock;
 // The longest the service is asked to wait for a session, and so the longest that it can take to find
 // out that nobody at the other end does any more.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// From giving back a message that came before its turn to asking again, at first and at most.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 // For how long the first message of a session may be under way that was given to us because it has one.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 
@@ -58,7 +60,7 @@ pub(super) async fn accept(
 ) -> Result<Option<Accepted>, BusError> {
     let patience = give_up_at.since(Instant::now()).min(PATIENCE);
     let number = LINKS.fetch_add(1, Ordering::Relaxed);
-    let name = format!("{}:session-{number}", connection.name);
+    let name = format!("{}{OF_SESSION}{number}", connection.name);
     let link = connection.accept(name, patience).await?;
     Ok(link.map(|link| (connection, link, Instant::now())))
 }
@@ -86,14 +88,7 @@ pub(super) async fn take(
         term: Mutex::new((Instant::ZERO, shared.lock_duration.at_first())),
         given_back: Mutex::new(None),
     });
-    let reader = Reader {
-        link,
-        connection,
-        max_body,
-        deliveries,
-        last: None,
-        credit: false,
-    };
+    let reader = Reader::new(link, connection, max_body, deliveries);
     tokio::spawn(reader.run(to_do, ended));
     // When it was locked cannot be said: somewhere in the time that the service waited for it. So it is
     // locked anew, and counts from here.
@@ -109,113 +104,6 @@ pub(super) async fn take(
     }
     held.close(Instant::now() + REQUEST).await;
     None
-}
-
-/// What the link of a session is to do.
-enum Want {
-    /// Let one message come.
-    Message,
-    /// Forget the last one, which was settled so in another way.
-    Forget(Settlement),
-    /// End.
-    Close(Instant, oneshot::Sender<()>),
-}
-
-/// Reads the link of a session until it ends, whether there is anything to read or not: that it has ended
-/// is known by reading.
-struct Reader {
-    link: SessionLink,
-    connection: Arc<Connection>,
-    max_body: usize,
-    deliveries: mpsc::UnboundedSender<Delivery>,
-    last: Option<fe2o3_amqp::link::delivery::DeliveryInfo>,
-    /// A message was let come and has not.
-    credit: bool,
-}
-
-impl Reader {
-    async fn run(
-        mut self,
-        mut wants: mpsc::UnboundedReceiver<Want>,
-        ended: watch::Sender<Option<String>>,
-    ) {
-        let connection = Arc::clone(&self.connection);
-        connection.state.holds_session();
-        let why = loop {
-            let done = tokio::select! {
-                biased;
-                // First: what it does not say to itself any more, the link cannot either.
-                why = connection.ended() => break why.why(),
-                want = wants.recv() => match want {
-                    Some(Want::Close(give_up_at, done)) => {
-                        // Before it is so: nobody is to count on it any more.
-                        ended.send_replace(Some("it was given up".to_owned()));
-                        connection.state.gives_up_session();
-                        self.link.close(give_up_at).await;
-                        // Whoever asked may have gone.
-                        let _ = done.send(());
-                        return;
-                    }
-                    Some(want) => self.does(want).await,
-                    // Nobody has it any more. Dropped, the link is ended.
-                    None => break "nobody wants it".to_owned(),
-                },
-                received = self.link.receiver.recv::<Body<Value>>() => self.received(received),
-            };
-            if let Err(error) = done {
-                break error.why();
-            }
-        };
-        connection.state.gives_up_session();
-        ended.send_replace(Some(why));
-    }
-
-    async fn does(&mut self, want: Want) -> Result<(), BusError> {
-        match want {
-            Want::Message if !self.credit => {
-                self.credit = true;
-                limited(self.link.receiver.set_credit(1)).await
-            }
-            Want::Forget(how) => match self.last.take() {
-                Some(info) => limited(self.link.receiver.dispose(info, forgotten(&how))).await,
-                None => Ok(()),
-            },
-            // It is under way already: whoever waited for it before gave up waiting.
-            Want::Message | Want::Close(..) => Ok(()),
-        }
-    }
-
-    fn received(
-        &mut self,
-        received: Result<fe2o3_amqp::link::delivery::Delivery<Body<Value>>, RecvError>,
-    ) -> Result<(), BusError> {
-        let delivery = match received {
-            Ok(delivery) => {
-                let (info, message) = delivery.into_parts();
-                let (tag, ticket) = (info.delivery_tag().to_vec(), self.arrived(info));
-                wire::delivery(ticket, &tag, message, self.max_body)
-            }
-            Err(RecvError::MessageDecode(error)) => {
-                let tag = error.info.delivery_tag().to_vec();
-                let ticket = self.arrived(error.info);
-                wire::unreadable(ticket, &tag, &error.source.to_string())
-            }
-            Err(error) => return Err(error.into()),
-        };
-        // Nobody may want it any more: it goes back with the link.
-        let _ = self.deliveries.send(delivery);
-        Ok(())
-    }
-
-    fn arrived(&mut self, info: fe2o3_amqp::link::delivery::DeliveryInfo) -> Ticket {
-        self.credit = false;
-        let delivery = info.delivery_id();
-        self.last = Some(info);
-        Ticket {
-            connection: self.connection.serial,
-            delivery,
-        }
-    }
 }
 
 /// See the module's text.
@@ -299,31 +187,73 @@ impl HeldSession {
         }
     }
 
-    /// Whether this message is the one that is to be next; if not, why the session cannot go on.
-    async fn in_order(&self, number: Option<i64>, give_up_at: Instant) -> Result<(), Failure> {
-        let given_back = lock(&self.given_back).take();
-        let (Some(given_back), Some(number)) = (given_back, number) else {
-            return Ok(());
+    /// Settles a message on the link, and hears what the service says to it: where the link is gone, the lock
+    /// is, so there is nothing that its token alone would be good for.
+    async fn dispose(
+        &self,
+        delivery: u32,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        // Before it is sent: the answer may be quicker than we are.
+        let mut expected = self.connection.state.expect_on(&self.link, delivery);
+        let gone = || BusError::Unsent("nobody reads the link".into());
+        let asked = self.wants.send(Want::Settle(how.clone()));
+        asked.map_err(|_| gone())?;
+        let said = async {
+            tokio::select! {
+                biased;
+                said = expected.answer() => said.ok_or_else(gone),
+                lost = self.ended() => Err(BusError::Unanswered(lost.to_string())),
+            }
         };
-        if number <= given_back {
-            return Ok(());
+        match before(give_up_at, said).await {
+            Some(Ok(DeliveryState::Done)) => Ok(()),
+            Some(Ok(DeliveryState::Refused(condition, text))) => {
+                Err(BusError::refused(&condition, Some(&text)))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(BusError::Unanswered("no answer to the disposition".into())),
         }
-        let peeked = self
-            .connection
-            .peek_session(&self.link, &self.id, given_back, give_up_at);
-        let peeked = peeked.await.map_err(|error| {
-            self.failure(
-                "nobody says whether the message before it is still there",
-                &error,
-            )
-        })?;
-        if peeked != Some(given_back) {
-            // The service has put it aside by its own count.
-            return Ok(());
+    }
+
+    /// Whether this message is the one that is to be next, or the one before it, which was given back, has not
+    /// come again and is still there.
+    async fn is_next(&self, number: Option<i64>, give_up_at: Instant) -> Result<bool, Failure> {
+        let given_back = *lock(&self.given_back);
+        if let (Some(given_back), Some(number)) = (given_back, number)
+            && number > given_back
+        {
+            let (link, id) = (&self.link, &self.id);
+            let peeked = self
+                .connection
+                .peek_session(link, id, given_back, give_up_at);
+            let peeked = peeked.await.map_err(|error| {
+                self.failure("nobody says whether the message before it is there", &error)
+            })?;
+            // If not, the service has put it aside by its own count.
+            if peeked == Some(given_back) {
+                return Ok(false);
+            }
         }
-        Err(self.lost_by(&format!(
-            "message {number} came, and message {given_back} before it has not come again"
-        )))
+        *lock(&self.given_back) = None;
+        Ok(true)
+    }
+
+    /// The next delivery; none, if none came until then.
+    async fn delivery(&self, give_up_at: Instant) -> Result<Option<Delivery>, Failure> {
+        let mut came = turn(&self.came, give_up_at).await?;
+        // Whoever reads it may have ended: that is found out below.
+        let _ = self.wants.send(Want::Message);
+        tokio::select! {
+            biased;
+            lost = self.ended() => Err(lost),
+            delivery = before(give_up_at, came.recv()) => match delivery {
+                Some(Some(delivery)) => Ok(Some(delivery)),
+                Some(None) => Err(self.ended().await),
+                None => Ok(None),
+            },
+        }
     }
 }
 
@@ -342,23 +272,22 @@ impl Session for HeldSession {
     }
 
     async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure> {
-        let mut came = turn(&self.came, give_up_at).await?;
-        // Whoever reads it may have ended: that is found out below.
-        let _ = self.wants.send(Want::Message);
-        let delivery = tokio::select! {
-            biased;
-            lost = self.ended() => return Err(lost),
-            delivery = before(give_up_at, came.recv()) => match delivery {
-                Some(Some(delivery)) => delivery,
-                Some(None) => return Err(self.ended().await),
-                None => return Ok(None),
-            },
-        };
-        let number = delivery.about.properties.get("SequenceNumber");
-        let number = number.and_then(|number| number.parse().ok());
-        self.in_order(number, Instant::now() + REQUEST).await?;
-        let Some(token) = delivery.lock else {
-            return Err(self.lost_by(&format!("message {} has no lock token", delivery.id)));
+        let mut pauses = PAUSES;
+        let (delivery, number) = loop {
+            let Some(delivery) = self.delivery(give_up_at).await? else {
+                return Ok(None);
+            };
+            let number = delivery.about.properties.get("SequenceNumber");
+            let number = number.and_then(|number| number.parse().ok());
+            let by = Instant::now() + REQUEST;
+            if self.is_next(number, by).await? {
+                break (delivery, number);
+            }
+            // It was too early: as it was, until the one before it is there again.
+            let (ticket, release) = (delivery.ticket.delivery, &Settlement::Release);
+            let released = self.dispose(ticket, release, by).await;
+            released.map_err(|error| self.failure("a message is not given back", &error))?;
+            tokio::time::sleep(pauses.next_pause()).await;
         };
         let (t0, lock_time) = self.locked();
         let Some(session) = self.me.upgrade() else {
@@ -374,7 +303,7 @@ impl Session for HeldSession {
             about: delivery.about,
             lock: Arc::new(HeldMessage {
                 session,
-                token,
+                delivery: delivery.ticket.delivery,
                 number,
                 state: tokio::sync::Mutex::default(),
             }),
@@ -422,7 +351,8 @@ impl Session for HeldSession {
 /// A message of a session, as far as its lock goes.
 struct HeldMessage {
     session: Arc<HeldSession>,
-    token: LockToken,
+    /// Its number on the link.
+    delivery: u32,
     number: Option<i64>,
     state: tokio::sync::Mutex<State>,
 }
@@ -449,13 +379,7 @@ impl Lock for HeldMessage {
         let session = &self.session;
         if *settlement != Settlement::Release {
             let lost = session.is_lost();
-            let settling = session.connection.settle_in(
-                &session.link,
-                &session.id,
-                self.token,
-                settlement,
-                give_up_at,
-            );
+            let settling = session.dispose(self.delivery, settlement, give_up_at);
             let settled = match lost {
                 Some(lost) => Err(lost),
                 None => settling.await.map_err(|error| {
@@ -473,8 +397,6 @@ impl Lock for HeldMessage {
                     failure => failure,
                 });
             }
-            // Only now: before the answer it would be a second settlement.
-            let _ = session.wants.send(Want::Forget(settlement.clone()));
             if let Settlement::Retry(_) = settlement {
                 *lock(&session.given_back) = self.number;
             }

@@ -18,10 +18,9 @@ use fe2o3_amqp::{Receiver, Session};
 
 use super::amqp::Connection;
 use super::error::BusError;
-use super::wire::{self, LockToken};
+use super::wire;
 use crate::azure::before;
 use crate::clock::Instant;
-use crate::queue::Settlement;
 
 const FILTER: &str = "com.microsoft:session-filter";
 // How long the service is to wait for a session before it says that there is none.
@@ -169,19 +168,6 @@ impl Connection {
             session,
             [("session-state", state)],
         );
-        self.ask(link, request, give_up_at).await.map(drop)
-    }
-
-    /// Settles a message of a session by its lock's token.
-    pub(super) async fn settle_in(
-        &self,
-        link: &str,
-        session: &str,
-        lock: LockToken,
-        how: &Settlement,
-        give_up_at: Instant,
-    ) -> Result<(), BusError> {
-        let request = wire::settlement(lock, how, Some(session))?;
         self.ask(link, request, give_up_at).await.map(drop)
     }
 

@@ -6,6 +6,7 @@
 //! meant, and never change, hold up or swallow a byte, but for those of a frame that cannot be: there
 //! the stream has ended, with an error.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -31,6 +32,9 @@ use crate::util::lock;
 // A connection on which nothing at all was received for so long, while an answer was waited for, is
 // taken for dead: a lock cannot wait for heartbeats to be missed.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// What the names of links have in them that are attached for a session.
+pub(super) const OF_SESSION: &str = ":session-";
 
 /// A stream of bytes, whatever is under it.
 pub(super) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
@@ -100,6 +104,8 @@ pub(super) struct ConnectionState {
     /// When anything was received last, which tells a lost answer from a dead connection.
     received: AtomicU64,
     receiving: Mutex<Receiving>,
+    /// The channels of the links that have sessions, by their names: each has one of its own.
+    channels: Mutex<HashMap<String, u16>>,
     changed: Notify,
     settled: Waiting<DeliveryState>,
     /// When the first request was sent after which nothing was received; 0: something was.
@@ -128,6 +134,7 @@ impl ConnectionState {
                 name,
                 ..Receiving::default()
             }),
+            channels: Mutex::default(),
             changed: Notify::new(),
             settled: Waiting::new(),
             silent: AtomicU64::new(0),
@@ -149,7 +156,16 @@ impl ConnectionState {
 
     /// A place for what the service says to the disposition of this delivery.
     pub(super) fn expect(&self, delivery: u32) -> Expected<'_, DeliveryState> {
-        self.settled.expect(delivery.to_string())
+        let channel = lock(&self.receiving).link.map(|link| link.channel);
+        self.settled
+            .expect(numbered(channel.unwrap_or_default(), delivery))
+    }
+
+    /// The same for a delivery on a link that has a session.
+    pub(super) fn expect_on(&self, link: &str, delivery: u32) -> Expected<'_, DeliveryState> {
+        let channel = lock(&self.channels).get(link).copied();
+        self.settled
+            .expect(numbered(channel.unwrap_or_default(), delivery))
     }
 
     fn saw(&self, event: FrameEvent) {
@@ -160,6 +176,9 @@ impl ConnectionState {
                 // others' are no messages.
                 receiving.link = Some(link);
             }
+            FrameEvent::Attach { link, name } if name.contains(OF_SESSION) => {
+                lock(&self.channels).insert(name, link.channel);
+            }
             FrameEvent::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
             FrameEvent::Drained(link) if receiving.link == Some(link) => {
                 // The library is behind: it may still have to hand out some of those that were
@@ -168,10 +187,16 @@ impl ConnectionState {
                 self.changed.notify_waiters();
             }
             FrameEvent::Attach { .. } | FrameEvent::Delivered(_) | FrameEvent::Drained(_) => {}
-            FrameEvent::Settled { first, last, said } => {
+            FrameEvent::Settled {
+                channel,
+                first,
+                last,
+                said,
+            } => {
                 // A range that long is none of ours.
                 for delivery in (first..=last).take(10_000) {
-                    self.settled.answered(&delivery.to_string(), said.clone());
+                    self.settled
+                        .answered(&numbered(channel, delivery), said.clone());
                 }
             }
         }
@@ -204,9 +229,10 @@ impl ConnectionState {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has it no more.
-    pub(super) fn gives_up_session(&self) {
+    /// The link of this name has it no more.
+    pub(super) fn gives_up_session(&self, link: &str) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.channels).remove(link);
     }
 
     /// A request that was sent at `sent` has not been answered in its time. If nothing else was received
@@ -236,6 +262,11 @@ impl ConnectionState {
             )));
         }
     }
+}
+
+/// A delivery among those of the whole connection.
+fn numbered(channel: u16, delivery: u32) -> String {
+    format!("{channel}:{delivery}")
 }
 
 /// The stream, read along.

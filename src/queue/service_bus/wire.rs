@@ -330,11 +330,10 @@ pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     )
 }
 
-/// The same of a request to settle, in this session if it is one's. A release cannot be asked for.
+/// The same of a request to settle; a release cannot be asked for.
 pub(super) fn settlement(
     lock: LockToken,
     how: &Settlement,
-    session: Option<&str>,
 ) -> Result<(&'static str, Value), BusError> {
     let status = match how {
         Settlement::Complete => "completed",
@@ -350,9 +349,6 @@ pub(super) fn settlement(
     if let Settlement::DeadLetter { reason, detail } = how {
         entries.push(("deadletter-reason", Value::String(cut(reason))));
         entries.push(("deadletter-description", Value::String(cut(detail))));
-    }
-    if let Some(session) = session {
-        entries.push(("session-id", Value::String(session.to_owned())));
     }
     Ok(("com.microsoft:update-disposition", map(entries)))
 }

@@ -3,12 +3,17 @@
     peer.py send CONNECTION QUEUE      sends fifty messages of all sizes and types of content
     peer.py dead CONNECTION QUEUE      reads the dead-letter queue: one JSON line for each message
     peer.py left CONNECTION QUEUE      prints how many messages can be had from the queue
+    peer.py talk CONNECTION QUEUE      sends ten messages to each of ten sessions, in turn
+    peer.py states CONNECTION QUEUE    one JSON line for each of them: its state, and what is left of it
+    peer.py letters CONNECTION QUEUE   reads the dead letters of sessions: one JSON line for each
 """
 
 import json
 import sys
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
+
+SESSIONS = [f"session {number}" for number in range(10)]
 
 SIZES = [0, 1, 255, 4096, 65_536, 300_000]
 TYPES = [None, "text/plain", "application/json; charset=utf-8", "application/octet-stream"]
@@ -54,6 +59,32 @@ def main(what, connection, queue):
                             }
                         )
                     )
+                    receiver.complete_message(message)
+        elif what == "talk":
+            with client.get_queue_sender(queue) as sender:
+                for number in range(10):
+                    for session in SESSIONS:
+                        sender.send_messages(
+                            ServiceBusMessage(
+                                str(number), session_id=session, message_id=f"{session}: {number}"
+                            )
+                        )
+        elif what == "states":
+            for session in SESSIONS:
+                with client.get_queue_receiver(queue, session_id=session, max_wait_time=1) as receiver:
+                    state = receiver.session.get_state()
+                    left = [str(message) for message in receiver.peek_messages(100)]
+                    state = None if state is None else state.decode()
+                    print(json.dumps({"session": session, "state": state, "left": left}))
+        elif what == "letters":
+            receiver = client.get_queue_receiver(
+                queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER, max_wait_time=3
+            )
+            with receiver:
+                for message in receiver:
+                    letter = {"session": message.session_id, "body": str(message)}
+                    letter["reason"] = message.dead_letter_reason
+                    print(json.dumps(letter))
                     receiver.complete_message(message)
         else:
             receiver = client.get_queue_receiver(

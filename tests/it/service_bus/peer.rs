@@ -24,8 +24,8 @@ case $((n % 10)) in 3) status=65 beats=1;; 7) status=9 beats=1;; 5) status=0 bea
 export TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=w
 exec \"$0\" \"$1\" m$n --every 50 --beats $beats --status $status";
 
-#[test]
-fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
+/// The Python that has Microsoft's client; without one, or in CI, that is said.
+fn python() -> Option<String> {
     let python = std::env::var("TRAFFICCOP_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let is_there = Command::new(&python)
         .args(["-c", "import azure.servicebus"])
@@ -35,19 +35,30 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
         println!(
             "SKIPPED: {python} has no azure-servicebus (pip install azure-servicebus): not tried against Microsoft's client"
         );
-        return;
+        return None;
     }
+    Some(python)
+}
+
+/// What Microsoft's client says when it is to do this.
+fn ask(python: &str, what: &str, connection: &str) -> String {
+    let output = Command::new(python)
+        .args([SCRIPT, what, connection, JOBS])
+        .output()
+        .expect("Python");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
+    let Some(python) = python() else {
+        return;
+    };
     let stage = Stage::with(SHORT);
     let connection = stage.broker.connection_string();
-    let ask = |what: &str| {
-        let output = Command::new(&python)
-            .args([SCRIPT, what, &connection, JOBS])
-            .output()
-            .expect("Python");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        String::from_utf8(output.stdout).expect("text")
-    };
+    let ask = |what: &str| ask(&python, what, &connection);
     ask("send");
     assert_eq!(stage.counts(JOBS).ready, 50);
     let journalist = crate::support::programs::journalist()
@@ -121,4 +132,79 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
         assert!(std::fs::read(path).expect("it was run") == sent, "{number}");
     }
     eprintln!("{} dead letters:\n{dead}", numbers.len());
+}
+
+/// Remembers in the session's state what it has done, and does nothing twice: of ten, one is rejected, one fails
+/// at first, and one takes longer than a lock.
+const TALK: &str = "
+n=$(cat) f=$TRAFFICCOP_SESSION_STATE_FILE
+case $n$TRAFFICCOP_MESSAGE_ATTEMPT in 3*) exit 65;; 71) echo lost >>$f; exit 9;; 5*) sleep 6;; esac
+case $(cat $f) in *$n) ;; *) printf %s $n >>$f;; esac";
+
+#[test]
+fn microsoft_s_client_reads_back_what_became_of_sessions() {
+    let Some(python) = python() else {
+        return;
+    };
+    let stage = Stage::of(
+        Settings::default(),
+        QueueSettings {
+            lock: SHORT,
+            sessions: true,
+            ..QueueSettings::default()
+        },
+    );
+    let connection = stage.broker.connection_string();
+    let ask = |what: &str| ask(&python, what, &connection);
+    ask("talk");
+    assert_eq!(stage.counts(JOBS).ready, 100);
+    let start = || {
+        let worker = stage
+            .worker()
+            .args(["--sessions", "-j", "4", "--retry-delay", "0s"]);
+        let worker = worker.args(["--lock-delay", "5s", "--session-idle", "1s"]);
+        worker
+            .env("TMPDIR", stage.scene.directory())
+            .shell(TALK)
+            .start()
+    };
+    let workers = [start(), start(), start()];
+    for worker in &workers {
+        worker.await_log("completed");
+    }
+    workers[0].signal(Signal::SIGKILL);
+    workers[1].freeze();
+    stage.broker.cut();
+    std::thread::sleep(SHORT + Duration::from_secs(1));
+    workers[1].signal(Signal::SIGCONT);
+    stage.broker.detach_sessions(JOBS);
+    stage.wait("everything to be done", |view| {
+        let counts = view.counts(JOBS);
+        (counts.ready + counts.locked == 0).then_some(())
+    });
+    for worker in workers {
+        worker.signal(Signal::SIGTERM);
+        let _ended = worker.finish();
+    }
+    stage.scene.await_nobody();
+    let states = ask("states");
+    assert_eq!(states.lines().count(), 10);
+    for line in states.lines() {
+        let session: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(
+            session["state"], "012456789",
+            "in order, and none twice: {line}"
+        );
+        assert_eq!(session["left"], serde_json::json!([]), "{line}");
+    }
+    let letters = ask("letters");
+    let mut of = std::collections::BTreeSet::new();
+    for line in letters.lines() {
+        let letter: Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(letter["body"], "3", "{line}");
+        assert_eq!(letter["reason"], "CommandRejected", "{line}");
+        of.insert(letter["session"].to_string());
+    }
+    assert_eq!((of.len(), letters.lines().count()), (10, 10), "{letters}");
+    eprintln!("{states}{letters}");
 }

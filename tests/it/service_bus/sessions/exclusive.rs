@@ -115,7 +115,7 @@ fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
         5 => drop(Some(broker.lose_sessions(JOBS))),
         _ => {
             for _ in 0..rng.u32(1..8) {
-                let (renew, settle) = (On::RenewSession, On::UpdateDisposition);
+                let (renew, settle) = (On::RenewSession, On::Settle);
                 let occasions = [
                     renew,
                     settle,

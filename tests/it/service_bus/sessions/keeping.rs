@@ -108,7 +108,7 @@ fn a_service_that_falls_silent_costs_the_command_before_its_lock_has_ended() {
 fn a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_it() {
     let stage = Stage::of_sessions(SHORT);
     stage.talk("a", &["1", "2"]);
-    let ignored = Fault::new(On::UpdateDisposition, Act::Ignore).at(JOBS);
+    let ignored = Fault::new(On::Settle, Act::Ignore).at(JOBS);
     stage.broker.fault(ignored.times(3));
     let done = stage.all(&[], "n=$(cat); echo $n");
     assert!(
@@ -134,7 +134,7 @@ fn a_settlement_that_is_refused_ends_the_session_too() {
         condition: "com.microsoft:session-lock-lost".into(),
         text: "The session lock has expired.".into(),
     };
-    let fault = Fault::new(On::UpdateDisposition, refused).at(JOBS);
+    let fault = Fault::new(On::Settle, refused).at(JOBS);
     stage.broker.fault(fault);
     let done = stage.all(&[], "cat; echo");
     assert_eq!(done.stdout, "1\n1\n2\n", "{}", done.stderr);

@@ -81,6 +81,38 @@ fn what_the_queue_puts_aside_by_its_own_count_does_not_stop_the_next() {
 }
 
 #[test]
+fn one_that_takes_its_time_to_come_again_is_waited_for_and_not_overtaken() {
+    let stage = Stage::of(
+        Settings::default(),
+        QueueSettings {
+            sessions: true,
+            abandon_takes: Duration::from_millis(1500),
+            ..QueueSettings::default()
+        },
+    );
+    stage.talk("a", &["1", "2", "3"]);
+    let done = stage.all(
+        &["--retry-delay", "0s", "--session-idle", "5s"],
+        "n=$(cat); echo $n:$TRAFFICCOP_MESSAGE_ATTEMPT; test $n$TRAFFICCOP_MESSAGE_ATTEMPT != 11",
+    );
+    assert_eq!(done.stdout, "1:1\n1:2\n2:1\n3:1\n", "{}", done.stderr);
+    assert_eq!(stage.accepted(), 1);
+    // The second one was sent, and given back.
+    let given_back = |event: &Event| {
+        matches!(
+            event,
+            Event::Settled {
+                sequence: 2,
+                outcome: Outcome::Release,
+                ..
+            }
+        )
+    };
+    assert!(stage.count(given_back) > 0);
+    stage.assert_holds(0, 0);
+}
+
+#[test]
 fn one_that_is_rejected_or_cannot_be_handed_over_is_put_aside_and_the_next_is_run() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "much too long", "3"]);

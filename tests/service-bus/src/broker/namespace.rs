@@ -21,6 +21,8 @@ pub struct QueueSettings {
     pub sessions: bool,
     /// Nobody is let in.
     pub disabled: bool,
+    /// How long what was abandoned takes until it can be had again. Those behind it can be had meanwhile.
+    pub abandon_takes: Duration,
 }
 
 impl Default for QueueSettings {
@@ -30,6 +32,7 @@ impl Default for QueueSettings {
             max_delivery_count: 10,
             sessions: false,
             disabled: false,
+            abandon_takes: Duration::ZERO,
         }
     }
 }

@@ -373,6 +373,27 @@ impl Engine {
         }
     }
 
+    /// What was abandoned is out of reach for a while, where its queue is so.
+    fn take_time(&mut self, place: &Place, sequence: u64) {
+        let entity = self.namespace.entity(place);
+        let takes = entity.map(|entity| entity.settings.abandon_takes);
+        let Some(takes) = takes.filter(|takes| !takes.is_zero()) else {
+            return;
+        };
+        if let Some(shelf) = self.namespace.shelf_mut(place) {
+            shelf.hide(sequence);
+        }
+        let place = place.clone();
+        self.later(
+            takes,
+            Box::new(move |engine| {
+                if let Some(shelf) = engine.namespace.shelf_mut(&place) {
+                    shelf.show(sequence);
+                }
+            }),
+        );
+    }
+
     /// Settles a message under its lock; false if there is no such lock.
     pub(crate) fn settle(
         &mut self,
@@ -386,6 +407,9 @@ impl Engine {
         let outcome = outcome.clone();
         match self.namespace.settle(place, token, &outcome, changes) {
             Some((sequence, events)) => {
+                if outcome == Outcome::Abandon {
+                    self.take_time(place, sequence);
+                }
                 self.log(Event::Settled {
                     address,
                     sequence,

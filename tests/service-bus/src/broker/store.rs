@@ -205,6 +205,30 @@ impl Shelf {
         self.messages.insert(sequence, stored);
     }
 
+    /// Takes a message away from all who ask for the next one, until it is shown again.
+    pub(crate) fn hide(&mut self, sequence: u64) {
+        if self.ready.remove(&sequence)
+            && let Some(stored) = self.messages.get_mut(&sequence)
+        {
+            stored.state = State::Deferred;
+            if let Some(session) = &stored.session
+                && let Some(ready) = self.by_session.get_mut(session)
+            {
+                ready.remove(&sequence);
+                if ready.is_empty() {
+                    self.by_session.remove(session);
+                }
+            }
+        }
+    }
+
+    /// It can be had again.
+    pub(crate) fn show(&mut self, sequence: u64) {
+        if let Some(stored) = self.messages.remove(&sequence) {
+            self.put(sequence, stored);
+        }
+    }
+
     /// The first lock that has ended by `now`.
     pub(crate) fn expired(&self, now: Instant) -> Option<Guid> {
         let (until, sequence) = self.expiries.first()?;
