@@ -1,9 +1,10 @@
-//! The simulated fleet: several instances against one leased blob and an adversary, in virtual time,
+//! The simulated fleet: several instances against one lock and an adversary, in virtual time,
 //! schedule after schedule.
 //!
 //! A supervisor in it is what `run` is made of: the driver, the workload with its handle on the guardian, and
-//! the blob store with the official client, by a simulated clock, network and socket. Its guardian is the shipped
-//! loop over a simulated table of processes. What ships is copied nowhere.
+//! the store: of a blob with the official client over a simulated network, of a local file over the kernel's
+//! own lock, or of a shared drive over a directory that requests reach late. Its guardian is the shipped loop
+//! over a simulated table of processes. What ships is copied nowhere.
 //!
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!

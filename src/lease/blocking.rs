@@ -86,10 +86,9 @@ impl BlockingJobs {
         };
         let (sender, receiver) = oneshot::channel();
         let job = move || {
-            let result = {
-                let _request = Request::new();
-                job()
-            };
+            let request = Request::new();
+            let result = job();
+            drop(request);
             drop(sender.send(Answer {
                 result,
                 _permit: permit,

@@ -161,11 +161,11 @@ impl Schedule {
                 act.at = near + rng.u64(0..20 * SECOND);
             }
         }
-        let drawn = rng.u8(0..40);
+        let drawn = rng.u8(0..26);
         acts.extend(pattern(&mut rng, machines, drawn));
-        let place = match drawn {
-            0..26 => Place::Blob,
-            26..32 => Place::File,
+        let place = match rng.u8(0..10) {
+            0..6 => Place::Blob,
+            6..8 => Place::File,
             _ => Place::Shared,
         };
         acts.retain(|act| place.knows(act.deed));

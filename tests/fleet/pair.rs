@@ -1,4 +1,4 @@
-//! One instance: a supervisor, which is the shipped driver over the shipped blob store; a guardian, which is the
+//! One instance: a supervisor, which is the shipped driver over a shipped store; a guardian, which is the
 //! shipped loop on a machine of the tests' own; and the command's tree.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The supervisor of a pair: the shipped driver over the shipped blob store, polled when something has come
+//! The supervisor of a pair: the shipped driver over a shipped store, polled when something has come
 //! for it, and what follows from what it did.
 
 use std::rc::Rc;
