@@ -40,6 +40,7 @@ pub struct SimulatedClock {
     travel: Cell<(Duration, Duration)>,
     rarely: Cell<bool>,
     seed: Cell<u64>,
+    ended: Cell<bool>,
 }
 
 /// A thread of a simulated process.
@@ -86,6 +87,7 @@ impl SimulatedClock {
         for mut thread in self.threads.take() {
             if thread.due <= self.awake.get() {
                 let Some(due) = (thread.body)(resumed) else {
+                    self.ended.set(true);
                     continue;
                 };
                 thread.due = due - self.suspended.get();
@@ -115,6 +117,11 @@ impl SimulatedClock {
     /// The process has ended, and its threads with it.
     pub fn end_threads(&self) {
         self.threads.borrow_mut().clear();
+    }
+
+    /// Whether a thread has done what it was begun for since this was asked last.
+    pub fn has_done_something(&self) -> bool {
+        self.ended.take()
     }
 
     /// Has those threads look again that wait without an end.

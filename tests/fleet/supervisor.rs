@@ -115,6 +115,10 @@ impl World {
         let mut context = Context::from_waker(Waker::noop());
         let polled = clock.enter(now, suspended, || drive.as_mut().poll(&mut context));
         self.count_rounds(p, clock.sleeps());
+        if clock.has_done_something() {
+            // Also what nobody waits for any more.
+            self.lock_may_be_free();
+        }
         let did = std::mem::take(&mut self.pairs[p].handle.link().did);
         for did in did {
             if self.violation.is_some() {
