@@ -411,6 +411,8 @@ impl World {
         }
         match self.schedule.place {
             Place::Blob => {}
+            // It counts from the acquire, however late that was heard of.
+            Place::File if max_hold.is_some() => return None,
             Place::File => return Some("nobody takes a lock away".to_owned()),
             Place::Shared if self.drive_was_slow(tree.born) || !pair.told_lost.is_empty() => {
                 return None;
