@@ -260,6 +260,11 @@ impl Context {
         self.ambiguous = true;
     }
 
+    /// What it may have obtained was given back, or is left to run out.
+    pub(super) fn is_undone(&mut self) {
+        self.ambiguous = false;
+    }
+
     /// What the store said last, if it did not answer as hoped.
     pub(super) fn doubt(&self) -> Option<&str> {
         self.doubt.as_deref()

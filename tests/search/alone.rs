@@ -1,0 +1,75 @@
+//! One instance with each rule that it can have, and a lock that answers late, wrongly or never: history
+//! after history, in virtual time, with the real [`Tenure`](trafficcop::internals::core::Tenure) and the
+//! real `GuardianState`. What the search leaves out is here: restarts and holds, tasks that are done once, waits
+//! with an end, cordons, locks without a lease, leases of any length, and every moment to the nanosecond.
+//!
+//! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 20000) the number of histories. One
+//! that fails is shrunk to the deeds it needs, and printed.
+
+#[path = "alone/plan.rs"]
+mod plan;
+#[path = "alone/referee.rs"]
+mod referee;
+#[path = "alone/world.rs"]
+mod world;
+
+use plan::Plan;
+use world::World;
+
+use super::print;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
+}
+
+fn play(plan: Plan, tracing: bool) -> World {
+    let mut world = World::new(plan, tracing);
+    world.run();
+    world
+}
+
+/// Leaves out what the failure does not need, deed by deed.
+fn shrink(mut plan: Plan) -> Plan {
+    let mut smaller = true;
+    while smaller {
+        smaller = false;
+        for at in (0..plan.acts.len()).rev() {
+            let mut without = plan.clone();
+            without.acts.remove(at);
+            if play(without.clone(), false).violation.is_some() {
+                plan = without;
+                smaller = true;
+            }
+        }
+    }
+    plan
+}
+
+#[test]
+fn whoever_is_alone_keeps_every_rule() {
+    let first = number("ALONE_SEED", 1);
+    let count = number("ALONE_COUNT", 20_000);
+    let began = std::time::Instant::now();
+    let mut tenures = 0;
+    for seed in first..first + count {
+        let world = play(Plan::of(seed), false);
+        tenures += world.tenures;
+        if let Some(violation) = world.violation {
+            let world = play(shrink(Plan::of(seed)), true);
+            print(&format!(
+                "{}\n\n{:#?}\n",
+                world.trace.unwrap_or_default().join("\n"),
+                world.plan
+            ));
+            panic!("the history of seed {seed} breaks a rule: {violation}");
+        }
+    }
+    print(&format!(
+        "alone: {count} histories (seeds {first}..), {tenures} commands, in {:.1} s\n",
+        began.elapsed().as_secs_f64()
+    ));
+    assert!(count < 1000 || tenures > count / 2, "{tenures}");
+}
