@@ -34,8 +34,8 @@ pub(crate) enum Deed {
     CommandStopping,
     /// What belongs to an earlier round, or to nobody.
     Echo(u8),
-    /// A tree that SIGKILL does not end.
-    Stuck,
+    /// Trees that SIGKILL ends so much later, or never.
+    Stuck(Option<Duration>),
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub(crate) struct Habit {
     pub(crate) daemon: u8,
     pub(crate) not_started: u8,
     pub(crate) hook_failed: u8,
+    /// Nobody hears how it ended.
+    pub(crate) silent: u8,
     /// From the signal to the end.
     pub(crate) ends_within: Duration,
 }
@@ -78,6 +80,8 @@ pub(crate) struct Plan {
     /// From this moment on the task is done, by another.
     pub(crate) done_by_another: Option<Duration>,
     pub(crate) cordoned_before: bool,
+    /// The supervisor does not come to its first step before.
+    pub(crate) begins_late: Duration,
     pub(crate) acts: Vec<Act>,
     /// Nothing more befalls it from here on.
     pub(crate) rest: Duration,
@@ -124,6 +128,12 @@ fn budget(rng: &mut Rng) -> Budget {
     }
 }
 
+// Often such that it meets the end of a command.
+fn hold(rng: &mut Rng) -> Duration {
+    let any = rng.u64(1..120);
+    secs(one(rng, &[1, 2, 3, 10, 20, 90, any, any]))
+}
+
 fn hold_policy(rng: &mut Rng) -> HoldPolicy {
     HoldPolicy {
         restart: maybe(rng, 50, |rng| Restart {
@@ -131,8 +141,8 @@ fn hold_policy(rng: &mut Rng) -> HoldPolicy {
             limit: rng.u32(0..8),
             window: secs(one(rng, &[5, 30, 120, 600])),
         }),
-        max_hold: maybe(rng, 40, |rng| secs(rng.u64(1..120))),
-        min_hold: maybe(rng, 40, |rng| secs(rng.u64(1..120))),
+        max_hold: maybe(rng, 40, hold),
+        min_hold: maybe(rng, 40, hold),
         cooldown: maybe(rng, 40, |rng| secs(rng.u64(1..60))),
     }
 }
@@ -202,8 +212,8 @@ fn deed(rng: &mut Rng) -> Deed {
         79..82 => Deed::GuardianDies,
         82..87 => Deed::ClockJumps,
         87..91 => Deed::CommandStopping,
-        91..99 => Deed::Echo(rng.u8(..)),
-        _ => Deed::Stuck,
+        91..98 => Deed::Echo(rng.u8(..)),
+        _ => Deed::Stuck(maybe(rng, 80, |rng| ms(rng.u64(1..9900)))),
     }
 }
 
@@ -225,6 +235,13 @@ impl Plan {
             for act in &mut acts[1..] {
                 act.at = near + ms(one(rng, &[0, 50, 99, 100, 101, 1000]) * rng.u64(1..4));
             }
+        }
+        // The first attempt is one among many, and another than all of them.
+        if let Some(deed) = maybe(rng, 20, deed) {
+            acts.push(Act {
+                at: ms(rng.u64(0..3)),
+                deed,
+            });
         }
         acts.sort_by_key(|act| act.at);
         let rest = acts.iter().map(|act| {
@@ -251,16 +268,21 @@ impl Plan {
                 daemon: one(rng, &[0, 0, 50]),
                 not_started: one(rng, &[0, 0, 0, 10]),
                 hook_failed: one(rng, &[0, 0, 0, 20]),
+                silent: one(rng, &[0, 0, 0, 0, 30]),
                 ends_within: ms(one(rng, &[0, 100, 300, 3000, 60_000])),
             },
             rival: one(rng, &[0, 0, 50, 100]),
-            rival_holds: ms(rng.u64(1..60_000)),
+            rival_holds: ms(match rng.u8(0..4) {
+                0 => rng.u64(1..60),
+                _ => rng.u64(1..60_000),
+            }),
             rival_drains: ms(one(rng, &[0, 300, 5000])),
             tells_expiry: rng.u8(0..4) == 0,
             done_by_another: rules
                 .once
                 .and_then(|_| maybe(rng, 20, |rng| ms(rng.u64(0..length)))),
             cordoned_before: rng.u8(0..20) == 0,
+            begins_late: one(rng, &[0, 0, 0, 0, 5, 100]) * secs(1),
             rules,
             acts,
             rest,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 use trafficcop::internals::core::{
-    Action, After, Cause, Cordon, Deadlines, Ending, Event, Exit, Failure, Grant, IfLost, Notice,
-    OnFailure, Outcome, Rules, Start, State, WorkloadEvent,
+    Action, After, Budget, Cause, Cordon, Deadlines, Ending, Event, Exit, Failure, Grant, IfLost,
+    Notice, OnFailure, Outcome, Restart, Rules, Start, State, WorkloadEvent,
 };
 
 use super::plan::{Plan, ms, secs};
@@ -144,6 +144,16 @@ pub(crate) struct Ledger {
     /// The second request to stop, which is heard now.
     urgent: bool,
     found_lost: bool,
+    refused: bool,
+    said: bool,
+    told_cordoned: bool,
+    doubt_is: Option<String>,
+    doubt_was: Option<String>,
+    acting: bool,
+    empty_at: Option<Instant>,
+    /// The tree was seen to be empty after the end of the lease, as far as that was known.
+    outlived: bool,
+    owes_a_word: bool,
     paused: bool,
     cordoned: bool,
     hurried: bool,
@@ -284,6 +294,15 @@ impl Ledger {
             tired_at: Instant::FOREVER,
             urgent: false,
             found_lost: false,
+            refused: false,
+            said: false,
+            told_cordoned: false,
+            doubt_is: None,
+            doubt_was: None,
+            acting: false,
+            empty_at: None,
+            outlived: false,
+            owes_a_word: false,
             paused: false,
             cordoned: false,
             hurried: false,
@@ -302,13 +321,15 @@ impl Ledger {
 
     /// What follows from a change of state.
     fn follow(&mut self, now: Instant, before: State, state: State, rules: &Rules) {
-        if self.run.is_some() || self.held.is_some() {
+        if self.run.is_some() || !matches!(self.next, None | Some(Next::Leave)) {
             self.controlled_at = now;
         }
         if state == State::Releasing && self.leaving.is_none() {
             self.leaving = Some((now, Window(now, Instant::FOREVER)));
         }
-        if state == State::Standby && !matches!(before, State::Standby | State::Acquiring) {
+        let gave_back = self.held.is_some() || self.leaving.is_some();
+        let looked = matches!(before, State::Standby | State::Acquiring);
+        if state == State::Standby && (gave_back || !looked) {
             let behind = matches!(self.last, Some(Why::HandOver | Why::GivenUp));
             let poll = rules.poll;
             let cool = poll.map_or(ms(500), |poll| 2 * poll);
@@ -318,6 +339,8 @@ impl Ledger {
             } else {
                 Window::about(now, poll.unwrap_or(RETRY))
             });
+            let known = self.overlapped && self.broken.is_none() || self.found_lost;
+            self.owes_a_word = known && !self.said;
             (self.held, self.next, self.leaving) = (None, None, None);
             (self.last, self.expected, self.record) = (None, None, None);
             (self.released, self.run_out, self.exit) = (false, false, None);
@@ -425,6 +448,16 @@ impl World {
             && !std::mem::replace(&mut self.ledger.hurried, true)
         {
             held.hurry(now);
+        }
+        if let Event::Renewed {
+            reply: Err(failure),
+            ..
+        }
+        | Event::Acquired(Err(failure)) = event
+            && let Failure::Transient { why, .. } | Failure::Fatal { why, .. } = failure
+            && state != State::Releasing
+        {
+            self.ledger.doubt_was = self.ledger.doubt_is.replace(why.clone());
         }
         match event {
             Event::StopAsked(signal) => match self.ledger.stop {
@@ -596,7 +629,7 @@ impl World {
         }
         if state == State::Releasing {
             let waits = self.call.is_some_and(|call| call.kind == Kind::Release);
-            if let Some((began, _)) = self.ledger.leaving.filter(|_| !waits) {
+            if let Some((began, _)) = self.ledger.leaving.filter(|_| !waits && sent.is_some()) {
                 self.ledger.leaving = Some((began, Window::at(now)));
             }
             if matches!(reply, Err(Failure::Held(_) | Failure::Lost { .. })) {
@@ -704,6 +737,8 @@ impl World {
             self.ledger.leaving = Some((began, due));
         } else {
             self.ledger.released = matches!(reply, Ok(()) | Err(Failure::Held(_)));
+            self.ledger.refused =
+                matches!(reply, Err(Failure::Fatal { .. } | Failure::AlreadyDone(_)));
             self.ledger.ambiguous = false;
         }
     }
@@ -742,6 +777,7 @@ impl World {
                 self.is_to_end(Reason::Guardian, now);
             }
             WorkloadEvent::Acting => {
+                self.ledger.acting = true;
                 if let Some(run) = &mut self.ledger.run
                     && run.reason.is_none()
                 {
@@ -754,7 +790,8 @@ impl World {
             }
             WorkloadEvent::TreeStuck => self.ledger.stuck = self.ledger.run.is_some(),
             WorkloadEvent::TreeEmpty { at } if over => self.is_empty(at),
-            WorkloadEvent::HookFailed { .. } if over => {
+            WorkloadEvent::HookFailed { at, .. } if over => {
+                self.ends_at(at);
                 let run = self.ledger.run.take();
                 let reason = run.and_then(|run| run.reason).map(|(reason, _)| reason);
                 self.ledger.hook_failed = reason.is_none();
@@ -775,6 +812,18 @@ impl World {
         self.ledger.next = Some(Next::Leave);
     }
 
+    fn ends_at(&mut self, at: Instant) {
+        let lease = self
+            .rules()
+            .budget
+            .map(|budget| budget.lease - budget.lease / 50);
+        let end = lease
+            .zip(self.ledger.held.as_ref())
+            .map(|(lease, held)| held.confirmed + lease);
+        self.ledger.outlived = end.is_some_and(|end| at > end);
+        self.ledger.empty_at = Some(at);
+    }
+
     /// Nothing of the command lives since `at`: what follows?
     fn is_empty(&mut self, at: Instant) {
         let (now, rules) = (self.now, self.plan.rules.clone());
@@ -782,6 +831,7 @@ impl World {
             return;
         };
         let exit = run.exit.map(|(_, exit)| exit);
+        self.ends_at(at);
         let mut natural = match run.reason {
             None => at < held.term(&rules),
             Some((Reason::Exited, _)) => true,
@@ -1017,7 +1067,9 @@ impl World {
         let fresh = rules
             .budget
             .map_or(Instant::FOREVER, |b| held.confirmed + b.lease / 2);
-        if start.deadlines != held.deadlines(&rules)
+        let first = start.deadlines.term_at.min(start.deadlines.kill_at);
+        if start.deadlines.first() != first
+            || start.deadlines != held.deadlines(&rules)
             || start.fresh_until != fresh
             || start.token != held.token
         {
@@ -1058,6 +1110,11 @@ impl World {
         ledger.cordoned = false;
         ledger.overlapped = false;
         ledger.found_lost = false;
+        ledger.refused = false;
+        ledger.said = false;
+        ledger.acting = false;
+        ledger.empty_at = None;
+        ledger.outlived = false;
         ledger.hurried = false;
         ledger.expected = None;
         ledger.at_once = false;
@@ -1075,6 +1132,9 @@ impl World {
 
     fn judge_extension(&mut self, at: usize, deadlines: Deadlines) -> Option<&'static str> {
         let held = self.ledger.held.as_ref();
+        if self.ledger.run.as_ref().is_some_and(|run| run.killed) {
+            return Some("who is killed is given time");
+        }
         if at != 0 {
             return Some("something goes before the deadlines");
         }
@@ -1215,6 +1275,7 @@ impl World {
         } else if !ledger.ambiguous && ledger.leaving.is_none() {
             return Some("there is nothing to give back");
         }
+        ledger.next = Some(Next::Leave);
         let due = ledger.leaving.map_or(Window::at(now), |(_, due)| due);
         ledger.leaving = Some((began, Window::at(Instant::FOREVER)));
         ledger.sent = now;
@@ -1252,6 +1313,7 @@ impl World {
     }
 
     fn judge_abandonment(&mut self, actions: &[Action]) -> Option<&'static str> {
+        let now = self.now;
         let lost = self
             .ledger
             .held
@@ -1262,6 +1324,14 @@ impl World {
             .any(|action| matches!(action, Action::Notify(Notice::LeftToRunOut { .. })));
         if self.tree.is_some() && !self.ledger.stuck {
             return Some("it is forgotten beside a command");
+        }
+        let tired = match self.ledger.leaving {
+            Some((began, due)) => now.max(due.1) >= self.release_limit(began),
+            None => now >= self.release_limit(now),
+        };
+        let may = lost || tired || self.ledger.stuck || self.ledger.urgent || self.ledger.refused;
+        if !may {
+            return Some("it is left to run out for nothing");
         }
         self.ledger.run_out = true;
         self.ledger.ambiguous = false;
@@ -1306,10 +1376,12 @@ impl World {
             Why::Lost => ledger.held.as_ref().is_some_and(lost),
             Why::Guardian => ledger.guardian_lost || ledger.stuck,
             Why::HandOver => long || paused,
-            Why::Cordoned => ledger.cordoned || ledger.cordon.is_some(),
+            Why::Cordoned if ledger.last.is_some() => ledger.cordoned,
+            Why::Cordoned => ledger.cordon.is_some() && ledger.is_out_of_time(rules, now),
             Why::GivenUp => ledger.spent || ledger.hook_failed,
             Why::NotRecorded => rules.once.is_some() && ledger.natural,
             Why::AlreadyDone => ledger.done_told,
+            Why::NotObtained if ledger.cordon.is_some() => false,
             Why::NotObtained => ledger.contacted && ledger.is_out_of_time(rules, now),
             Why::Store => {
                 let tired = now >= ledger.patience_ends(rules) || ledger.is_out_of_time(rules, now);
@@ -1327,15 +1399,76 @@ impl World {
                 last.is_some_and(|last| now < last + secs(60))
                     .then_some("it is said again and again")
             }
-            Notice::Recovered => self
-                .ledger
-                .doubt
-                .take()
-                .is_none()
-                .then_some("there was no doubt"),
-            Notice::Overlapped => (!self.may_have_overlapped()).then_some("there was no overlap"),
+            Notice::Recovered => {
+                self.ledger.doubt_is = None;
+                let none = self.ledger.doubt.take().is_none();
+                none.then_some("there was no doubt")
+            }
+            Notice::Overlapped => {
+                self.ledger.said = true;
+                (!self.may_have_overlapped()).then_some("there was no overlap")
+            }
+            Notice::Cordoned { .. } => {
+                let twice = std::mem::replace(&mut self.ledger.told_cordoned, true);
+                (twice || self.ledger.cordon.is_none())
+                    .then_some("it says again that it is cordoned")
+            }
+            Notice::Uncordoned => {
+                let told = std::mem::take(&mut self.ledger.told_cordoned);
+                (!told).then_some("nobody knows of a cordon")
+            }
+            Notice::Draining(Cause::Doubt { why }) => {
+                let before = self.ledger.doubt_was.as_ref().is_none_or(|was| was == why);
+                let last = self.ledger.doubt_is.as_ref().filter(|_| !before);
+                last.is_some_and(|last| last != why && !self.ledger.acting)
+                    .then_some("it is stopped for another doubt")
+            }
+            Notice::InControl { token } => {
+                let ours = self.ledger.held.as_ref().map(|held| held.token);
+                (ours != Some(*token)).then_some("another token")
+            }
+            Notice::CommandEnded(exit) => {
+                let number = match exit {
+                    Exit::Code(status) => i32::from(*status),
+                    Exit::Signal(signal) => 128 + signal,
+                };
+                (exit.as_status() != number).then_some("no shell shows that status")
+            }
+            Notice::BackingOff { until, number } => {
+                let held = self.ledger.held.as_ref();
+                let restarts = held.map_or(0, |held| held.restarts.len());
+                let next = Next::Restart { until: *until };
+                let is = self.ledger.next == Some(next) && restarts == *number as usize;
+                (!is).then_some("it is not started again then")
+            }
+            Notice::Keeping { until } => {
+                let next = Next::Keep { until: *until };
+                (self.ledger.next != Some(next)).then_some("it is not kept until then")
+            }
+            Notice::Pausing { until } => {
+                let next = Next::Pause { until: *until };
+                (self.ledger.next != Some(next)).then_some("it does not pause until then")
+            }
+            Notice::Recorded {
+                outcome: is,
+                attempt,
+            } => {
+                let failed = self.ledger.held.as_ref().map_or(0, |held| held.failed);
+                let exit = self.ledger.exit.unwrap_or(Exit::Code(0));
+                let wrong = *is != outcome(self.rules(), exit, failed) || *attempt != failed + 1;
+                wrong.then_some("that is not what was recorded")
+            }
             Notice::FoundLost { .. } => {
-                self.ledger.found_lost = true;
+                let (held, empty) = (self.ledger.held.as_ref(), self.ledger.empty_at);
+                let lease = self
+                    .rules()
+                    .budget
+                    .map(|budget| budget.lease - budget.lease / 50);
+                let since = held.is_some_and(|held| empty.is_some_and(|at| at > held.confirmed));
+                let ran_out = held
+                    .zip(lease)
+                    .is_some_and(|(held, lease)| now >= held.confirmed + lease);
+                self.ledger.found_lost = since && !ran_out;
                 None
             }
             _ => None,
@@ -1355,11 +1488,26 @@ impl World {
         let (now, rules) = (self.now, self.plan.rules.clone());
         let state = *self.tenure.state();
         let said = |text: &str| Some(format!("{text} ({before:?} to {state:?} at {event:?})"));
+        if state == State::Releasing && before != state {
+            if !self.may_leave() {
+                return said("it gives back what is kept");
+            }
+            self.ledger.next = Some(Next::Leave);
+        }
         self.ledger.follow(now, before, state, &rules);
+        if std::mem::take(&mut self.ledger.owes_a_word) {
+            return said("it ran beside another, and does not say so");
+        }
         if let Some(ending) = self.tenure.ending().cloned() {
             return self.judge_ending(&ending).and_then(|wrong| said(wrong));
         }
         let runs = self.ledger.run.is_some();
+        if let Some(run) = &self.ledger.run {
+            let killed = run.killed || self.ledger.guardian_lost;
+            if killed != (state == State::Killing) {
+                return said("it does not know whether its command is killed");
+            }
+        }
         if runs != matches!(state, State::Holding | State::Draining | State::Killing) {
             return said("it does not know whether its command runs");
         }
@@ -1403,6 +1551,20 @@ impl World {
         {
             return said("it does not renew");
         }
+        let breaking = matches!(
+            event,
+            Event::Renewed {
+                reply: Err(Failure::Lost { until: Some(_), .. }),
+                ..
+            }
+        );
+        if breaking
+            && before == State::Draining
+            && state == before
+            && !matches!(actions.first(), Some(Action::Extend(_)))
+        {
+            return said("the guardian is not told of what is left");
+        }
         if matches!(event, Event::Renewed { reply: Ok(()), .. })
             && before == state
             && matches!(state, State::Holding | State::Draining)
@@ -1410,6 +1572,16 @@ impl World {
             && !matches!(actions.first(), Some(Action::Extend(_)))
         {
             return said("the guardian is not told");
+        }
+        let failed = matches!(
+            event,
+            Event::Renewed {
+                reply: Err(Failure::Transient { .. } | Failure::Fatal { .. }),
+                ..
+            }
+        );
+        if failed && before == state && state == State::Holding && self.ledger.doubt.is_none() {
+            return said("nobody is told of a doubt");
         }
         let wrong = match state {
             State::Standby => {
@@ -1421,6 +1593,8 @@ impl World {
                     Some("it waits although the wait is over")
                 } else if due && may {
                     Some("it does not look")
+                } else if !may && !self.ledger.told_cordoned {
+                    Some("nobody is told that it is cordoned")
                 } else if !self.ledger.standing {
                     Some("nothing stands by")
                 } else if self.tenure.listens() != (may && self.ledger.look.is_none()) {
@@ -1446,7 +1620,16 @@ impl World {
             State::Releasing => {
                 let due = self.ledger.leaving.is_none_or(|(_, due)| now >= due.1);
                 let renews = held.is_some_and(|held| held.renewing.is_some());
-                if self.tenure.leaving().is_none() {
+                let is_said = self.tenure.leaving().is_some_and(|(cause, exit)| {
+                    let of_a_tenure = self.ledger.tenure == cause.is_some() || held.is_none();
+                    let expected = self.ledger.expected.filter(|_| self.ledger.tenure);
+                    let right = expected.is_none_or(|expected| cause.map(why) == Some(expected));
+                    let stops = cause.is_some_and(|cause| why(cause) == Why::Stopped);
+                    (of_a_tenure || !self.ledger.tenure && cause.is_some())
+                        && (right || stops)
+                        && exit == self.ledger.exit
+                });
+                if !is_said {
                     Some("it does not say why it leaves")
                 } else if due && !renews {
                     Some("it does not give back")
@@ -1530,6 +1713,13 @@ impl World {
             return Some("it leaves what it may have");
         }
         let ended = why(&ending.cause);
+        let look = self.ledger.look;
+        let left = self.ledger.leaving.map_or(self.now, |(began, _)| began);
+        let lately = self.resumed.max(self.ledger.free_since);
+        let missed = look.is_some_and(|look| look.1 < left && look.1 >= lately);
+        if missed && ended == Why::NotObtained {
+            return Some("it gives up before its last look");
+        }
         let competes = match self.ledger.last {
             Some(Why::HandOver | Why::GivenUp | Why::Cordoned) => true,
             Some(Why::Doubt | Why::Lost) => rules.if_lost == IfLost::Compete,
@@ -1545,7 +1735,7 @@ impl World {
                 return Some("it ends for another reason than its tenure");
             }
             // Of what an attempt may have obtained nobody needs to know.
-            let released = self.ledger.released && (self.ledger.held.is_some() || ending.released);
+            let released = self.ledger.released && (self.ledger.last.is_some() || ending.released);
             if released != ending.released {
                 return Some("it does not know whether the lease was given back");
             }
@@ -1556,6 +1746,12 @@ impl World {
                 .filter(|exit| !unfinished || *exit != Exit::Code(0));
             if exit != ending.exit {
                 return Some("it ends with another status");
+            }
+            // By an operator it can be without our knowledge.
+            let known = self.ledger.overlapped && self.ledger.broken.is_none();
+            let known = known || self.ledger.found_lost;
+            if known && !ending.overlap && !self.ledger.said {
+                return Some("it ran beside another, and does not say so");
             }
             if ending.overlap && !self.may_have_overlapped() {
                 return Some("there was no overlap");
@@ -1578,7 +1774,76 @@ impl World {
     fn may_have_overlapped(&self) -> bool {
         let held = self.ledger.held.as_ref();
         let lost = held.is_some_and(|held| held.safe_until.is_some());
-        self.ledger.overlapped || lost || self.ledger.found_lost
+        // What the store confirmed since the end of the tree was not lost before it.
+        let since = held
+            .zip(self.ledger.empty_at)
+            .is_some_and(|(held, at)| held.confirmed >= at);
+        self.ledger.overlapped || self.ledger.outlived || lost && !since || self.ledger.found_lost
+    }
+
+    // --- what it goes by ---
+
+    /// Divisions of a lease are sound, and those that are not are refused; a limit of restarts that is
+    /// out of reach is known.
+    pub(crate) fn judge_settings(&mut self) {
+        let rules = self.plan.rules.clone();
+        let mut wrong = rules.budget.is_some_and(|budget| !is_sound(&budget));
+        let rng = &mut self.rng;
+        let lease = secs(rng.u64(1..61));
+        let mut made = Budget {
+            lease,
+            renew_every: ms(500) * rng.u32(0..40),
+            grace_on_loss: ms(500) * rng.u32(0..20),
+            margin: lease / 50 + ms(200),
+            attempt: secs(rng.u64(1..6)),
+        };
+        wrong |= made.validate().is_ok() != is_sound(&made);
+        made.margin -= Duration::from_nanos(1);
+        wrong |= made.validate().is_ok();
+        let table = [(15, 5, 3, 1), (30, 10, 5, 1), (60, 20, 10, 2)];
+        for (lease, renew, grace, margin) in table {
+            let by_default = Budget::for_lease(secs(lease));
+            let meant = Budget {
+                lease: secs(lease),
+                renew_every: secs(renew),
+                grace_on_loss: secs(grace),
+                margin: secs(margin),
+                attempt: ATTEMPT,
+            };
+            wrong |= by_default != meant;
+        }
+        let (lock, share) = (ms(rng.u64(2000..400_000)), rng.u32(10..95));
+        let whole = Budget::for_lock(lock, share);
+        let room = (lock - whole.margin - whole.grace_on_loss).saturating_sub(whole.renew_every);
+        let two = (2 * RETRY).min(lock / 4);
+        // As late as it may be, and as gracious.
+        let late = (lock * share / 100).min((lock - whole.margin - whole.grace_on_loss) - two);
+        wrong |= !is_sound(&whole) || whole.renew_every != late || whole.attempt > room / 2;
+        wrong |= whole.grace_on_loss != (lock / 6).min(secs(10));
+        wrong |= whole.margin != (lock / 50 + ms(200)).max((lock / 30).min(secs(2)));
+        let most = secs(rng.u64(1..60));
+        let early = whole.renewing_within(Some(most));
+        wrong |= early.renew_every != whole.renew_every.min(most);
+        wrong |= early.attempt > early.renew_every || whole.renewing_within(None) != whole;
+        wrong |= Budget {
+            lease: Duration::ZERO,
+            ..whole
+        }
+        .validate()
+        .is_ok();
+        if let Some(rule) = rules.hold_policy.restart {
+            let spent: Duration = (0..rule.limit).map(backoff).sum();
+            wrong |= rule.time_to_limit() != spent;
+            wrong |= rule.limit_is_within_reach() != (spent < rule.window);
+            let exact = Restart {
+                window: spent,
+                ..rule
+            };
+            wrong |= exact.limit_is_within_reach();
+        }
+        if wrong {
+            self.violate("settings that are not sound");
+        }
     }
 
     // --- what is true ---
@@ -1628,6 +1893,20 @@ impl World {
 fn is_long(held: &Held, rules: &Rules, now: Instant) -> bool {
     let span = rules.hold_policy.max_hold;
     span.is_some_and(|span| now >= held.began + span)
+}
+
+/// It keeps the promise whatever two clocks do that are each off by 1 %, and one attempt that fails costs
+/// nothing.
+fn is_sound(budget: &Budget) -> bool {
+    let retry = RETRY.min(budget.attempt);
+    let term = budget
+        .lease
+        .saturating_sub(budget.margin)
+        .saturating_sub(budget.grace_on_loss);
+    !budget.lease.is_zero()
+        && budget.margin >= budget.lease / 50 + ms(200)
+        && budget.renew_every >= retry
+        && budget.renew_every + 2 * retry <= term
 }
 
 fn backoff(others: u32) -> Duration {

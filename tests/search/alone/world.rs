@@ -59,6 +59,7 @@ enum Order {
 }
 
 enum Due {
+    Begins,
     Wake(u64),
     Arrives(Call, Option<Duration>),
     Answers(u64, Reply),
@@ -69,6 +70,7 @@ enum Due {
     News(WorkloadEvent),
     MainEnds(u64, Exit),
     RestEnds(u64),
+    HookFails,
     Rival,
     Freed,
     Act(usize),
@@ -85,6 +87,7 @@ pub(crate) struct Tree {
     pub(crate) rest: bool,
     deaf: bool,
     exit_told: bool,
+    silent: bool,
 }
 
 /// The lock, as its store has it.
@@ -112,6 +115,7 @@ pub(crate) struct World {
     queue: BTreeMap<(Instant, u64), Due>,
     made: u64,
     pub(crate) tenure: Tenure,
+    began: bool,
     pub(crate) over: bool,
     /// It is about to be told something, and what time it is before that.
     pub(crate) has_news: bool,
@@ -134,6 +138,7 @@ pub(crate) struct World {
     guardian: GuardianState,
     pub(crate) guardian_lives: bool,
     pub(crate) stuck: bool,
+    dies_within: Option<Duration>,
     pub(crate) tree: Option<Tree>,
     generations: u64,
     pub(crate) lock: Lock,
@@ -159,6 +164,7 @@ impl World {
             queue: BTreeMap::new(),
             made: 0,
             tenure,
+            began: false,
             over: false,
             has_news: false,
             paused: false,
@@ -178,6 +184,7 @@ impl World {
             guardian: GuardianState::with_grace(plan.rules.grace),
             guardian_lives: true,
             stuck: false,
+            dies_within: None,
             tree: None,
             generations: 0,
             lock: Lock {
@@ -209,6 +216,7 @@ impl World {
         if world.plan.rival > 0 {
             world.rival();
         }
+        world.judge_settings();
         world
     }
 
@@ -233,7 +241,7 @@ impl World {
     }
 
     pub(crate) fn run(&mut self) {
-        self.tell(Event::Ticked);
+        self.due(BEGIN + self.plan.begins_late, Due::Begins);
         while let Some(entry) = self.queue.first_entry() {
             let ((now, _), due) = entry.remove_entry();
             self.now = now;
@@ -251,7 +259,11 @@ impl World {
     }
 
     fn happens(&mut self, due: Due) {
-        if self.paused
+        if matches!(due, Due::Begins) {
+            (self.began, self.resumed) = (true, self.now);
+            return self.tell(Event::Ticked);
+        }
+        if (self.paused || !self.began)
             && matches!(
                 due,
                 Due::Wake(_)
@@ -318,6 +330,12 @@ impl World {
                     self.children(Exit::Code(0));
                 }
             }
+            Due::HookFails => {
+                if self.guardian_lives {
+                    let how = Failed::Exited(Exit::Code(1));
+                    self.news(WorkloadEvent::HookFailed { at: self.now, how });
+                }
+            }
             Due::Rival => self.rival(),
             Due::Freed => {
                 self.freed_planned = false;
@@ -339,7 +357,7 @@ impl World {
                 let bound = self.ledger.bound(&self.plan);
                 self.due(self.now + bound, Due::Judgement);
             }
-            Due::Judgement => {}
+            Due::Begins | Due::Judgement => {}
         }
     }
 
@@ -381,13 +399,13 @@ impl World {
             Deed::ClockJumps => self.hears(Event::Workload(WorkloadEvent::ClockJumped)),
             Deed::CommandStopping => self.hears(Event::CommandStopping),
             Deed::Echo(which) => self.echo(which),
-            Deed::Stuck => self.stuck = true,
+            Deed::Stuck(span) => (self.stuck, self.dies_within) = (true, span),
         }
     }
 
     fn hears(&mut self, event: Event) {
         // Not lost while it is stopped; its order among what waits does not matter.
-        if !self.paused {
+        if !self.paused && self.began {
             self.tell(event);
         }
     }
@@ -396,6 +414,7 @@ impl World {
         let stale = Instant::ZERO + secs(1);
         let kind = self.call.map(|call| call.kind);
         let standby = *self.tenure.state() == State::Standby && !self.paused;
+        let standby = standby && self.began;
         let event = match which % 12 {
             0 => Event::Workload(WorkloadEvent::TreeEmpty { at: stale }),
             1 if *self.tenure.state() != State::Releasing => Event::Released(Ok(())),
@@ -539,7 +558,8 @@ impl World {
             self.say(|| "the rival gives it back".to_owned());
             self.lock.holder = 0;
         }
-        let pause = ms(self.rng.u64(1..8000));
+        let pause = if self.rng.u8(0..4) == 0 { 40 } else { 8000 };
+        let pause = ms(self.rng.u64(1..pause));
         self.due(self.now + pause, Due::Rival);
     }
 
@@ -774,14 +794,20 @@ impl World {
 
     // --- the guardian and the command ---
 
+    /// What a frame takes; nothing where moments are to meet.
+    fn lag(&mut self) -> Duration {
+        let lag = ms(self.rng.u64(0..3));
+        lag * u32::from(!self.plan.way.is_zero())
+    }
+
     fn order(&mut self, order: Order) {
-        let way = ms(self.rng.u64(0..3));
+        let way = self.lag();
         self.order_at = self.order_at.max(self.now + way);
         self.due(self.order_at, Due::Ordered(order));
     }
 
     fn news(&mut self, event: WorkloadEvent) {
-        let way = ms(self.rng.u64(0..3));
+        let way = self.lag();
         self.news_at = self.news_at.max(self.now + way);
         self.due(self.news_at, Due::News(event));
     }
@@ -808,8 +834,8 @@ impl World {
         let habit = self.plan.habit.clone();
         let percent = |rng: &mut Rng, of: u8| rng.u8(0..100) < of;
         if percent(&mut self.rng, habit.hook_failed) {
-            let how = Failed::Exited(Exit::Code(1));
-            return self.news(WorkloadEvent::HookFailed { at, how });
+            let span = ms(self.rng.choice([0, 100, 2500, 40_000]).expect("a choice"));
+            return self.due(at + span, Due::HookFails);
         }
         if at >= deadlines.first() || percent(&mut self.rng, habit.not_started) {
             return self.news(WorkloadEvent::NotStarted { errno: 2 });
@@ -823,6 +849,7 @@ impl World {
             rest: percent(&mut self.rng, habit.daemon),
             deaf: percent(&mut self.rng, habit.deaf),
             exit_told: false,
+            silent: percent(&mut self.rng, habit.silent),
         });
         self.judge_birth();
         let stop_signal = self.plan.rules.stop_signal;
@@ -859,11 +886,12 @@ impl World {
                         self.due(self.now + ends_within, ends);
                     }
                 }
-                Step::Kill if self.stuck => {}
+                Step::Kill if self.stuck && self.dies_within.is_none() => {}
                 Step::Kill => {
                     if let Some(tree) = &self.tree {
                         let generation = tree.generation;
-                        let at = self.now + ms(self.rng.u64(0..100));
+                        let soon = ms(self.rng.u64(0..100));
+                        let at = self.now + self.dies_within.unwrap_or(soon);
                         self.due(at, Due::MainEnds(generation, Exit::Signal(9)));
                         self.due(at, Due::RestEnds(generation));
                     }
@@ -884,7 +912,8 @@ impl World {
             return;
         }
         let (told, rest) = (std::mem::replace(&mut tree.exit_told, true), tree.rest);
-        if !told {
+        let silent = tree.silent;
+        if !told && (!silent || rest) {
             self.feed(Input::MainExited(exit));
         }
         if rest {
