@@ -48,15 +48,41 @@ fn shrink(mut plan: Plan) -> Plan {
     plan
 }
 
+/// Many that wait do not look in step: a fifth more or less is as likely as any other part of that, and
+/// whoever comes to an interval first waits for any part of it.
+fn is_spread(waited: &[(bool, f64)]) {
+    for (kept, from, width, bins) in [(true, 80.0, 4.0, 10), (false, 0.0, 10.0, 8)] {
+        let mut counts = vec![0_usize; bins];
+        let of = waited.iter().filter(|(is, _)| *is == kept);
+        let all = of.clone().count();
+        for (_, hundredths) in of {
+            let bin = ((hundredths - from) / width) as usize;
+            if let Some(count) = counts.get_mut(bin) {
+                *count += 1;
+            }
+        }
+        let (least, most) = (counts.iter().min(), counts.iter().max());
+        let even = least
+            .zip(most)
+            .is_some_and(|(least, most)| most * 10 < least * 15);
+        assert!(
+            all < 2000 || even,
+            "breaks a rule: looks are not spread: {counts:?}"
+        );
+    }
+}
+
 #[test]
 fn whoever_is_alone_keeps_every_rule() {
     let first = number("ALONE_SEED", 1);
     let count = number("ALONE_COUNT", 20_000);
     let began = std::time::Instant::now();
     let mut tenures = 0;
+    let mut waited = Vec::new();
     for seed in first..first + count {
         let world = play(Plan::of(seed), false);
         tenures += world.tenures;
+        waited.extend(world.waited);
         if let Some(violation) = world.violation {
             let world = play(shrink(Plan::of(seed)), true);
             print(&format!(
@@ -71,5 +97,6 @@ fn whoever_is_alone_keeps_every_rule() {
         "alone: {count} histories (seeds {first}..), {tenures} commands, in {:.1} s\n",
         began.elapsed().as_secs_f64()
     ));
+    is_spread(&waited);
     assert!(count < 1000 || tenures > count / 2, "{tenures}");
 }

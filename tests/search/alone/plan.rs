@@ -1,11 +1,12 @@
 //! What a history is made of before it begins: the rules of the instance, the lock, its command, and what
 //! befalls them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::internals::core::{
-    After, Budget, Exit, HoldPolicy, IfLost, OnFailure, Once, Restart, Rules,
+    After, Budget, Exit, HoldPolicy, IfLost, OnFailure, Once, Restart, Ring, Rules,
 };
 
 /// What befalls a request that is sent while it lasts.
@@ -82,6 +83,10 @@ pub(crate) struct Plan {
     pub(crate) cordoned_before: bool,
     /// The supervisor does not come to its first step before.
     pub(crate) begins_late: Duration,
+    /// Where the rival's doorbell is, whether it is one of many, and how it rings: what, and after which pause.
+    pub(crate) bell: Option<IpAddr>,
+    pub(crate) is_one_of_many: bool,
+    pub(crate) rings: Vec<(Ring, Duration)>,
     pub(crate) acts: Vec<Act>,
     /// Nothing more befalls it from here on.
     pub(crate) rest: Duration,
@@ -184,6 +189,47 @@ fn rules(rng: &mut Rng) -> (Rules, bool) {
     (rules, wakes)
 }
 
+fn addresses() -> Vec<IpAddr> {
+    let all = [
+        "10.0.0.1",
+        "10.0.0.1",
+        "10.0.0.1",
+        "127.0.0.1",
+        "192.168.1.1",
+        "172.16.0.1",
+        "169.254.0.1",
+        "8.8.8.8",
+        "172.32.0.1",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+        "2001:db8::1",
+        "::ffff:10.0.0.1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.0.1",
+        "::ffff:8.8.8.8",
+    ];
+    all.map(|text| text.parse().expect("an address")).to_vec()
+}
+
+fn ring(rng: &mut Rng) -> (Ring, Duration) {
+    let rank = one(rng, &[0, 0, 1, 2, 3, 4, 20]);
+    let rings = [
+        Ring::Greeted { rank },
+        Ring::Greeted { rank },
+        Ring::Greeted { rank },
+        Ring::Draining,
+        Ring::Draining,
+        Ring::Released,
+        Ring::Closed,
+        Ring::Silent,
+    ];
+    (
+        one(rng, &rings),
+        ms(one(rng, &[0, 10, 99, 100, 3000, 30_000])),
+    )
+}
+
 fn span(rng: &mut Rng) -> Duration {
     match rng.u8(0..3) {
         0 => ms(rng.u64(1..2000)),
@@ -282,6 +328,9 @@ impl Plan {
                 .once
                 .and_then(|_| maybe(rng, 20, |rng| ms(rng.u64(0..length)))),
             cordoned_before: rng.u8(0..20) == 0,
+            bell: maybe(rng, 50, |rng| one(rng, &addresses())),
+            is_one_of_many: rng.u8(0..4) == 0,
+            rings: (0..24).map(|_| ring(rng)).collect(),
             begins_late: one(rng, &[0, 0, 0, 0, 5, 100]) * secs(1),
             rules,
             acts,

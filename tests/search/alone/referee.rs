@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 use trafficcop::internals::core::{
-    Action, After, Budget, Cause, Cordon, Deadlines, Ending, Event, Exit, Failure, Grant, IfLost,
-    Notice, OnFailure, Outcome, Restart, Rules, Start, State, WorkloadEvent,
+    Action, After, Bell, Budget, Cause, Cordon, Deadlines, Ending, Event, Exit, Failure, Grant,
+    HolderInfo, IfLost, Notice, OnFailure, Outcome, Restart, Ring, Rules, Start, State,
+    WorkloadEvent,
 };
 
 use super::plan::{Plan, ms, secs};
@@ -35,6 +36,117 @@ impl Window {
 
     fn no_sooner(self, at: Window) -> Window {
         Window(self.0.max(at.0), self.1.max(at.1))
+    }
+}
+
+/// What is known of the doorbell of whoever has control.
+#[derive(Clone, Debug, Default)]
+struct Listening {
+    bell: Option<Bell>,
+    /// It lives, and so many were there before us.
+    rank: Option<u32>,
+    one_of_many: bool,
+    rings: u32,
+    deaf_until: Option<Instant>,
+    looked: Option<Instant>,
+    look: Option<Window>,
+    hurry: Option<(Instant, Duration)>,
+    /// It is to be listened to, or to none.
+    attend: Option<Option<Bell>>,
+}
+
+fn is_near(bell: &Bell) -> bool {
+    let near = [
+        "10.0.0.1",
+        "127.0.0.1",
+        "192.168.1.1",
+        "172.16.0.1",
+        "169.254.0.1",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+        "::ffff:10.0.0.1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.0.1",
+    ];
+    near.contains(&bell.address.ip().to_string().as_str())
+}
+
+impl Listening {
+    fn look(&mut self, look: Window) {
+        self.look = Some(self.look.map_or(look, |before| {
+            Window(before.0.min(look.0), before.1.min(look.1))
+        }));
+    }
+
+    /// A look has found this holder: when is the next, where that is not as ever?
+    fn finds(&mut self, now: Instant, poll: Duration, holder: &HolderInfo) -> Option<Window> {
+        let bell = holder.bell.as_deref().copied().filter(is_near);
+        self.one_of_many = holder.is_one_of_many;
+        self.attend = None;
+        if bell != self.bell {
+            let (one_of_many, looked) = (self.one_of_many, self.looked);
+            *self = Listening {
+                bell,
+                one_of_many,
+                looked,
+                attend: Some(bell),
+                ..Listening::default()
+            };
+        } else if self.deaf_until.is_none_or(|until| now >= until) {
+            if self.deaf_until.take().is_some() {
+                self.rings = 0;
+            }
+            self.attend = bell.filter(|_| self.rank.is_none()).map(Some);
+        }
+        if self.rank.is_some() && !self.one_of_many {
+            return Some(Window::about(now, poll.max(secs(12))));
+        }
+        let (until, pace) = self.hurry?;
+        (now < until).then(|| Window::at(now + pace.min(poll)))
+    }
+
+    /// What rang earlier is followed from now on.
+    fn waits(&mut self, now: Instant) {
+        self.look = self.look.map(|look| Window(look.0, look.1.max(now)));
+    }
+
+    fn rang(&mut self, now: Instant, ring: Ring, grace: Duration, poll: Duration) {
+        if let Ring::Greeted { rank } = ring {
+            (self.rank, self.hurry) = (Some(rank), None);
+            return;
+        }
+        let Some(rank) = self.rank else { return };
+        // As long as a poll, from any moment within it.
+        let soon = Window(now, now + poll * 6 / 5);
+        if ring == Ring::Silent {
+            self.rank = None;
+            return self.look(soon);
+        }
+        self.rings += 1;
+        if self.rings > 10 {
+            (self.rank, self.look) = (None, None);
+            self.deaf_until = Some(now + secs(60));
+            self.attend = Some(None);
+            return self.look(soon);
+        }
+        if ring != Ring::Draining {
+            self.rank = None;
+        }
+        if ring == Ring::Closed {
+            let pace = match rank {
+                0 => Some(ms(100)),
+                1..=3 => Some(ms(250)),
+                _ => None,
+            };
+            self.hurry = pace.map(|pace| (now + grace, pace));
+        }
+        let gap = self
+            .looked
+            .filter(|_| ring != Ring::Released)
+            .map(|looked| looked + ms(100));
+        let at = gap.map_or(now, |gap| gap.max(now)) + ms(5) * rank;
+        self.look(Window::at(at));
     }
 }
 
@@ -114,6 +226,9 @@ pub(crate) struct Ledger {
     look: Option<Window>,
     woken: Option<Instant>,
     seen: Option<bool>,
+    /// When it was told that another has control, how long it waits then, and whether it did before.
+    waits: Option<(Instant, Duration, bool)>,
+    bell: Listening,
     standing: bool,
     held: Option<Held>,
     run: Option<Run>,
@@ -267,6 +382,8 @@ impl Ledger {
             look: Some(Window::at(BEGIN)),
             woken: None,
             seen: None,
+            waits: None,
+            bell: Listening::default(),
             standing: false,
             held: None,
             run: None,
@@ -310,6 +427,12 @@ impl Ledger {
         }
     }
 
+    /// When the next attempt is due: as planned, or because it rang.
+    fn due(&self) -> Option<Window> {
+        let (look, rung) = (self.look?, self.bell.look);
+        Some(rung.map_or(look, |rung| Window(look.0.min(rung.0), look.1.min(rung.1))))
+    }
+
     fn last_look(&self, rules: &Rules, now: Instant, look: Window) -> Window {
         let end = self.wait_ends(rules);
         let last = end - ms(250);
@@ -334,11 +457,13 @@ impl Ledger {
             let poll = rules.poll;
             let cool = poll.map_or(ms(500), |poll| 2 * poll);
             let cool = rules.hold_policy.cooldown.unwrap_or(cool);
-            self.look = Some(if behind {
+            let look = if behind {
                 Window::at(now + cool)
             } else {
                 Window::about(now, poll.unwrap_or(RETRY))
-            });
+            };
+            self.bell.waits(now);
+            self.look = Some(look);
             let known = self.overlapped && self.broken.is_none() || self.found_lost;
             self.owes_a_word = known && !self.said;
             (self.held, self.next, self.leaving) = (None, None, None);
@@ -534,6 +659,19 @@ impl World {
         }
     }
 
+    pub(crate) fn hear_a_ring(&mut self, ring: Ring) {
+        let (now, rules) = (self.now, self.plan.rules.clone());
+        if let Some(poll) = rules.poll {
+            self.ledger.bell.attend = None;
+            self.ledger.bell.rang(now, ring, rules.grace, poll);
+        }
+    }
+
+    fn judge_listening(&mut self, bell: Option<Bell>) -> Option<&'static str> {
+        let wanted = self.ledger.bell.attend.take();
+        (wanted != Some(bell)).then_some("it listens to another bell")
+    }
+
     fn hear_of_an_attempt(&mut self, state: State, reply: &Result<Grant, Failure>) {
         let (now, rules) = (self.now, self.plan.rules.clone());
         let ledger = &mut self.ledger;
@@ -577,16 +715,31 @@ impl World {
                 let kept = ledger.seen.replace(holder.draining) == Some(holder.draining);
                 let Some(poll) = rules.poll else {
                     ledger.look = None;
+                    if let Some((since, span, kept)) =
+                        ledger.waits.take().filter(|_| ledger.bell.look.is_none())
+                    {
+                        let hundredths =
+                            now.since(since).as_secs_f64() / span.as_secs_f64() * 100.0;
+                        self.waited.push((kept, hundredths));
+                    }
+                    let ledger = &mut self.ledger;
                     return;
                 };
                 let fast = (poll / 8).clamp(ms(250), secs(2)).min(poll);
                 let span = if holder.draining { fast } else { poll };
                 let about = Window::about(now, span);
                 let mut look = if kept { about } else { Window(now, about.1) };
+                if let Some(rung) = ledger.bell.finds(now, poll, holder) {
+                    look = rung;
+                }
                 if let Some(expires) = holder.expires.filter(|expires| *expires > now) {
                     look = look.no_later(expires);
                 }
-                ledger.look = Some(ledger.last_look(&rules, now, look));
+                let plain = look.1 == about.1 && rules.wait.is_none();
+                let look = ledger.last_look(&rules, now, look);
+                ledger.waits = plain.then_some((now, span, kept));
+                ledger.bell.waits(now);
+                ledger.look = Some(look);
             }
             Err(Failure::AlreadyDone(_)) => {
                 ledger.done_told = true;
@@ -605,7 +758,9 @@ impl World {
                 } else {
                     look.no_later(ledger.patience_ends(&rules))
                 };
-                ledger.look = Some(ledger.last_look(&rules, now, look));
+                let look = ledger.last_look(&rules, now, look);
+                ledger.bell.waits(now);
+                ledger.look = Some(look);
             }
         }
     }
@@ -974,7 +1129,7 @@ impl World {
             }
             Action::TenureOver { cause } => self.judge_end_of_tenure(cause),
             Action::Notify(notice) => self.judge_notice(notice),
-            Action::Attend { .. } => Some("it listens to a bell that there is not"),
+            Action::Attend { bell } => self.judge_listening(*bell),
         };
         if let Some(wrong) = wrong {
             self.violate(format!("{wrong}: {action:?}"));
@@ -983,6 +1138,11 @@ impl World {
 
     fn judge_attempt(&mut self, give_up_at: Instant) -> Option<&'static str> {
         let (now, rules) = (self.now, self.plan.rules.clone());
+        // What is over is over before the next attempt, also where it rang meanwhile.
+        if self.ledger.leaving.is_some() && !self.ledger.tenure {
+            self.ledger
+                .follow(now, State::Releasing, State::Standby, &rules);
+        }
         let ledger = &mut self.ledger;
         if ledger.held.is_some() || ledger.run.is_some() || ledger.tenure || self.call.is_some() {
             return Some("it competes for what it has");
@@ -993,10 +1153,12 @@ impl World {
         if ledger.is_out_of_time(&rules, now) {
             return Some("it competes although the wait is over");
         }
-        let Some(look) = ledger.look.take() else {
+        let Some(look) = ledger.due() else {
             return Some("it looks unasked");
         };
+        ledger.look = None;
         ledger.first_sent.get_or_insert(now);
+        (ledger.bell.looked, ledger.bell.look) = (Some(now), None);
         let mut end = now + rules.budget.map_or(ATTEMPT, |b| ATTEMPT.min(b.lease / 2));
         if !ledger.contacted {
             end = end.min(ledger.patience_ends(&rules).max(now + secs(1)));
@@ -1098,6 +1260,7 @@ impl World {
         }
         ledger.tenure = true;
         ledger.controlled = true;
+        ledger.bell = Listening::default();
         ledger.standing = false;
         ledger.seen = None;
         ledger.look = None;
@@ -1381,7 +1544,7 @@ impl World {
             Why::GivenUp => ledger.spent || ledger.hook_failed,
             Why::NotRecorded => rules.once.is_some() && ledger.natural,
             Why::AlreadyDone => ledger.done_told,
-            Why::NotObtained if ledger.cordon.is_some() => false,
+            Why::NotObtained if ledger.cordon.is_some() && ledger.leaving.is_none() => false,
             Why::NotObtained => ledger.contacted && ledger.is_out_of_time(rules, now),
             Why::Store => {
                 let tired = now >= ledger.patience_ends(rules) || ledger.is_out_of_time(rules, now);
@@ -1573,6 +1736,9 @@ impl World {
         {
             return said("the guardian is not told");
         }
+        if self.ledger.bell.attend.is_some() {
+            return said("it does not listen to the bell");
+        }
         let failed = matches!(
             event,
             Event::Renewed {
@@ -1585,7 +1751,7 @@ impl World {
         }
         let wrong = match state {
             State::Standby => {
-                let due = self.ledger.look.is_some_and(|look| now >= look.1);
+                let due = self.ledger.due().is_some_and(|look| now >= look.1);
                 let may = self.ledger.cordon.is_none();
                 if self.ledger.stop.is_some() || self.ledger.guardian_lost {
                     Some("it waits although it is to end")
@@ -1713,7 +1879,7 @@ impl World {
             return Some("it leaves what it may have");
         }
         let ended = why(&ending.cause);
-        let look = self.ledger.look;
+        let look = self.ledger.due();
         let left = self.ledger.leaving.map_or(self.now, |(began, _)| began);
         let lately = self.resumed.max(self.ledger.free_since);
         let missed = look.is_some_and(|look| look.1 < left && look.1 >= lately);

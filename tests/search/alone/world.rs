@@ -7,8 +7,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use trafficcop::Instant;
 use trafficcop::internals::core::{
-    Action, Cordon, Deadlines, Event, Exit, Failed, Failure, Grant, HolderInfo, Outcome, State,
-    TaskResult, Tenure, WorkloadEvent,
+    Action, Bell, Cordon, Deadlines, Event, Exit, Failed, Failure, Grant, HolderInfo, Outcome,
+    Ring, State, TaskResult, Tenure, WorkloadEvent,
 };
 use trafficcop::internals::guardian::state::{GuardianState, Input, Step};
 
@@ -71,6 +71,7 @@ enum Due {
     MainEnds(u64, Exit),
     RestEnds(u64),
     HookFails,
+    Rings,
     Rival,
     Freed,
     Act(usize),
@@ -115,7 +116,10 @@ pub(crate) struct World {
     queue: BTreeMap<(Instant, u64), Due>,
     made: u64,
     pub(crate) tenure: Tenure,
+    /// In hundredths of what was planned, and whether it had been planned so before.
+    pub(crate) waited: Vec<(bool, f64)>,
     began: bool,
+    rung: usize,
     pub(crate) over: bool,
     /// It is about to be told something, and what time it is before that.
     pub(crate) has_news: bool,
@@ -164,7 +168,9 @@ impl World {
             queue: BTreeMap::new(),
             made: 0,
             tenure,
+            waited: Vec::new(),
             began: false,
+            rung: 0,
             over: false,
             has_news: false,
             paused: false,
@@ -217,6 +223,9 @@ impl World {
             world.rival();
         }
         world.judge_settings();
+        if world.plan.bell.is_some() {
+            world.due(BEGIN, Due::Rings);
+        }
         world
     }
 
@@ -328,6 +337,14 @@ impl World {
                 if let Some(tree) = tree.filter(|tree| tree.rest) {
                     tree.rest = false;
                     self.children(Exit::Code(0));
+                }
+            }
+            Due::Rings => {
+                let (ring, pause) = self.plan.rings[self.rung % 24];
+                self.rung += 1;
+                self.due(self.now + pause, Due::Rings);
+                if self.began && !self.over && !self.paused && self.may_ring() {
+                    self.rings(ring);
                 }
             }
             Due::HookFails => {
@@ -529,9 +546,44 @@ impl World {
             holder: Some("rival".to_owned()),
             token: Some(self.lock.token),
             draining,
+            bell: self.bell().map(Box::new),
+            is_one_of_many: self.plan.is_one_of_many,
             expires: (self.plan.tells_expiry && !draining).then_some(self.lock.rival_ends),
             ..HolderInfo::default()
         }
+    }
+
+    /// Each of the rival's tenures has another.
+    fn bell(&self) -> Option<Bell> {
+        let nonce = u128::from(self.lock.token);
+        self.plan.bell.map(|ip| Bell {
+            address: (ip, 80).into(),
+            nonce,
+        })
+    }
+
+    /// Whoever has control listens to nobody's.
+    fn may_ring(&self) -> bool {
+        let state = *self.tenure.state();
+        self.rung < 400 && matches!(state, State::Standby | State::Acquiring)
+    }
+
+    /// It rings as it likes: whom, and whether there is anybody, is the instance's to know.
+    fn rings(&mut self, ring: Ring) {
+        let before = *self.tenure.state();
+        self.hear_a_ring(ring);
+        self.hear(&Event::Ticked);
+        let actions = self.tenure.rang(self.now, ring);
+        self.say(|| format!("{before:?} at {ring:?}: {actions:?}"));
+        for (at, action) in actions.iter().enumerate() {
+            self.judge(at, action, &actions);
+            if self.violation.is_some() {
+                return;
+            }
+            self.does(action.clone());
+        }
+        self.judge_step(&Event::Ticked, before, &actions);
+        self.arm();
     }
 
     /// Another takes the lock, drains, and gives it back.
@@ -698,6 +750,10 @@ impl World {
             self.has_news = false;
         }
         self.step(event);
+        self.arm();
+    }
+
+    fn arm(&mut self) {
         if self.tenure.ending().is_some() {
             self.over = true;
             (self.call, self.recording) = (None, None);
