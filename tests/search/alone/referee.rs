@@ -715,14 +715,6 @@ impl World {
                 let kept = ledger.seen.replace(holder.draining) == Some(holder.draining);
                 let Some(poll) = rules.poll else {
                     ledger.look = None;
-                    if let Some((since, span, kept)) =
-                        ledger.waits.take().filter(|_| ledger.bell.look.is_none())
-                    {
-                        let hundredths =
-                            now.since(since).as_secs_f64() / span.as_secs_f64() * 100.0;
-                        self.waited.push((kept, hundredths));
-                    }
-                    let ledger = &mut self.ledger;
                     return;
                 };
                 let fast = (poll / 8).clamp(ms(250), secs(2)).min(poll);
@@ -1157,6 +1149,13 @@ impl World {
             return Some("it looks unasked");
         };
         ledger.look = None;
+        if let Some((since, span, kept)) =
+            ledger.waits.take().filter(|_| ledger.bell.look.is_none())
+        {
+            let hundredths = now.since(since).as_secs_f64() / span.as_secs_f64() * 100.0;
+            self.waited.push((kept, hundredths));
+        }
+        let ledger = &mut self.ledger;
         ledger.first_sent.get_or_insert(now);
         (ledger.bell.looked, ledger.bell.look) = (Some(now), None);
         let mut end = now + rules.budget.map_or(ATTEMPT, |b| ATTEMPT.min(b.lease / 2));
