@@ -1650,6 +1650,16 @@ impl World {
         let (now, rules) = (self.now, self.plan.rules.clone());
         let state = *self.tenure.state();
         let said = |text: &str| Some(format!("{text} ({before:?} to {state:?} at {event:?})"));
+        if before == State::Confirming
+            && !matches!(state, State::Confirming | State::Holding)
+            && let Some(held) = &self.ledger.held
+        {
+            let must = self.ledger.stop.is_some() || self.ledger.cordon.is_some();
+            let lost = held.safe_until.is_some() || self.ledger.guardian_lost;
+            if !must && !lost && now < held.term(&rules) {
+                return said("it gives back what it could have confirmed");
+            }
+        }
         if state == State::Releasing && before != state {
             if !self.may_leave() {
                 return said("it gives back what is kept");
