@@ -3,7 +3,7 @@
 //! real `GuardianState`. What the search leaves out is here: restarts and holds, tasks that are done once, waits
 //! with an end, cordons, locks without a lease, leases of any length, and every moment to the nanosecond.
 //!
-//! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 20000) the number of histories. One
+//! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 4000) the number of histories. One
 //! that fails is shrunk to the deeds it needs, and printed.
 
 #[path = "alone/plan.rs"]
@@ -75,7 +75,7 @@ fn is_spread(waited: &[(bool, f64)]) {
 #[test]
 fn whoever_is_alone_keeps_every_rule() {
     let first = number("ALONE_SEED", 1);
-    let count = number("ALONE_COUNT", 20_000);
+    let count = number("ALONE_COUNT", 4_000);
     let began = std::time::Instant::now();
     let mut tenures = 0;
     let mut waited = Vec::new();
