@@ -13,6 +13,8 @@
 //! A binary of its own for the same reason as the fleet. `SEARCH_FAULTS`, `SEARCH_LAST_FAULT` and
 //! `SEARCH_TICKS` move the bound.
 
+#[path = "search/alone.rs"]
+mod alone;
 #[path = "search/explore.rs"]
 mod explore;
 #[path = "search/instance.rs"]

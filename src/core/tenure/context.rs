@@ -297,8 +297,8 @@ impl Context {
         self.ambiguous = true;
     }
 
-    /// Whether one did, and nothing was heard of it since; it is undone now.
-    pub(super) fn undoes_a_maybe(&mut self) -> bool {
+    /// Whether one did, and nothing was heard of it since; it is given back now, or left to run out.
+    pub(super) fn take_ambiguous(&mut self) -> bool {
         std::mem::take(&mut self.ambiguous)
     }
 

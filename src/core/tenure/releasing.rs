@@ -306,6 +306,8 @@ impl Releasing {
     /// What comes after: another round where control was lost or handed over and we compete, unless somebody
     /// asked us to stop meanwhile or there is no guardian left to run anything.
     fn conclude(self, context: &mut Context, step: &mut Step, released: bool) -> Phase {
+        // Else a wait that ends on a cordoned machine would undo it again and again, and never end.
+        context.take_ambiguous();
         if let Some(cause) = self.cause.clone().filter(|_| self.began) {
             step.act(Action::TenureOver { cause });
         }

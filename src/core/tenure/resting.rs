@@ -201,6 +201,9 @@ impl Resting {
                     Answer::Confirmed => {
                         context.answered(step);
                         self.empty_at = self.empty_at.filter(|at| t0 < *at);
+                        if matches!(self.rest, Rest::Due) {
+                            self.hurry_if_half_gone(step.now);
+                        }
                         self.go_on(context, step)
                     }
                     Answer::Doubt(why) => {
@@ -258,20 +261,28 @@ impl Resting {
             Rest::Keeping { until } if now >= until => {
                 return self.leave(context, step, Cause::CommandEnded);
             }
-            Rest::BackOff { until } if now >= until => self.rest = Rest::Due,
+            Rest::BackOff { until } if now >= until => {
+                self.rest = Rest::Due;
+                self.hurry_if_half_gone(now);
+            }
             Rest::BackOff { .. } | Rest::Due | Rest::Keeping { .. } => {}
         }
         // As with the first start: not under a lease of which half is gone.
-        if matches!(self.rest, Rest::Due) {
-            if !self.run.held_lease.half_gone(now) {
-                step.report(Notice::Restarting);
-                return Holding::again(self.run, step);
-            }
-            self.run.held_lease.hurry(now);
+        if matches!(self.rest, Rest::Due) && !self.run.held_lease.half_gone(now) {
+            step.report(Notice::Restarting);
+            return Holding::again(self.run, step);
         }
         let limit = self.limit();
         self.run.held_lease.renew_if_due(step, limit);
         Phase::Resting(self)
+    }
+
+    // Once, and after an answer that was late itself. A store that refuses at once would be asked without
+    // a pause if each refusal hurried the next.
+    fn hurry_if_half_gone(&mut self, now: Instant) {
+        if self.run.held_lease.half_gone(now) {
+            self.run.held_lease.hurry(now);
+        }
     }
 
     /// The lease could not be confirmed for too long.

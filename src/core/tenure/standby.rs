@@ -137,7 +137,7 @@ impl Standby {
         if context.unfit().is_some() {
             context.stands_by(step);
             // Nothing is kept from those who are fit.
-            if self.offered || context.undoes_a_maybe() {
+            if self.offered || context.take_ambiguous() {
                 return Releasing::of_an_offer(context, step);
             }
             if looks_for_a_result {

@@ -1,0 +1,340 @@
+//! What a history is made of before it begins: the rules of the instance, the lock, its command, and what
+//! befalls them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use fastrand::Rng;
+use trafficcop::internals::core::{
+    After, Budget, Exit, HoldPolicy, IfLost, OnFailure, Once, Restart, Ring, Rules,
+};
+
+/// What befalls a request that is sent while it lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    RequestsLost,
+    AnswersLost,
+    /// The answers take so long.
+    Slow(Duration),
+    /// Not known; with the service's wish for when to be asked again.
+    Refused(Option<Duration>),
+    Forbidden,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Weather(Weather, Duration),
+    /// The lease is broken: at once, or after this.
+    Break(Option<Duration>),
+    Stop(i32),
+    Cordon(Option<Duration>, Option<Duration>),
+    /// The supervisor is stopped, or its machine sleeps.
+    Pause(Duration),
+    GuardianDies,
+    ClockJumps,
+    CommandStopping,
+    /// What belongs to an earlier round, or to nobody.
+    Echo(u8),
+    /// Trees that SIGKILL ends so much later, or never.
+    Stuck(Option<Duration>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Act {
+    pub(crate) at: Duration,
+    pub(crate) deed: Deed,
+}
+
+/// The command.
+#[derive(Clone, Debug)]
+pub(crate) struct Habit {
+    pub(crate) lives: Option<Duration>,
+    pub(crate) exits: Vec<Exit>,
+    /// In percent.
+    pub(crate) deaf: u8,
+    pub(crate) daemon: u8,
+    pub(crate) not_started: u8,
+    pub(crate) hook_failed: u8,
+    /// Nobody hears how it ended.
+    pub(crate) silent: u8,
+    /// From the signal to the end.
+    pub(crate) ends_within: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) rules: Rules,
+    /// The lock wakes its waiters.
+    pub(crate) wakes: bool,
+    /// The driver looks at the clock before it tells what happened; so does the core.
+    pub(crate) ticks_first: bool,
+    /// What one way of a message takes.
+    pub(crate) way: Duration,
+    pub(crate) habit: Habit,
+    /// In percent, another is there first, and comes whenever it can.
+    pub(crate) rival: u8,
+    pub(crate) rival_holds: Duration,
+    pub(crate) rival_drains: Duration,
+    /// The store tells when the rival's lease runs out.
+    pub(crate) tells_expiry: bool,
+    /// From this moment on the task is done, by another.
+    pub(crate) done_by_another: Option<Duration>,
+    pub(crate) cordoned_before: bool,
+    /// The supervisor does not come to its first step before.
+    pub(crate) begins_late: Duration,
+    /// Where the rival's doorbell is, whether it is one of many, and how it rings: what, and after which pause.
+    pub(crate) bell: Option<IpAddr>,
+    pub(crate) is_one_of_many: bool,
+    pub(crate) rings: Vec<(Ring, Duration)>,
+    pub(crate) acts: Vec<Act>,
+    /// Nothing more befalls it from here on.
+    pub(crate) rest: Duration,
+}
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn one<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.usize(0..of.len())].clone()
+}
+
+fn maybe<T>(rng: &mut Rng, percent: u8, what: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+    (rng.u8(0..100) < percent).then(|| what(rng))
+}
+
+fn budget(rng: &mut Rng) -> Budget {
+    match rng.u8(0..6) {
+        0..3 => Budget::for_lease(secs(one(rng, &[15, 30, 60]))),
+        3 => {
+            let lock = one(rng, &[2000, 5000, 10_000, 30_000, 60_000, 300_000]);
+            let share = one(rng, &[10, 50, 70, 90]);
+            let most = maybe(rng, 30, |_| secs(20));
+            Budget::for_lock(ms(lock), share).renewing_within(most)
+        }
+        _ => loop {
+            let lease = ms(rng.u64(1..70_000));
+            let budget = Budget {
+                lease,
+                renew_every: ms(rng.u64(500..20_000)),
+                grace_on_loss: ms(rng.u64(0..20_000)),
+                margin: ms(rng.u64(100..3000)),
+                attempt: one(rng, &[ms(5000), ms(5000), ms(1000)]),
+            };
+            if budget.validate().is_ok() {
+                return budget;
+            }
+        },
+    }
+}
+
+// Often such that it meets the end of a command.
+fn hold(rng: &mut Rng) -> Duration {
+    let any = rng.u64(1..120);
+    secs(one(rng, &[1, 2, 3, 10, 20, 90, any, any]))
+}
+
+fn hold_policy(rng: &mut Rng) -> HoldPolicy {
+    HoldPolicy {
+        restart: maybe(rng, 50, |rng| Restart {
+            after: one(rng, &[After::Failure, After::Any]),
+            limit: rng.u32(0..8),
+            window: secs(one(rng, &[5, 30, 120, 600])),
+        }),
+        max_hold: maybe(rng, 40, hold),
+        min_hold: maybe(rng, 40, hold),
+        cooldown: maybe(rng, 40, |rng| secs(rng.u64(1..60))),
+    }
+}
+
+fn rules(rng: &mut Rng) -> (Rules, bool) {
+    let leased = rng.u8(0..4) > 0;
+    let wakes = if leased {
+        rng.u8(0..20) == 0
+    } else {
+        rng.u8(0..4) > 0
+    };
+    let polls = [500, 1000, 2000, 2000, 5000, 16_000, 60_000];
+    let (mut policy, mut once) = (HoldPolicy::default(), None);
+    match rng.u8(0..4) {
+        0 => {}
+        1 | 2 => policy = hold_policy(rng),
+        _ => {
+            once = Some(Once {
+                on_failure: one(rng, &[OnFailure::Retry, OnFailure::Retry, OnFailure::Stop]),
+                attempts: maybe(rng, 50, |rng| rng.u32(1..5)),
+            });
+        }
+    }
+    let rules = Rules {
+        budget: leased.then(|| budget(rng)),
+        poll: (!wakes).then(|| ms(one(rng, &polls))),
+        wait: maybe(rng, 35, |rng| {
+            let most = rng.u64(1..90_000);
+            one(rng, &[Duration::ZERO, ms(most), ms(most)])
+        }),
+        patience: secs(one(rng, &[2, 10, 30])),
+        grace: secs(one(rng, &[0, 1, 5, 30])),
+        stop_signal: one(rng, &[15, 3]),
+        if_lost: one(rng, &[IfLost::Compete, IfLost::Compete, IfLost::Exit]),
+        hold_policy: policy,
+        once,
+        seed: rng.u64(..),
+    };
+    (rules, wakes)
+}
+
+fn addresses() -> Vec<IpAddr> {
+    let all = [
+        "10.0.0.1",
+        "10.0.0.1",
+        "10.0.0.1",
+        "127.0.0.1",
+        "192.168.1.1",
+        "172.16.0.1",
+        "169.254.0.1",
+        "8.8.8.8",
+        "172.32.0.1",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+        "2001:db8::1",
+        "::ffff:10.0.0.1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.0.1",
+        "::ffff:8.8.8.8",
+    ];
+    all.map(|text| text.parse().expect("an address")).to_vec()
+}
+
+fn ring(rng: &mut Rng) -> (Ring, Duration) {
+    let rank = one(rng, &[0, 0, 1, 2, 3, 4, 20]);
+    let rings = [
+        Ring::Greeted { rank },
+        Ring::Greeted { rank },
+        Ring::Greeted { rank },
+        Ring::Draining,
+        Ring::Draining,
+        Ring::Released,
+        Ring::Closed,
+        Ring::Silent,
+    ];
+    (
+        one(rng, &rings),
+        ms(one(rng, &[0, 10, 99, 100, 3000, 30_000])),
+    )
+}
+
+fn span(rng: &mut Rng) -> Duration {
+    match rng.u8(0..3) {
+        0 => ms(rng.u64(1..2000)),
+        1 => ms(rng.u64(1000..15_000)),
+        _ => ms(rng.u64(1000..90_000)),
+    }
+}
+
+fn deed(rng: &mut Rng) -> Deed {
+    match rng.u8(0..100) {
+        0..40 => {
+            let weather = match rng.u8(0..6) {
+                0 => Weather::RequestsLost,
+                1 => Weather::AnswersLost,
+                2 => Weather::Slow(ms(rng.u64(50..5000))),
+                3 => Weather::Refused(None),
+                4 => Weather::Refused(Some(secs(rng.u64(1..60)))),
+                _ => Weather::Forbidden,
+            };
+            Deed::Weather(weather, span(rng))
+        }
+        40..48 => Deed::Break(maybe(rng, 60, |rng| ms(rng.u64(0..30_000)))),
+        48..62 => Deed::Stop(one(rng, &[15, 15, 2, 1])),
+        62..72 => Deed::Cordon(maybe(rng, 60, span), maybe(rng, 70, span)),
+        72..79 => Deed::Pause(span(rng)),
+        79..82 => Deed::GuardianDies,
+        82..87 => Deed::ClockJumps,
+        87..91 => Deed::CommandStopping,
+        91..98 => Deed::Echo(rng.u8(..)),
+        _ => Deed::Stuck(maybe(rng, 80, |rng| ms(rng.u64(1..9900)))),
+    }
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Plan {
+        let mut rng = Rng::with_seed(seed ^ 0xA10E_0000_5EED);
+        let rng = &mut rng;
+        let (rules, wakes) = rules(rng);
+        let length = rng.u64(5000..200_000);
+        let mut acts: Vec<Act> = (0..rng.usize(0..7))
+            .map(|_| Act {
+                at: ms(rng.u64(0..length)),
+                deed: deed(rng),
+            })
+            .collect();
+        // Some of them only matter one soon after another.
+        if acts.len() >= 2 && rng.bool() {
+            let near = acts[0].at;
+            for act in &mut acts[1..] {
+                act.at = near + ms(one(rng, &[0, 50, 99, 100, 101, 1000]) * rng.u64(1..4));
+            }
+        }
+        // The first attempt is one among many, and another than all of them.
+        if let Some(deed) = maybe(rng, 20, deed) {
+            acts.push(Act {
+                at: ms(rng.u64(0..3)),
+                deed,
+            });
+        }
+        acts.sort_by_key(|act| act.at);
+        let rest = acts.iter().map(|act| {
+            act.at
+                + match &act.deed {
+                    Deed::Weather(_, span) | Deed::Pause(span) => *span,
+                    Deed::Cordon(_, span) => span.unwrap_or_default(),
+                    _ => Duration::ZERO,
+                }
+        });
+        let rest = rest.max().unwrap_or_default().max(ms(length)) + secs(6);
+        let exits = [Exit::Code(0), Exit::Code(0), Exit::Code(3), Exit::Signal(9)];
+        Plan {
+            seed,
+            wakes,
+            ticks_first: rng.u8(0..3) > 0,
+            way: ms(one(rng, &[0, 1, 10, 100])),
+            habit: Habit {
+                lives: maybe(rng, 60, |rng| {
+                    ms(one(rng, &[1, 1000, 10_000, 90_000]) * rng.u64(1..5))
+                }),
+                exits: (0..8).map(|_| one(rng, &exits)).collect(),
+                deaf: one(rng, &[0, 0, 50, 100]),
+                daemon: one(rng, &[0, 0, 50]),
+                not_started: one(rng, &[0, 0, 0, 10]),
+                hook_failed: one(rng, &[0, 0, 0, 20]),
+                silent: one(rng, &[0, 0, 0, 0, 30]),
+                ends_within: ms(one(rng, &[0, 100, 300, 3000, 60_000])),
+            },
+            rival: one(rng, &[0, 0, 50, 100]),
+            rival_holds: ms(match rng.u8(0..4) {
+                0 => rng.u64(1..60),
+                _ => rng.u64(1..60_000),
+            }),
+            rival_drains: ms(one(rng, &[0, 300, 5000])),
+            tells_expiry: rng.u8(0..4) == 0,
+            done_by_another: rules
+                .once
+                .and_then(|_| maybe(rng, 20, |rng| ms(rng.u64(0..length)))),
+            cordoned_before: rng.u8(0..20) == 0,
+            bell: maybe(rng, 50, |rng| one(rng, &addresses())),
+            is_one_of_many: rng.u8(0..4) == 0,
+            rings: (0..24).map(|_| ring(rng)).collect(),
+            begins_late: one(rng, &[0, 0, 0, 0, 5, 100]) * secs(1),
+            rules,
+            acts,
+            rest,
+        }
+    }
+}
