@@ -1672,7 +1672,7 @@ impl World {
             return said("it ran beside another, and does not say so");
         }
         if let Some(ending) = self.tenure.ending().cloned() {
-            return self.judge_ending(&ending).and_then(|wrong| said(wrong));
+            return self.judge_ending(&ending).and_then(said);
         }
         let runs = self.ledger.run.is_some();
         if let Some(run) = &self.ledger.run {

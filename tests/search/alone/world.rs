@@ -40,7 +40,6 @@ pub(crate) struct Call {
     pub(crate) kind: Kind,
     pub(crate) id: Id,
     pub(crate) sent: Instant,
-    pub(crate) give_up_at: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +74,7 @@ enum Due {
     Rival,
     Freed,
     Act(usize),
-    Uncordoned(usize),
+    Uncordoned,
     Resumes,
     Rests,
     Judgement,
@@ -216,7 +215,7 @@ impl World {
             world.due(BEGIN + world.plan.acts[at].at, Due::Act(at));
         }
         if world.plan.cordoned_before {
-            world.due(BEGIN + world.plan.rest / 2, Due::Uncordoned(usize::MAX));
+            world.due(BEGIN + world.plan.rest / 2, Due::Uncordoned);
         }
         world.due(BEGIN + world.plan.rest, Due::Rests);
         if world.plan.rival > 0 {
@@ -281,7 +280,7 @@ impl World {
                     | Due::Undo(_)
                     | Due::News(_)
                     | Due::Freed
-                    | Due::Uncordoned(_)
+                    | Due::Uncordoned
             )
         {
             return self.deferred.push(due);
@@ -361,7 +360,7 @@ impl World {
                 }
             }
             Due::Act(at) => self.act(at),
-            Due::Uncordoned(_) => self.tell(Event::Uncordoned),
+            Due::Uncordoned => self.tell(Event::Uncordoned),
             Due::Resumes => {
                 self.paused = false;
                 self.resumed = self.now;
@@ -399,7 +398,7 @@ impl World {
                 let why = "a reboot".to_owned();
                 self.hears(Event::Cordoned(Cordon { why, before }));
                 if let Some(span) = span {
-                    self.due(self.now + span, Due::Uncordoned(at));
+                    self.due(self.now + span, Due::Uncordoned);
                 }
             }
             Deed::Pause(span) => {
@@ -641,7 +640,6 @@ impl World {
             kind,
             id,
             sent: self.now,
-            give_up_at,
         };
         let slot = match kind {
             Kind::Record(_) => &mut self.recording,
@@ -918,7 +916,10 @@ impl World {
             pid: 1,
         });
         self.feed(Input::Executed);
-        if let Some(lives) = habit.lives.filter(|_| !self.rests || generation % 3 > 0) {
+        if let Some(lives) = habit
+            .lives
+            .filter(|_| !self.rests || !generation.is_multiple_of(3))
+        {
             let exit = habit.exits[(generation % 8) as usize];
             self.due(at + lives, Due::MainEnds(generation, exit));
         }
