@@ -142,7 +142,9 @@ impl AccountBuilder {
     pub(super) fn endpoint(text: &str, what: &str) -> Result<Url> {
         let url = Url::parse(text.trim_end_matches('/'))
             .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
-        if url.query().is_some() || !url.username().is_empty() || url.password().is_some() {
+        // No address has a `=` in its path, but a SAS that was pasted there has: it would be shown.
+        let query = url.query().is_some() || url.path().contains('=');
+        if query || !url.username().is_empty() || url.password().is_some() {
             return Err(malformed(
                 what,
                 "carries a query or a user name: give a SAS as SharedAccessSignature",

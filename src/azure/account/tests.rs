@@ -243,6 +243,10 @@ fn what_is_missing_or_malformed_is_named() {
             vec![(STRING, "BlobEndpoint=https://locks.example?sig=x")],
             "BlobEndpoint",
         ),
+        (
+            vec![(STRING, "BlobEndpoint=https://locks.example/sig=x")],
+            "BlobEndpoint",
+        ),
     ] {
         let text = said(&env, None);
         assert!(text.contains(part), "{env:?}: {text}");
