@@ -66,6 +66,9 @@
 //! | workload, observer | what a driver runs while it has control; who is told what happens |
 //! | `release_info`, orphaned | what the guardian needs to give the lease back; its supervisor is dead |
 //! | cordoned, cooling down | not competing because this machine is about to be disturbed, or to let others have a turn |
+//! | unfit, condition | not competing because the condition (`--if`) said no of this machine |
+//! | hung, probe | of a command that runs and does not work; what asks it whether it does (`--health`) |
+//! | session, lock delay | messages of one key, in order, under one lock; what a worker waits for that took a session over |
 //! | record, version | what a holder leaves beside its lock for people and standbys; one step of a lock on a shared drive |
 //! | task log | the results of tasks that are to be done once (`--once`), kept with the record |
 
