@@ -43,10 +43,9 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 pub struct File {
     name: String,
     jobs: BlockingJobs,
-    // The next attempt runs in the caller's thread, unless there is a task. It saves a thread, which is
-    // much of what a start costs. For a process that has nothing else to do yet: what is written
-    // under the lock is seen to the disk. Everything after the first attempt has threads of its own: no
-    // disk may hold up the end of a command, and a standby's may run by then.
+    // The next attempt runs in the caller's thread, unless there is a task: it saves a thread, much of what a
+    // start costs, for a process that has nothing else to do yet. Everything after it has threads of its own:
+    // no disk may hold up the end of a command, and a standby's may run by then.
     in_place: AtomicBool,
     waiter: Arc<Waiter>,
     place: LockFile,
@@ -85,9 +84,10 @@ struct State {
     file: Arc<fs::File>,
     /// The record of our tenure, as it stands in the file.
     record: Option<Record>,
-    // The greatest token ever seen, in this file or in one that was replaced: whoever removes the file
-    // must not make the count begin anew under those who have seen it.
+    // The greatest token ever seen, here or in a file that was replaced: removing it must not begin the count anew.
     seen: u64,
+    // A release was asked for: the step under way makes it, where the disk hangs for longer than anybody waits.
+    leaving: bool,
 }
 
 /// An attempt that succeeded; dropped, it is undone.
@@ -127,6 +127,7 @@ impl File {
                     file: Arc::new(file),
                     record: None,
                     seen: 0,
+                    leaving: false,
                 })),
                 task: task.map(|task| Arc::new(OnceTask::new(task))),
             },
@@ -146,7 +147,12 @@ impl File {
         step: impl FnOnce(LockFile) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let place = self.place.clone();
-        let step = move || step(place);
+        let step = move || {
+            let done = step(place.clone());
+            let leaving = place.state().leaving;
+            leaving.then(|| place.give_back().ok());
+            done
+        };
         self.jobs.step(&self.name, what, give_up_at, step).await
     }
 }
@@ -197,6 +203,7 @@ impl LeaseStore for File {
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
         drop(self.waiter.take());
+        self.place.state().leaving = true;
         self.blocking("unlocking it", give_up_at, |place| place.give_back())
             .await
     }
@@ -264,7 +271,10 @@ impl LockFile {
     /// writes the record.
     fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
         // What a release that failed has left is this attempt's now, and undone with it.
-        self.state().record = None;
+        {
+            let mut state = self.state();
+            (state.record, state.leaving) = (None, false);
+        }
         for _ in 0..REPLACEMENTS {
             let file = self.file();
             let locked = match granted.take() {
@@ -437,6 +447,7 @@ impl LockFile {
     /// Unlocks what the tenure has locked, and tells of a file that was replaced meanwhile, which
     /// nobody looks for before.
     fn give_back(&self) -> Result<(), Failure> {
+        self.state().leaving = false;
         // An attempt that nobody waits for any more has undone itself.
         let Some((file, mut record)) = self.tenure() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which attempts are made in place.
+//! Which attempts are made in place, and what becomes of a release that nobody waits for any more.
 
 use std::time::Duration;
 
@@ -27,4 +27,38 @@ fn only_the_first_attempt_is_made_where_it_is_asked_for() {
     let file = File::open(&path("lock"), &competitor(true)).expect("opened");
     assert!(file.begins_in_place());
     assert!(!file.begins_in_place());
+}
+
+#[tokio::test]
+async fn a_release_behind_a_disk_that_hangs_is_made_when_it_answers_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("lock");
+    let soon = || Instant::now() + Duration::from_millis(50);
+    let file = Arc::new(File::open(&path, &competitor(false)).expect("opened"));
+    let granted = file.acquire(Instant::now() + Duration::from_secs(60)).await;
+    granted.expect("it is free");
+
+    let (go_on, hang) = std::sync::mpsc::channel::<()>();
+    let (hanging, hangs) = std::sync::mpsc::channel();
+    let announce = file.blocking("announcing", soon(), move |_| {
+        hanging.send(()).expect("somebody waits");
+        hang.recv().expect("to be let go");
+        Ok(())
+    });
+    announce.await.expect_err("it hangs");
+    hangs.recv().expect("it was begun");
+    file.release(soon()).await.expect_err("it is behind that");
+
+    let other = File::open(&path, &competitor(false)).expect("opened");
+    let busy = other
+        .acquire(Instant::now() + Duration::from_secs(60))
+        .await;
+    assert!(matches!(busy, Err(Failure::Held(_))));
+    go_on.send(()).expect("it still hangs");
+    let freed = tokio::time::timeout(Duration::from_secs(30), other.until_free());
+    freed.await.expect("it is unlocked");
+    let granted = other
+        .acquire(Instant::now() + Duration::from_secs(60))
+        .await;
+    granted.expect("it was given back");
 }
