@@ -33,7 +33,7 @@ fn a_reader_that_hangs_loses_control_to_another_after_its_grace() {
     let url = well_without(sick.clone());
     let asked = |name: &str, url: &str| {
         let run = on_file(&scene)
-            .args(["--health", url, "--health-every", "300ms"])
+            .args(["--health", url, "--health-every", "1s"])
             .args(["--cooldown", "1h", "--grace", "1s"]);
         Pair::start(name, run)
     };

@@ -57,9 +57,9 @@ fn say(mut stream: TcpStream, text: &str) {
 
 const QUICK: [&str; 6] = [
     "--health-every",
-    "400ms",
+    "1s",
     "--health-timeout",
-    "400ms",
+    "1s",
     "--health-failures",
     "2",
 ];

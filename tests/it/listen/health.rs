@@ -18,7 +18,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
         "--health",
         &script,
         "--health-every",
-        "200ms",
+        "1s",
         "--health-failures",
         "2",
         "--cooldown",
