@@ -149,8 +149,9 @@ impl File {
         let place = self.place.clone();
         let step = move || {
             let done = step(place.clone());
-            let leaving = place.state().leaving;
-            leaving.then(|| place.give_back().ok());
+            if place.state().leaving {
+                let _ = place.give_back();
+            }
             done
         };
         self.jobs.step(&self.name, what, give_up_at, step).await
@@ -271,10 +272,9 @@ impl LockFile {
     /// writes the record.
     fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
         // What a release that failed has left is this attempt's now, and undone with it.
-        {
-            let mut state = self.state();
-            (state.record, state.leaving) = (None, false);
-        }
+        let mut state = self.state();
+        (state.record, state.leaving) = (None, false);
+        drop(state);
         for _ in 0..REPLACEMENTS {
             let file = self.file();
             let locked = match granted.take() {
