@@ -85,6 +85,31 @@ fn what_can_never_work_does_not_stand_by() {
     assert_ended(&finished, 0, "warning: cannot run");
 }
 
+/// As `env` and `timeout` have it: what lies where we may not look is not known to be missing.
+#[test]
+fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() {
+    let scene = Scene::new();
+    let closed = scene.path("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::copy("/bin/true", closed.join("job")).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    let directory = closed.to_str().unwrap();
+    let path = format!("{directory}/job");
+    for (name, search, status, word) in [
+        (&*path, "/bin", 126, "Permission denied"),
+        ("job", directory, 126, "may not be searched"),
+        // Found all the same, or where all that may be searched has it not.
+        ("true", &format!("{directory}:/bin"), 0, ""),
+        ("job", "/bin", 127, "No such file"),
+        ("/etc/passwd/job", "/bin", 126, "Not a directory"),
+    ] {
+        let run = scene.run_on_file().env("PATH", search);
+        let finished = run.bound_by_permissions().command([name]).finish();
+        assert_ended(&finished, status, word);
+    }
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
 /// What the machine cannot do at this moment is no bad usage: whoever starts us again may have it.
 #[test]
 fn what_the_machine_refuses_for_now_is_status_69() {
