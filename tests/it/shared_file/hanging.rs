@@ -123,6 +123,27 @@ fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
 }
 
 #[test]
+fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let lock = view.path("lock");
+    let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
+    assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
+    // Without a hint nothing says which version is the last, and all of them are listed.
+    std::fs::write(&lock, "").unwrap();
+    view.set(&[Op::Opendir, Op::Readdir], Fate::Hang);
+    let mut two = instance(&scene, &lock, "two", &[], &[]);
+    view.await_caught(1);
+    let asked = Instant::now();
+    two.signal(Signal::SIGTERM);
+    // Its farewell asks what is known of the lock: a look that hangs must not keep that.
+    assert_eq!(two.wait(), TERM, "{}", two.stderr());
+    let took = Instant::now().since(asked);
+    assert!(took < Duration::from_secs(12), "{took:?} {}", two.stderr());
+    scene.await_nobody();
+}
+
+#[test]
 fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
