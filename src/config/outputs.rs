@@ -1,6 +1,7 @@
 //! The files and sockets that were named besides the lock's own: they need a place to be, and may
 //! not be one another. It only looks.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -128,6 +129,15 @@ fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
         return Err(UsageError::new(format!(
             "{flag} {}: name a file, not a directory",
             quoted_word(file.as_os_str())
+        )));
+    }
+    if file
+        .symlink_metadata()
+        .is_err_and(|why| why.kind() == ErrorKind::InvalidFilename)
+    {
+        return Err(UsageError::new(format!(
+            "{flag} {}: the name is too long: take a shorter one",
+            file.display()
         )));
     }
     if !directory(file).is_dir() {
