@@ -4,12 +4,12 @@
 //! from it: where an answer came in time the process has one thread again, and where none came nothing may be
 //! started. It must never leave a thread behind for anything else.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::UsageError;
-use crate::lease::mount::{self, Mount};
+use crate::lease::mount;
 use crate::units::show;
 
 /// How long whoever does not wait for control waits for the drive: as long as for one step of a lock.
@@ -26,7 +26,7 @@ pub(super) fn in_time<T: Send + 'static>(
     limit: Duration,
     look: impl FnOnce() -> Result<T, UsageError> + Send + 'static,
 ) -> Result<T, UsageError> {
-    let mut drives = shared(paths);
+    let mut drives = mount::shared_among(paths.iter().copied());
     // A disk of this machine answers, or nothing here works.
     let Some(first) = drives.pop() else {
         return look();
@@ -36,8 +36,10 @@ pub(super) fn in_time<T: Send + 'static>(
         // Whoever asked may have ended.
         let _ = tell.send(look());
     };
-    let thread = std::thread::Builder::new().name("look".into());
-    let thread = thread.spawn(looking).map_err(|why| {
+    // Small: the C library keeps the stack for the next thread, and a guardian that is forked from us has
+    // its memory locked.
+    let thread = std::thread::Builder::new().stack_size(128 * 1024);
+    let thread = thread.name("look".into()).spawn(looking).map_err(|why| {
         UsageError::of_the_machine(format!(
             "{what}: no thread can be started to look at {}: {why}",
             first.display()
@@ -56,21 +58,11 @@ pub(super) fn in_time<T: Send + 'static>(
                     format!("{named} or {}", at.display())
                 });
             Err(UsageError::of_the_machine(format!(
-                "{what}: no answer from {which} within {}, so whether it is the lock's file cannot be said, and nothing was started: try again when the drive answers",
+                "{what}: no answer from {which} within {}, so what lies there is not known, and nothing was started: try again when the drive answers",
                 show(limit)
             )))
         }
     }
-}
-
-/// The drives that machines share among what these lie on, each once. Asks none of them.
-fn shared(paths: &[&Path]) -> Vec<PathBuf> {
-    let mounts = paths.iter().map(|path| mount::of(path));
-    let shared = mounts.filter(|mount| mount.shared);
-    let mut drives: Vec<PathBuf> = shared.map(|Mount { at, .. }| at).collect();
-    drives.sort();
-    drives.dedup();
-    drives
 }
 
 /// A thread that was joined is counted until the kernel has taken it down, and a process that counts two
