@@ -466,7 +466,7 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
         _ if ending.overlap => return report::ending(&ending, conflict_status),
         (Cause::CommandEnded, None) => lines::teller_died(leave.status()),
         (_, Some(Exit::Code(_))) => {
-            let why = gone.map_or("an error", Errno::desc);
+            let why = gone.map_or("it refuses (is its disk full?)", Errno::desc);
             lines::hung_up(Some(why), leave.status());
         }
         (_, Some(Exit::Signal(_))) | (Cause::Stopped(libc::SIGPIPE), None) => {

@@ -5,7 +5,7 @@
 
 use nix::sys::resource::{Resource, setrlimit};
 
-use crate::core::{Cause, Ending, Exit, Failure};
+use crate::core::{Cause, Ending, Exit, Failure, HandOverReason};
 use crate::queue::Missing;
 
 /// The answer "no" of `trafficcop check`, which is none of `run`'s.
@@ -56,7 +56,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ),
     (
         "69",
-        "the store was out of reach or refused to work, or the machine did (no process, memory or descriptor to spare, no guardian to be had, a /proc of another PID namespace), before anything could start",
+        "the store was out of reach or refused to work, or the machine did (no process, memory or descriptor to spare, no guardian to be had, a /proc of another PID namespace), before anything could start; or --on-acquire failed, so that the command was not started (-n, -w)",
     ),
     (
         "70",
@@ -148,10 +148,12 @@ impl ExitAction {
                 | Cause::Lost { .. }
                 | Cause::HandOver
                 | Cause::NotRecorded { .. }
-                | Cause::GivenUp(_)
+                | Cause::GivenUp(HandOverReason::RestartsSpent | HandOverReason::Hung(_))
                 | Cause::GuardianLost,
                 _,
             ) => ExitAction::Status(LOST),
+            // Not 75, which `-E 0` makes a success: nobody was in the way, this machine does not work.
+            (Cause::GivenUp(HandOverReason::HookFailed(_)), _) => ExitAction::Status(UNAVAILABLE),
             // What was recorded counts for everybody who waited for it: 0, or the status of the
             // last run.
             (Cause::AlreadyDone(result), _) => ExitAction::Status(result.status),
@@ -228,7 +230,7 @@ impl ExitAction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::HolderInfo;
+    use crate::core::{Failed, HolderInfo};
 
     fn ending(cause: Cause, exit: Option<Exit>) -> Ending {
         Ending {
@@ -306,6 +308,11 @@ mod tests {
                 Cause::NotRecorded { why: why() },
                 Some(Exit::Code(0)),
                 ExitAction::Status(70),
+            ),
+            (
+                Cause::GivenUp(HandOverReason::HookFailed(Failed::Exited(Exit::Code(3)))),
+                None,
+                ExitAction::Status(69),
             ),
             (over(0), None, ExitAction::Status(0)),
             (over(137), None, ExitAction::Status(137)),

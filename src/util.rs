@@ -23,6 +23,17 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The whole path, by the working directory.
+///
+/// # Errors
+/// That there is none (it was removed), of which path.
+pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| {
+        let why = format!("{}: cannot be made absolute: {error}", path.display());
+        io::Error::new(error.kind(), why)
+    })
+}
+
 /// Whether both are of one file.
 pub(crate) fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
     // Both numbers: an inode's alone is the same on another file system.

@@ -265,8 +265,8 @@ pub struct Roles {
     ///
     /// Once control was obtained: it runs under the lease's deadline like the command, after the standby
     /// command is gone. If it fails, the command is not started and control is handed over: the lock is
-    /// given back, and not competed for during --cooldown. What it leaves behind is stopped before the
-    /// command starts.
+    /// given back, and not competed for during --cooldown; with -n that is the end (exit status 69). What it
+    /// leaves behind is stopped before the command starts.
     #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new())]
     pub on_acquire: Option<OsString>,
 

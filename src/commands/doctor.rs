@@ -24,6 +24,7 @@ use crate::guardian::{self, Contain, Program, Setup};
 use crate::lease;
 use crate::report;
 use crate::units::show;
+use crate::util::absolute;
 
 /// How a check ended, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -175,7 +176,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
         }
         Named::File(path) => {
             lock_target::refuse_access(typed.lock.emulator, &typed.lock.access)?;
-            let path = std::path::absolute(path)?;
+            let path = absolute(path)?;
             let mut findings = Findings::new(path.display().to_string(), typed.json);
             examine_machine(&mut findings);
             file::examine(&mut findings, &path, &budget);

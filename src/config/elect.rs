@@ -52,10 +52,11 @@ impl Config {
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let watched = typed.checks.health.is_some();
         let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, watched, host)?;
-        let outputs = Outputs::new(&common.operations, &basis.files)?;
+        let beside = basis.beside(&rules);
+        let outputs = Outputs::new(&common.operations, beside)?;
         if let Some(path) = &typed.control_file {
             // Before anything is started: the link is made while the lock is competed for already.
-            control_file(path, outputs.status_file.as_deref(), &basis.files)?;
+            control_file(path, outputs.status_file.as_deref(), beside)?;
         }
         let telling = Telling {
             json: typed.json,

@@ -10,6 +10,7 @@
 //! | `run`, `elect`, `work` | what each verb that drives something goes by |
 //! | `policy` | restarts, handing control round, tasks that are done once |
 //! | `outputs` | the files and sockets that we write to or answer on |
+//! | `look` | looks at paths whose drive may not answer |
 //! | `health` | whether the command works |
 //! | `azure` | credentials, and what is announced for this machine |
 //! | `quote` | commands as they could be typed |
@@ -17,6 +18,7 @@
 mod azure;
 mod elect;
 mod health;
+mod look;
 mod outputs;
 mod policy;
 mod quote;

@@ -1,9 +1,12 @@
 //! The files and sockets that were named besides the lock's own: they need a place to be, and may
 //! not be one another. It only looks.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::UsageError;
+use super::look::in_time;
 use super::quote::quoted_word;
 use crate::args;
 use crate::report::{self, Volume};
@@ -40,23 +43,53 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Makes sense of what was typed; `locks` are the files that are locked.
-    pub(super) fn new(typed: &args::Operations, locks: &[PathBuf]) -> Result<Outputs, UsageError> {
-        if let Some(file) = &typed.status_file {
-            status_file(file, locks)?;
+    /// Makes sense of what was typed.
+    pub(super) fn new(typed: &args::Operations, beside: Beside) -> Result<Outputs, UsageError> {
+        let outputs = Outputs {
+            status_file: typed.status_file.clone(),
+            event_log: typed.event_log.clone(),
+        };
+        if let Some(file) = outputs.status_file.clone() {
+            let paths = vec![file.clone()];
+            beside.look("--status-file", paths, move |locks| {
+                status_file(&file, locks)
+            })?;
         }
         if typed.quiet && typed.verbose {
             return Err(UsageError::new(
                 "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE set?)",
             ));
         }
-        if let Some(file) = &typed.event_log {
-            event_log(file, typed.status_file.as_deref(), locks)?;
+        if let Some(file) = outputs.event_log.clone() {
+            let status = outputs.status_file.clone();
+            let paths = status.iter().chain([&file]).cloned().collect();
+            beside.look("--event-log", paths, move |locks| {
+                event_log(&file, status.as_deref(), locks)
+            })?;
         }
-        Ok(Outputs {
-            status_file: typed.status_file.clone(),
-            event_log: typed.event_log.clone(),
-        })
+        Ok(outputs)
+    }
+}
+
+/// What outputs may not be, and how long is waited for a drive that has to be asked about that.
+#[derive(Clone, Copy)]
+pub(super) struct Beside<'a> {
+    /// The files that are locked.
+    pub(super) locks: &'a [PathBuf],
+    pub(super) patience: Duration,
+}
+
+impl Beside<'_> {
+    /// What `check` says of these paths and the locks' files, which are all it looks at.
+    fn look(
+        self,
+        flag: &str,
+        paths: Vec<PathBuf>,
+        check: impl FnOnce(&[PathBuf]) -> Result<(), UsageError> + Send + 'static,
+    ) -> Result<(), UsageError> {
+        let locks = self.locks.to_vec();
+        let all: Vec<&Path> = paths.iter().chain(self.locks).map(AsRef::as_ref).collect();
+        in_time(flag, &all, self.patience, move || check(&locks))
     }
 }
 
@@ -98,6 +131,15 @@ fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
             quoted_word(file.as_os_str())
         )));
     }
+    if file
+        .symlink_metadata()
+        .is_err_and(|why| why.kind() == ErrorKind::InvalidFilename)
+    {
+        return Err(UsageError::new(format!(
+            "{flag} {}: the name is too long: take a shorter one",
+            file.display()
+        )));
+    }
     if !directory(file).is_dir() {
         return Err(UsageError::new(format!(
             "{flag} {}: there is no such directory: create it, or name another file",
@@ -112,12 +154,20 @@ fn directory(file: &Path) -> &Path {
     directory.unwrap_or(Path::new("."))
 }
 
-/// The link is put in place by renaming: nothing that is no link of ours may be there.
+/// The link of an elect is put in place by renaming: nothing that is no link of ours may be there.
 pub(super) fn control_file(
     path: &Path,
     status_file: Option<&Path>,
-    locks: &[PathBuf],
+    beside: Beside,
 ) -> Result<(), UsageError> {
+    let (path, status) = (path.to_owned(), status_file.map(Path::to_owned));
+    let paths = status.iter().chain([&path]).cloned().collect();
+    beside.look("--control-file", paths, move |locks| {
+        link(&path, status.as_deref(), locks)
+    })
+}
+
+fn link(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
     let why = if path.as_os_str().is_empty() || path.file_name().is_none() {
         "name a file, not a directory"
     } else if status_file.is_some_and(|status| same_file(status, path)) {
@@ -160,7 +210,7 @@ mod http {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileTypeExt;
 
-    use super::{Path, PathBuf, UsageError, args, is_one_of, quoted_word, same_file};
+    use super::{Beside, Path, PathBuf, UsageError, args, is_one_of, quoted_word, same_file};
     use crate::serve::Address;
 
     /// The longest path of a socket, in bytes: the kernel's limit.
@@ -170,7 +220,7 @@ mod http {
     pub(in super::super) fn listen(
         typed: &args::Listen,
         status_file: Option<&Path>,
-        locks: &[PathBuf],
+        beside: Beside,
     ) -> Result<Option<Address>, UsageError> {
         let Some(text) = typed.listen.as_deref() else {
             if typed.listen_any {
@@ -181,14 +231,14 @@ mod http {
             return Ok(None);
         };
         if let Some(path) = text.strip_prefix("unix:") {
-            let path = Path::new(path);
-            socket(path)?;
-            if is_one_of(path, locks) || status_file.is_some_and(|status| same_file(path, status)) {
-                return Err(UsageError::new(format!(
-                    "--listen {text}: the lock's file or the status file is to be there: name another path"
-                )));
-            }
-            return Ok(Some(Address::Unix(path.to_owned())));
+            let (path, status) = (PathBuf::from(path), status_file.map(Path::to_owned));
+            let there = path.clone();
+            let paths = status.iter().chain([&path]).cloned().collect();
+            beside.look("--listen", paths, move |locks| {
+                socket(&path)?;
+                free(&path, status.as_deref(), locks)
+            })?;
+            return Ok(Some(Address::Unix(there)));
         }
         let Some(address) = tcp(text) else {
             return Err(UsageError::new(format!(
@@ -212,6 +262,16 @@ mod http {
             Some(port) => Some((Ipv4Addr::LOCALHOST, port.parse().ok()?).into()),
             None => text.parse().ok(),
         }
+    }
+
+    fn free(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
+        if is_one_of(path, locks) || status_file.is_some_and(|status| same_file(path, status)) {
+            return Err(UsageError::new(format!(
+                "--listen unix:{}: the lock's file or the status file is to be there: name another path",
+                path.display()
+            )));
+        }
+        Ok(())
     }
 
     fn socket(path: &Path) -> Result<(), UsageError> {

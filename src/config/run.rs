@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::azure::{of_blobs_alone, options, scheduled_events, withheld};
 use super::health::{Health, health};
-use super::outputs::{Outputs, same_file};
+use super::look::{self, in_time};
+use super::outputs::{Beside, Outputs, same_file};
 use super::policy::{hold_policy, once};
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
@@ -31,7 +32,7 @@ pub(crate) const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 // A store may come up later than we do, where both are started together; one that is silent for
 // longer has another address.
-const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The lock, as far as it can be checked without asking its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +143,14 @@ impl Config {
         // A path has many spellings; a blob's address has one, because it is we who write it.
         let is_it = match &self.lock {
             Lock::Blob { .. } => outer == name,
-            Lock::File { path, .. } => same_file(Path::new(outer), path),
+            Lock::File { path, .. } => {
+                let (outer, path) = (PathBuf::from(outer), path.clone());
+                let both: [&Path; 2] = [&outer.clone(), &path.clone()];
+                let patience = patience(self.rules.patience, self.rules.wait);
+                in_time("--file", &both, patience, move || {
+                    Ok(same_file(&outer, &path))
+                })?
+            }
         };
         if is_it {
             return Err(UsageError::new(format!(
@@ -173,9 +181,9 @@ impl Config {
             once,
             ..basis.rules(common, grace, signal, &typed.hold_policy, watched, host)?
         };
-        let outputs = Outputs::new(&common.operations, &basis.files)?;
-        let listen =
-            super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), &basis.files)?;
+        let beside = basis.beside(&rules);
+        let outputs = Outputs::new(&common.operations, beside)?;
+        let listen = super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), beside)?;
         // It goes into a blob's metadata, which may measure 8 KiB in all.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
@@ -247,7 +255,7 @@ pub(super) struct Basis {
     lock: Lock,
     slots: u32,
     /// The files that are locked.
-    pub(super) files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     budget: Budget,
     poll: Duration,
 }
@@ -295,6 +303,14 @@ impl Basis {
         })
     }
 
+    /// What outputs may not be.
+    pub(super) fn beside(&self, rules: &Rules) -> Beside<'_> {
+        Beside {
+            locks: &self.files,
+            patience: patience(rules.patience, rules.wait),
+        }
+    }
+
     /// The configuration of whoever runs no command; `shown` stands for one in the lock's record.
     pub(super) fn config(
         self,
@@ -335,6 +351,12 @@ impl Basis {
             outer: host.outer.clone(),
         })
     }
+}
+
+/// How long a drive is waited for that has to be asked before anything starts: as long as a store, and
+/// by whoever does not wait for control for one step.
+fn patience(patience: Duration, wait: Option<Duration>) -> Duration {
+    wait.map_or(patience, |wait| patience.min(wait.max(look::STEP)))
 }
 
 fn lock(typed: &args::Common) -> Result<Lock, UsageError> {

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::azure::{options, withheld};
-use super::outputs::Outputs;
 use super::outputs::listen;
+use super::outputs::{Beside, Outputs};
 #[cfg(feature = "service-bus")]
 use super::run::refuse_first;
-use super::run::{identity, refuse_no_command};
+use super::run::{DEFAULT_PATIENCE, identity, refuse_no_command};
 use super::{Host, UsageError};
 use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;
@@ -113,7 +113,11 @@ impl Work {
         // The queue first, as `run` has the lock: of two mistakes it is the one to be told.
         let source = Source::new(&typed)?;
         // No file is the lock: the queue is.
-        let outputs = Outputs::new(&typed.operations, &[])?;
+        let beside = Beside {
+            locks: &[],
+            patience: DEFAULT_PATIENCE,
+        };
+        let outputs = Outputs::new(&typed.operations, beside)?;
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
         if typed.once {
@@ -158,7 +162,7 @@ impl Work {
             host: host.host.clone(),
             pid: host.pid,
             seed: host.seed,
-            listen: listen(&typed.listen, outputs.status_file.as_deref(), &[])?,
+            listen: listen(&typed.listen, outputs.status_file.as_deref(), beside)?,
             status_file: outputs.status_file,
             event_log: outputs.event_log,
             withheld: match typed.no_credentials {

@@ -269,18 +269,23 @@ fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno>
 /// architecture) is found out with the first start.
 ///
 /// # Errors
-/// ENOENT if there is no such command, EACCES if there is, and it may not be executed.
+/// ENOENT if there is no such command; EACCES if there is, and it may not be executed, or if a directory that
+/// may not be searched can have it. Of a command that is named by a path what stat(2) says of that.
 pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
     let mut found = Errno::ENOENT;
+    let is_a_path = name.as_bytes().contains(&b'/');
     for candidate in candidates(name, path)? {
         let candidate = Path::new(OsStr::from_bytes(candidate.as_bytes()));
-        if !candidate.exists() {
-            continue;
-        }
-        if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() {
-            return Ok(());
-        }
-        found = Errno::EACCES;
+        found = match nix::sys::stat::stat(candidate) {
+            Ok(_) if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() => {
+                return Ok(());
+            }
+            // What is hidden from us is not known to be missing.
+            Ok(_) | Err(Errno::EACCES) => Errno::EACCES,
+            Err(errno) if is_a_path => errno,
+            // Another directory may have it.
+            Err(_) => found,
+        };
     }
     Err(found)
 }

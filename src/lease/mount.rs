@@ -70,11 +70,33 @@ impl Mount {
 /// needs no shared drive; one that lies on a shared drive is taken to stay there.
 #[must_use]
 pub fn of(path: &Path) -> Mount {
-    // From the table, and not by statfs(2): that asks the server, which may be gone.
-    let table = procfs::text("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = parse(table.as_bytes());
+    under(&table(), path)
+}
+
+/// Where the drives are mounted that machines share, of those that these paths lie on; each once.
+#[must_use]
+pub(crate) fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
+    let mounts = table();
+    let found = paths.into_iter().map(|path| under(&mounts, path));
+    let shared = found.filter(|mount| mount.shared);
+    let mut drives: Vec<PathBuf> = shared.map(|mount| mount.at).collect();
+    drives.sort();
+    drives.dedup();
+    drives
+}
+
+/// From the table, and not by statfs(2): that asks the server, which may be gone.
+fn table() -> Vec<Mount> {
+    parse(
+        procfs::text("/proc/self/mountinfo")
+            .unwrap_or_default()
+            .as_bytes(),
+    )
+}
+
+fn under(mounts: &[Mount], path: &Path) -> Mount {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    find(&mounts, &absolute, &|path| std::fs::read_link(path).ok()).unwrap_or_else(|| Mount {
+    find(mounts, &absolute, &|path| std::fs::read_link(path).ok()).unwrap_or_else(|| Mount {
         // Without a mount table nothing is known, so nothing is trusted.
         kind: "unknown".to_owned(),
         shared: true,

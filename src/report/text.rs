@@ -326,7 +326,7 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
         }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => {
-            "make it executable (a directory cannot be run), or check whether the file system forbids it"
+            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH may not be searched"
         }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // What the guardian and the hooks say where a tree is still there that should be gone.

@@ -3,6 +3,8 @@
 //!
 //! Called by every state of the tenure. Decides nothing about processes or leases.
 
+mod fitness;
+
 use std::time::Duration;
 
 use super::held_lease::HeldLease;
@@ -15,7 +17,7 @@ use crate::core::doorbell::{Attend, Doorbell};
 use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
 use crate::core::{
-    Action, Cause, Cordon, Ending, Event, HolderInfo, Notice, Ring, Unfit, WorkloadEvent,
+    Action, Cause, Cordon, Ending, Event, Failed, HandOverReason, HolderInfo, Notice, Ring, Unfit,
 };
 
 // How long whoever looks once asks a store that does not answer: what may have been obtained is
@@ -36,9 +38,6 @@ const HAND_OVER: Duration = Duration::from_secs(3);
 // What those who are woken by the store need to take what was given away.
 const WOKEN: Duration = Duration::from_millis(500);
 
-// How long before the end of a wait there is no answer any more of whether this machine is fit, so that
-// what follows from that is done in time.
-const LAST_WORD: Duration = Duration::from_millis(250);
 // How long who held a lock without a lease does not compete after its command hung: a lease, elsewhere.
 const AFTER_HUNG: Duration = Duration::from_secs(10);
 
@@ -103,6 +102,10 @@ pub(super) struct Context {
     contacted: bool,
     // The command was started once: from now on no wait limit makes us leave.
     controlled: bool,
+    // The same before the present tenure.
+    controlled_before: bool,
+    // Why the command was not started when control was had last, if nobody else was seen to have it since.
+    unprepared: Option<Failed>,
     // What runs without control was told to run.
     standing: bool,
     // An unanswered attempt to acquire may have obtained the lease: whoever leaves without undoing it
@@ -135,6 +138,8 @@ impl Context {
             doorbell: Doorbell::default(),
             contacted: false,
             controlled: false,
+            controlled_before: false,
+            unprepared: None,
             standing: false,
             ambiguous: false,
             seen: None,
@@ -214,6 +219,9 @@ impl Context {
         }
         if self.condition.as_ref().is_some_and(Condition::is_unknown) {
             return Cause::Unfit(Unfit::TimedOut);
+        }
+        if let Some(how) = self.unprepared {
+            return Cause::GivenUp(HandOverReason::HookFailed(how));
         }
         if self.contacted {
             return Cause::NotObtained(self.seen.clone().unwrap_or_default());
@@ -320,6 +328,7 @@ impl Context {
         holder.expires = None;
         // Nor is where it rings.
         holder.bell = None;
+        self.unprepared = None;
         if self.seen.as_ref() != Some(&holder) {
             step.report(Notice::StandingBy(holder.clone()));
             self.seen = Some(holder);
@@ -346,11 +355,19 @@ impl Context {
 
     /// The command is about to be started.
     pub(super) fn in_control(&mut self) {
-        self.controlled = true;
+        self.controlled_before = std::mem::replace(&mut self.controlled, true);
+        self.unprepared = None;
         self.standing = false;
         // Whoever is in control after us is news, also if it is the same as before.
         self.seen = None;
         self.doorbell = Doorbell::default();
+    }
+
+    /// The command was not started, because what has to succeed before it failed (`None`: it was asked to
+    /// end): a wait limit counts on, or whoever is to look once would go round for ever.
+    pub(super) fn not_prepared(&mut self, how: Option<Failed>) {
+        self.controlled = self.controlled_before;
+        self.unprepared = how;
     }
 
     /// Takes in what an event says of cordons, whatever else it means.
@@ -406,82 +423,6 @@ impl Context {
             self.seen = None;
         }
         true
-    }
-
-    /// Only while it is fit to does this machine take control: asked so often, by somebody who answers.
-    pub(super) fn only_if(&mut self, every: Duration) {
-        self.condition = Some(Condition::new(every));
-    }
-
-    /// Takes in an answer, whatever else it means. People are told where we stand by.
-    pub(super) fn hears_of_the_condition(&mut self, now: Instant, event: &Event) {
-        if let Event::Workload(WorkloadEvent::Condition(answer)) = event
-            && let Some(condition) = &mut self.condition
-        {
-            condition.answered(now, *answer);
-        }
-    }
-
-    /// When this machine is to be asked whether it is fit.
-    pub(super) fn asks_at(&self) -> Instant {
-        let condition = self.condition.as_ref();
-        condition.map_or(Instant::FOREVER, Condition::due)
-    }
-
-    /// Asks, if it is time to.
-    pub(super) fn asks(&mut self, step: &mut Step) {
-        if step.now < self.asks_at() {
-            return;
-        }
-        // Whoever does not wait long hears of a condition that hangs before the wait is over.
-        let end = self.wait_ends() - LAST_WORD;
-        let end = match end > step.now + LEAST_ATTEMPT {
-            true => end,
-            false => Instant::FOREVER,
-        };
-        if let Some(condition) = &mut self.condition {
-            let give_up_at = condition.ask(step.now, end);
-            step.act(Action::Ask { give_up_at });
-        }
-    }
-
-    /// Why this machine is not fit to take control, as it was said last.
-    pub(super) fn unfit(&self) -> Option<Unfit> {
-        self.condition.as_ref().and_then(Condition::refusal)
-    }
-
-    /// Whether people were told that it is not.
-    pub(super) fn is_known_as_unfit(&self) -> bool {
-        self.told_unfit.is_some()
-    }
-
-    /// Whether it is being asked.
-    pub(super) fn is_asking(&self) -> bool {
-        self.condition.as_ref().is_some_and(Condition::is_asking)
-    }
-
-    /// Whether it is fit, by an answer that counts at this moment.
-    pub(super) fn is_fit_at(&self, now: Instant) -> bool {
-        let condition = self.condition.as_ref();
-        condition.is_none_or(|condition| condition.holds(now))
-    }
-
-    /// Whether it is, for as long as the last answer counts.
-    pub(super) fn is_fit(&self) -> bool {
-        self.condition.as_ref().is_none_or(Condition::is_yes)
-    }
-
-    /// Says whether it is fit, where that is news.
-    pub(super) fn tells_of_fitness(&mut self, step: &mut Step) {
-        if let Some(unfit) = self.unfit() {
-            if self.told_unfit.replace(unfit) != Some(unfit) {
-                step.report(Notice::Unfit(unfit));
-                // Whoever is in control by the time we compete again is news.
-                self.seen = None;
-            }
-        } else if self.told_unfit.take().is_some() {
-            step.report(Notice::Fit);
-        }
     }
 
     /// Ends an instance that runs nothing and was granted nothing, undoing first what an

@@ -144,6 +144,7 @@ impl Draining {
             }
             // Whatever failed while it was asked to end failed because of that.
             Event::Workload(WorkloadEvent::HookFailed { at, .. }) if over => {
+                context.not_prepared(None);
                 Releasing::after(context, step, self.run, self.cause, Some(at))
             }
             Event::Workload(WorkloadEvent::Lost) => {

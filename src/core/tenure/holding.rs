@@ -456,6 +456,7 @@ fn hook_failed(
     at: Instant,
     how: Failed,
 ) -> Phase {
+    context.not_prepared(Some(how));
     step.report(Notice::HookFailed(how));
     let cause = Cause::GivenUp(HandOverReason::HookFailed(how));
     Releasing::after(context, step, run, cause, Some(at))

@@ -334,11 +334,14 @@ impl Releasing {
         // What ended the tenure goes before what was asked meanwhile: it makes the exit status.
         let cause = match self.cause {
             Some(cause) if !competes => cause,
-            Some(_) | None => {
+            tenure_ended_by => {
                 if let Some(signal) = context.stop.first() {
                     Cause::Stopped(signal)
                 } else if context.guardian_lost {
                     Cause::GuardianLost
+                } else if self.began && context.out_of_time(step.now) {
+                    // A tenure in which no command was started: what ended it ends a wait that is over.
+                    tenure_ended_by.unwrap_or_else(|| context.not_obtained())
                 } else {
                     if self.overlap {
                         step.report(Notice::Overlapped);

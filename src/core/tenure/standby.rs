@@ -131,13 +131,15 @@ impl Standby {
         }
         if context.keeps_out(step) {
             context.stands_by(step);
+            if self.keeps_something(context) {
+                return Releasing::of_an_offer(context, step);
+            }
             return Phase::Standby(self);
         }
         context.tells_of_fitness(step);
         if context.unfit().is_some() {
             context.stands_by(step);
-            // Nothing is kept from those who are fit.
-            if self.offered || context.take_ambiguous() {
+            if self.keeps_something(context) {
                 return Releasing::of_an_offer(context, step);
             }
             if looks_for_a_result {
@@ -153,6 +155,12 @@ impl Standby {
             context.stands_by(step);
         }
         Phase::Standby(self)
+    }
+
+    /// Whether the store may keep the lock for us: a machine that must not take it keeps nothing from
+    /// those who may.
+    fn keeps_something(&self, context: &mut Context) -> bool {
+        self.offered || context.take_ambiguous()
     }
 
     fn compete(self, context: &mut Context, step: &mut Step) -> Phase {

@@ -30,6 +30,7 @@ use crate::lease::inspect::{
 use crate::lease::once::TaskLog;
 use crate::lease::record::Record;
 use crate::lease::{mount, shared_file};
+use crate::util::absolute;
 
 /// The flaw of a lock of the kernel's on a drive that machines share.
 pub const KERNEL_ON_SHARED: &str =
@@ -51,7 +52,7 @@ impl FileInspector {
     /// Where there is no working directory to a relative path.
     pub fn new(path: &Path) -> io::Result<FileInspector> {
         Ok(FileInspector {
-            path: std::path::absolute(path)?,
+            path: absolute(path)?,
             jobs: BlockingJobs::new(),
         })
     }

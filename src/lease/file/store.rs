@@ -304,8 +304,9 @@ impl LockFile {
             if let Ok(content) = open::read(locked.file()) {
                 self.see(content.token().unwrap_or(0));
             }
-            tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
             self.go_over()?;
+            // Only now: where there is none, that is what is told, and not with each attempt.
+            tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
         }
         Err(transient(format!(
             "{}: it is being replaced again and again: find out by whom",

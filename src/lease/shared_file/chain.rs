@@ -25,7 +25,7 @@ use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
 use crate::lease::{Competitor, SharedMemory};
-use crate::util::lock;
+use crate::util::{absolute, lock};
 
 // How many versions of our own a renewal steps over whose answers were lost: each is a renewal that was made
 // and not answered, and a lease has time for no more of them.
@@ -100,7 +100,7 @@ pub(super) struct Won {
 impl Chain {
     /// Nothing is asked of the drive.
     pub(super) fn new(path: &Path, competitor: &Competitor) -> io::Result<Chain> {
-        let share = Share::new(&std::path::absolute(path)?);
+        let share = Share::new(&absolute(path)?);
         Ok(Chain {
             writer: Writer::new(share.clone()),
             share,

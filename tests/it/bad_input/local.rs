@@ -60,12 +60,15 @@ fn what_can_never_work_does_not_stand_by() {
     std::fs::write(&plain, "text\n").unwrap();
     let nowhere = scene.path("no/such/directory/file");
     let nowhere = nowhere.to_str().unwrap();
+    let long = scene.path(&"a".repeat(256)).to_str().unwrap().to_owned();
     for (flags, command, status, word) in [
         (&[][..], "no-such-command-anywhere", 127, "cannot run"),
         (&[], "./no/such/path", 127, "cannot run"),
         (&[], plain.to_str().unwrap(), 126, "make it executable"),
         (&["--status-file", nowhere], "true", 64, "no such directory"),
         (&["--event-log", nowhere], "true", 64, "no such directory"),
+        (&["--status-file", &long], "true", 64, "too long"),
+        (&["--event-log", &long], "true", 64, "too long"),
     ] {
         let run = scene.run_on_file().env("PATH", "/usr/bin:/bin").args(flags);
         let finished = run.command([command]).finish();
@@ -83,6 +86,63 @@ fn what_can_never_work_does_not_stand_by() {
     let run = scene.run().arg("--file").arg(&other);
     let finished = run.args(["--on-acquire", &bring]).command([&job]).finish();
     assert_ended(&finished, 0, "warning: cannot run");
+}
+
+/// As `env` and `timeout` have it: what lies where we may not look is not known to be missing.
+#[test]
+fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() {
+    let scene = Scene::new();
+    let closed = scene.path("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::copy("/bin/true", closed.join("job")).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    let directory = closed.to_str().unwrap();
+    let path = format!("{directory}/job");
+    for (name, search, status, word) in [
+        (&*path, "/bin", 126, "Permission denied"),
+        ("job", directory, 126, "may not be searched"),
+        // Found all the same, or where all that may be searched has it not.
+        ("true", &format!("{directory}:/bin"), 0, ""),
+        ("job", "/bin", 127, "No such file"),
+        ("/etc/passwd/job", "/bin", 126, "Not a directory"),
+    ] {
+        let run = scene.run_on_file().env("PATH", search);
+        let finished = run.bound_by_permissions().command([name]).finish();
+        assert_ended(&finished, status, word);
+    }
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// An error that names nothing helps nobody who has typed three paths.
+#[test]
+fn where_there_is_no_working_directory_any_more_the_path_is_named() {
+    let scene = Scene::new();
+    let gone = scene.path("gone");
+    for verb in [
+        "run -n",
+        "run -n --shared",
+        "status",
+        "list",
+        "doctor",
+        "watch",
+    ] {
+        std::fs::create_dir(&gone).unwrap();
+        let command = if verb.starts_with("run") {
+            "-- true"
+        } else {
+            ""
+        };
+        let script = format!(
+            "cd {0} && rmdir {0} && exec {1} {verb} --file a.lock {command}",
+            gone.display(),
+            env!("CARGO_BIN_EXE_trafficcop")
+        );
+        let done = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(69), "{verb}: {said}");
+        let words = "error: a.lock: cannot be made absolute";
+        assert!(said.contains(words), "{verb}: {said}");
+    }
 }
 
 /// What the machine cannot do at this moment is no bad usage: whoever starts us again may have it.

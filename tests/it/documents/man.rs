@@ -70,6 +70,30 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
     }
 }
 
+/// To rpm they are nobody's directories: it leaves them where it erases the package.
+#[test]
+fn the_directories_of_the_rpm_that_are_ours_alone_go_with_it() {
+    let package = text("Cargo.toml");
+    let mut ours: Vec<&str> = package
+        .lines()
+        .filter_map(|line| line.split_once("dest = \"")?.1.split('"').next())
+        .filter(|place| place.contains("/trafficcop/"))
+        .filter_map(|place| Some(place.rsplit_once('/')?.0))
+        .collect();
+    ours.sort_unstable();
+    ours.dedup();
+    assert_eq!(ours.len(), 3, "{ours:?}");
+    // The innermost first.
+    ours.sort_by_key(|place| std::cmp::Reverse(place.len()));
+    let script = package.split("post_uninstall_script").nth(1);
+    let removed = script.and_then(|script| script.split("rmdir ").nth(1));
+    let mut removed: Vec<&str> = removed.expect("a script").split(' ').take(3).collect();
+    assert_eq!(removed.pop(), ours.pop());
+    removed.sort_unstable();
+    ours.sort_unstable();
+    assert_eq!(removed, ours);
+}
+
 #[test]
 fn the_binary_writes_every_page() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -24,6 +24,41 @@ fn a_waiter_is_woken_by_the_kernel_and_does_not_poll() {
     assert_eq!(second.wait(), Ended::Code(0));
 }
 
+#[test]
+fn a_standby_whose_directory_was_removed_says_that_once_and_has_the_lock_when_it_is_there_again() {
+    let scene = Scene::new();
+    scene.excuse_event_logs("the lock file is removed under its holder");
+    let directory = scene.path("locks");
+    std::fs::create_dir(&directory).unwrap();
+    let on_it = |name: &str| {
+        let run = scene.run().arg("--file").arg(directory.join("lock"));
+        run.args(["--identity", name])
+    };
+    let done = scene.path("first.done");
+    let words = ["--until", done.to_str().unwrap()];
+    let mut first = on_it("first").journalist("first", &words).start();
+    scene.journal.await_tag(What::Beat, "first");
+    let mut second = on_it("second").journalist("second", &[]).start();
+    second.await_log("standing by");
+    std::fs::remove_dir_all(&directory).unwrap();
+    let_end(&scene, "first");
+    assert_eq!(first.wait(), Ended::Code(71), "{}", first.stderr());
+    second.await_log("its directory does not exist");
+    // It looks every two seconds, and one line is enough.
+    std::thread::sleep(Duration::from_secs(5));
+    let log = second.stderr();
+    assert!(!log.contains("was replaced"), "{log}");
+    assert_eq!(
+        log.matches("its directory does not exist").count(),
+        1,
+        "{log}"
+    );
+    std::fs::create_dir(&directory).unwrap();
+    scene.journal.await_tag(What::Beat, "second");
+    second.signal(Signal::SIGTERM);
+    second.wait();
+}
+
 /// The process that is forked ahead is for a lock that is free.
 #[test]
 fn a_standby_keeps_no_process_for_its_command() {

@@ -102,6 +102,36 @@ fn a_hook_that_fails_lets_another_have_its_turn() {
 }
 
 #[test]
+fn a_hook_that_fails_ends_whoever_looks_once_or_has_waited_long_enough() {
+    for (options, most) in [
+        // Not a 0: that is for a lock which another holds.
+        (&["-n", "-E", "0"][..], 1),
+        (&["-n", "--shared"], 1),
+        (&["-w", "2s"], 5),
+    ] {
+        let scene = Scene::new();
+        let first = on_file(&scene, "first").args(hook(&scene, "first", "--beats 2 --status 3"));
+        let first = first.args(on_lost(&scene, "first")).args(options);
+        let finished = first.start().finish();
+        let log = finished.stderr;
+        assert_eq!(finished.ended, Ended::Code(69), "{options:?}: {log}");
+        let words = "the --on-acquire command exited with status 3";
+        let last = format!("{words}; exit status 69");
+        assert!(log.contains(&last), "{options:?}: {log}");
+        let tried = starts(&scene.journal, "first/hook");
+        assert!((1..=most).contains(&tried), "{options:?}: {tried} {log}");
+        assert_eq!(starts(&scene.journal, "first"), 0);
+        let told = await_text(&scene, "first.lost");
+        assert_eq!(told.lines().count(), tried, "{options:?}: {told}");
+        assert!(told.lines().all(|line| line.ends_with(words)), "{told}");
+        // It was given back: another has its turn at once.
+        let second = on_file(&scene, "second").args(options);
+        let finished = second.journalist("second", &["--beats", "2"]).finish();
+        assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn what_a_hook_left_behind_is_gone_before_the_command_starts() {
     let scene = Scene::new();
     let mut one = on_file(&scene, "one")

@@ -123,6 +123,27 @@ fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
 }
 
 #[test]
+fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let lock = view.path("lock");
+    let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
+    assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
+    // Without a hint nothing says which version is the last, and all of them are listed.
+    std::fs::write(&lock, "").unwrap();
+    view.set(&[Op::Opendir, Op::Readdir], Fate::Hang);
+    let mut two = instance(&scene, &lock, "two", &[], &[]);
+    view.await_caught(1);
+    let asked = Instant::now();
+    two.signal(Signal::SIGTERM);
+    // Its farewell asks what is known of the lock: a look that hangs must not keep that.
+    assert_eq!(two.wait(), TERM, "{}", two.stderr());
+    let took = Instant::now().since(asked);
+    assert!(took < Duration::from_secs(12), "{took:?} {}", two.stderr());
+    scene.await_nobody();
+}
+
+#[test]
 fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
@@ -159,26 +180,60 @@ fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
 }
 
 #[test]
-fn a_run_that_does_not_wait_is_answered_in_time_while_the_drive_hangs() {
+fn whoever_does_not_wait_is_answered_in_time_while_the_drive_hangs_whatever_it_is_to_write_to() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let lock = view.path("lock");
     let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
     assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
     view.hang();
+    let in_time = |case: &str, started: Instance, begun: Instant| {
+        let finished = started.finish();
+        let took = Instant::now().since(begun);
+        let said = finished.stderr;
+        assert!(took < Duration::from_secs(10), "{case}: {took:?} {said}");
+        assert_eq!(finished.ended, Ended::Code(69), "{case}: {said}");
+        said
+    };
+    let here = |name: &str| scene.path(name).to_str().unwrap().to_owned();
+    let there = view.path("out").to_str().unwrap().to_owned();
+    let socket = |path: &str| format!("unix:{path}");
+    // Its local files may be the lock under another name, and those on the drive as well.
+    let outputs = [
+        ["--event-log", &here("events")],
+        ["--event-log", &there],
+        ["--status-file", &here("status")],
+        ["--status-file", &there],
+        ["--listen", &socket(&here("socket"))],
+        ["--listen", &socket(&there)],
+    ];
     let begun = Instant::now();
-    let finished = run(&scene, &lock, "one", &["-n"])
-        // With one it is asked whether that is the lock's file, before anything can be given up.
-        .without_event_log()
-        .command(["true"])
-        .finish();
-    let took = Instant::now().since(begun);
-    assert!(
-        took < Duration::from_secs(10),
-        "{took:?} {}",
-        finished.stderr
-    );
-    assert_eq!(finished.ended, Ended::Code(69), "{}", finished.stderr);
+    let plain = run(&scene, &lock, "one", &["-n"]).without_event_log();
+    let plain = plain.command(["true"]).start();
+    let asked = outputs.map(|words| {
+        let asked = run(&scene, &lock, "one", &["-n"]).without_event_log();
+        (words, asked.args(words).command(["true"]).start())
+    });
+    let link = here("control");
+    let elect = scene.verb("elect").arg("--file").arg(&lock);
+    let elect = elect.args(["-n", "--control-file", &link]);
+    let elect = elect.without_event_log().start();
+    // What is to be written on a drive that hangs, of a lock on this disk.
+    let apart = scene.run().arg("--file").arg(scene.lock()).arg("-n");
+    let apart = apart.without_event_log().args(["--status-file", &there]);
+    let apart = apart.command(["true"]).start();
+
+    in_time("none", plain, begun);
+    for (words, asked) in asked {
+        let said = in_time(&format!("{words:?}"), asked, begun);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(words[0]), "{said}");
+    }
+    let said = in_time("elect", elect, begun);
+    assert!(said.contains("--control-file: no answer from"), "{said}");
+    let said = in_time("apart", apart, begun);
+    assert!(said.contains("nothing was started"), "{said}");
+    assert!(!scene.path("events").exists());
     scene.await_nobody();
 }
 

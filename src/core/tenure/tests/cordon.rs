@@ -41,9 +41,12 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
     // Neither time nor a lock that is free, nor being told again, makes it compete.
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(!tenure.listens());
+    // What is kept for it all the same goes back.
+    let actions = tenure.step(at(400), Event::Freed);
+    assert!(releases(&actions) && actions.len() == 1, "{actions:?}");
+    assert_eq!(tenure.step(at(400), Event::Released(Ok(()))), []);
     for event in [
         Event::Ticked,
-        Event::Freed,
         Event::Workload(WorkloadEvent::ClockJumped),
         cordoned(),
     ] {
@@ -79,6 +82,50 @@ fn where_the_store_wakes_us_one_look_tells_behind_whom_we_stand() {
     assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
     tenure.step(at(100), refused(held()));
     assert!(tenure.listens());
+}
+
+#[test]
+fn what_the_store_keeps_for_us_or_may_keep_is_given_back() {
+    // Woken again a moment after a wake-up in vain: the attempt comes a little later.
+    let mut tenure = acquiring(Rules {
+        poll: None,
+        ..rules()
+    });
+    tenure.step(BEGIN, refused(held()));
+    assert!(acquires(&tenure.step(at(1), Event::Freed)));
+    tenure.step(at(1), refused(held()));
+    assert_eq!(tenure.step(at(1), Event::Freed), []);
+    let actions = tenure.step(at(1), cordoned());
+    assert!(has(&actions, &tell_cordoned()) && releases(&actions));
+    let actions = tenure.step(at(1), Event::Released(Ok(())));
+    assert_eq!(actions, [], "told once, and nothing more is given back");
+    assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
+    // An attempt that was not answered may have obtained the lease.
+    let mut tenure = acquiring(rules());
+    tenure.step(at(1), refused(transient()));
+    let actions = tenure.step(at(2), cordoned());
+    assert!(has(&actions, &tell_cordoned()) && releases(&actions));
+    tenure.step(at(2), Event::Released(Ok(())));
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+}
+
+#[test]
+fn what_rang_meanwhile_is_followed_when_it_is_over() {
+    let mut tenure = acquiring(rules());
+    let bell = Bell {
+        address: ([10, 0, 0, 4], 1).into(),
+        nonce: 7,
+    };
+    let holder = HolderInfo {
+        bell: Some(Box::new(bell)),
+        ..HolderInfo::default()
+    };
+    tenure.step(BEGIN, refused(Failure::Held(holder)));
+    tenure.rang(BEGIN, Ring::Greeted { rank: 0 });
+    tenure.step(at(1), cordoned());
+    assert_eq!(tenure.rang(at(2), Ring::Released), []);
+    assert_eq!(tenure.wake_at(), Instant::FOREVER);
+    assert!(acquires(&tenure.step(at(3), Event::Uncordoned)));
 }
 
 #[test]

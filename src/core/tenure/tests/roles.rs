@@ -63,6 +63,87 @@ fn what_was_not_prepared_and_lived_too_long_is_an_overlap() {
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
+/// An instance that waits so long, in control at `BEGIN`.
+fn waiting(wait: Duration) -> Tenure {
+    let wait = Some(wait);
+    let mut tenure = acquiring(Rules { wait, ..rules() });
+    tenure.step(BEGIN, grant(BEGIN));
+    tenure
+}
+
+const GIVEN_UP: Cause = Cause::GivenUp(HandOverReason::HookFailed(FAILED));
+
+#[test]
+fn who_looks_once_and_is_not_prepared_does_not_look_again() {
+    let mut tenure = waiting(Duration::ZERO);
+    assert!(releases(&tenure.step(at(3), unprepared(at(3)))));
+    let actions = tenure.step(at(4), Event::Released(Ok(())));
+    let cause = GIVEN_UP;
+    assert_eq!(
+        actions,
+        [
+            Action::Notify(Notice::Released),
+            Action::TenureOver { cause },
+        ]
+    );
+    assert_eq!(ending(&tenure).cause, GIVEN_UP);
+    assert!(ending(&tenure).released);
+}
+
+#[test]
+fn who_waits_for_a_while_and_is_not_prepared_tries_again_until_that_is_over() {
+    let mut tenure = waiting(Duration::from_secs(10));
+    tenure.step(at(3), unprepared(at(3)));
+    tenure.step(at(4), Event::Released(Ok(())));
+    assert_eq!(tenure.wake_at(), at(8));
+    assert!(acquires(&tenure.step(at(8), Event::Ticked)));
+    tenure.step(at(8), grant(at(8)));
+    tenure.step(at(9), unprepared(at(9)));
+    let actions = tenure.step(at(9), Event::Released(Ok(())));
+    assert_eq!(tenure.wake_at(), at(10), "{actions:?}");
+    tenure.step(at(10), Event::Ticked);
+    assert_eq!(ending(&tenure).cause, GIVEN_UP);
+
+    // Somebody else has it by then: that is why we have it not.
+    let mut tenure = waiting(Duration::from_secs(10));
+    tenure.step(at(3), unprepared(at(3)));
+    tenure.step(at(4), Event::Released(Ok(())));
+    tenure.step(at(8), Event::Ticked);
+    tenure.step(at(8), refused(held()));
+    tenure.step(at(10), Event::Ticked);
+    if tenure.ending().is_none() {
+        tenure.step(at(10), refused(held()));
+    }
+    assert!(matches!(ending(&tenure).cause, Cause::NotObtained(_)));
+}
+
+#[test]
+fn whose_command_was_started_once_is_bound_by_no_wait_when_it_is_not_prepared_later() {
+    let mut tenure = waiting(Duration::from_secs(10));
+    tenure.step(at(1), Event::Workload(WorkloadEvent::Started { pid: 7 }));
+    let lost = Failure::Lost {
+        until: None,
+        why: "broken".to_owned(),
+    };
+    tenure.step(
+        at(20),
+        Event::Renewed {
+            t0: at(20),
+            reply: Err(lost),
+        },
+    );
+    tenure.step(
+        at(21),
+        Event::Workload(WorkloadEvent::TreeEmpty { at: at(21) }),
+    );
+    let again = tenure.wake_at();
+    assert!(acquires(&tenure.step(again, Event::Ticked)));
+    tenure.step(again, grant(again));
+    tenure.step(again, unprepared(again));
+    tenure.step(again, Event::Released(Ok(())));
+    assert_eq!(tenure.ending(), None);
+}
+
 #[test]
 fn who_never_waits_never_stands_by() {
     let mut tenure = acquiring(Rules {
