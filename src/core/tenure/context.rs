@@ -15,7 +15,8 @@ use crate::core::doorbell::{Attend, Doorbell};
 use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
 use crate::core::{
-    Action, Cause, Cordon, Ending, Event, HolderInfo, Notice, Ring, Unfit, WorkloadEvent,
+    Action, Cause, Cordon, Ending, Event, HealthRecord, HolderInfo, Notice, Ring, Unfit,
+    WorkloadEvent,
 };
 
 // How long whoever looks once asks a store that does not answer: what may have been obtained is
@@ -122,6 +123,8 @@ pub(super) struct Context {
     // People know that it is not, and why.
     told_unfit: Option<Unfit>,
     pub(super) guardian_lost: bool,
+    // What the record is to say of the command's health; `None`: nothing.
+    pub(super) health: Option<HealthRecord>,
 }
 
 impl Context {
@@ -146,6 +149,7 @@ impl Context {
             condition: None,
             told_unfit: None,
             guardian_lost: false,
+            health: None,
         }
     }
 
@@ -351,6 +355,16 @@ impl Context {
         // Whoever is in control after us is news, also if it is the same as before.
         self.seen = None;
         self.doorbell = Doorbell::default();
+        self.health.iter_mut().for_each(HealthRecord::begins);
+    }
+
+    /// Takes in what an event says of the command's health.
+    pub(super) fn hears_of_health(&mut self, event: &Event) {
+        match (&mut self.health, event) {
+            (Some(health), Event::Workload(WorkloadEvent::Started { .. })) => health.started(),
+            (Some(health), Event::Workload(WorkloadEvent::Health(heard))) => health.hears(heard),
+            _ => {}
+        }
     }
 
     /// Takes in what an event says of cordons, whatever else it means.

@@ -17,7 +17,8 @@ use std::time::Duration;
 use super::*;
 use crate::core::{
     After, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HealthEvent,
-    HolderInfo, Hung, Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit, WorkloadEvent,
+    HolderInfo, Hung, Notice, OnFailure, Outcome, ProbeFailure, Restart, Start, TaskResult, Unfit,
+    WorkloadEvent,
 };
 
 const TERM: i32 = 15;
