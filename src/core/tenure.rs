@@ -37,6 +37,7 @@ mod recording;
 mod releasing;
 mod resting;
 mod standby;
+mod step;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
 //! What outlasts the rounds of one instance: its rules, what it knows of the store, and what was
-//! asked of it. Also the present moment of a step, with the actions it has gathered.
+//! asked of it.
 //!
 //! Called by every state of the tenure. Decides nothing about processes or leases.
 
@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::held_lease::HeldLease;
 use super::holding::CommandRun;
+pub(super) use super::step::Step;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::condition::Condition;
-use crate::core::doorbell::{Attend, Doorbell};
+use crate::core::doorbell::Doorbell;
 use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
 use crate::core::{
@@ -46,47 +47,6 @@ const AFTER_HUNG: Duration = Duration::from_secs(10);
 // What even the most impatient attempt gets: less than a look-up and a TLS handshake need would
 // fail on a store that is well.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
-
-/// One step: its moment, and what is to be done.
-#[derive(Debug)]
-pub(super) struct Step {
-    pub(super) now: Instant,
-    actions: Vec<Action>,
-}
-
-impl Step {
-    pub(super) fn at(now: Instant) -> Step {
-        Step {
-            now,
-            actions: Vec::new(),
-        }
-    }
-
-    pub(super) fn act(&mut self, action: Action) {
-        self.actions.push(action);
-    }
-
-    pub(super) fn extend(&mut self, held_lease: &HeldLease) {
-        // Before everything that could block: a guardian that hears of it late kills a command whose
-        // lease was renewed in time.
-        self.actions
-            .insert(0, Action::Extend(held_lease.deadlines()));
-    }
-
-    pub(super) fn attend(&mut self, attend: Attend) {
-        if let Attend::To(bell) = attend {
-            self.actions.push(Action::Attend { bell });
-        }
-    }
-
-    pub(super) fn report(&mut self, notice: Notice) {
-        self.actions.push(Action::Notify(notice));
-    }
-
-    pub(super) fn into_actions(self) -> Vec<Action> {
-        self.actions
-    }
-}
 
 /// What outlasts the rounds of one instance.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use crate::shared_file::drive::Fate;
 fn a_check_that_cannot_be_killed_costs_control_and_the_lock_is_left_to_run_out() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    scene.excuse_confession("what is stuck in the kernel may go on when that lets it go");
     File::create(here.path("looked-at")).expect("a file");
     let script = format!(
         "exec stat {} > /dev/null",

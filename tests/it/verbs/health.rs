@@ -92,6 +92,22 @@ fn as_status_tells_it(scene: &Scene, place: &Place) {
         .verb(scene, "watch")
         .args(["--poll", "100ms", "--json"])
         .start();
+    let lines = || -> Vec<Value> {
+        let text = watch.stdout();
+        let whole = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let values = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        values.map(|line| line["health"].clone()).collect()
+    };
+    let await_lines = |count: usize| {
+        await_for(
+            &format!("{count} lines"),
+            || (lines().len() >= count).then_some(()),
+            || watch.stdout(),
+        );
+    };
+    await_lines(1);
     File::create(scene.path("sick")).unwrap();
     let failing = await_health(scene, place, &json!("failing"));
     assert_eq!(failing["health_cause"], "--health exited with status 3");
@@ -108,20 +124,8 @@ fn as_status_tells_it(scene: &Scene, place: &Place) {
     );
     std::fs::remove_file(scene.path("sick")).unwrap();
     await_health(scene, place, &Value::Null);
-    // A line for each change.
-    let lines = || -> Vec<Value> {
-        let text = watch.stdout();
-        let whole = text
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'));
-        let values = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
-        values.map(|line| line["health"].clone()).collect()
-    };
-    await_for(
-        "three lines",
-        || (lines().len() >= 3).then_some(()),
-        || watch.stdout(),
-    );
+    // One for each change.
+    await_lines(3);
     assert_eq!(lines(), [Value::Null, json!("failing"), Value::Null]);
     kill(&mut holder);
 
