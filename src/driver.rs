@@ -5,6 +5,8 @@
 //! what that says, in its order. It owns no policy: whoever looks for the reason of something
 //! finds it in [`crate::core`].
 
+mod observation;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,11 +15,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::{FuturesUnordered, StreamExt};
 
+pub use self::observation::{Observation, Observer};
 use crate::clock::{self, Instant};
 pub use crate::core::Start;
 use crate::core::{
-    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, Notice, Ring, State, Tenure,
-    WorkloadEvent,
+    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, HealthRecord, Ring, State,
+    Tenure, WorkloadEvent,
 };
 use crate::doorbell::Doorbell;
 use crate::lease::{LeaseStore, RecordUpdate};
@@ -29,6 +32,8 @@ use crate::signals::{SignalEvent, Signals};
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 // How long the announcement of a drain may take; nothing waits for it.
 const ANNOUNCE: Duration = Duration::from_secs(5);
+// How long a word of the command's health may take: what is to be written after it waits for it.
+const TELL_HEALTH: Duration = Duration::from_secs(2);
 // How long a farewell to those who wait may keep us: it only makes them faster.
 const FAREWELL: Duration = Duration::from_millis(300);
 // How long an acquire that was given up may take to be undone: whoever asked for our end waits.
@@ -65,77 +70,6 @@ pub trait Workload: Send {
     async fn next_event(&mut self) -> WorkloadEvent;
 }
 
-/// Who is told what happens: the log, a file, a service manager, a watch channel. It never waits, and
-/// nothing is decided by it.
-pub trait Observer: Send {
-    /// This happened.
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>);
-}
-
-/// What happened, for those who are told. All but the first and the last comes from [`drive`].
-#[derive(Clone, Copy, Debug)]
-pub enum Observation<'a> {
-    /// The competition is about to begin.
-    Begins,
-    /// A change of state, as the core puts it.
-    Notice {
-        /// The change.
-        notice: &'a Notice,
-        /// The lock's name; with slots it is another one in every tenure.
-        lock: &'a str,
-    },
-    /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
-    /// wakes us).
-    Waits(Instant),
-    /// While standing by: the holder's doorbell was heard.
-    Rang(Ring),
-    /// An attempt to acquire ended.
-    Acquired(&'a Result<Grant, Failure>),
-    /// The workload is started.
-    Starts {
-        /// When it is killed if nothing is heard of the lease.
-        kill_at: Instant,
-        /// When the lease runs out then ([`Instant::FOREVER`]: it has no end).
-        expires: Instant,
-        /// The number of the lock's slot.
-        slot: u32,
-    },
-    /// An attempt to renew ended.
-    Renewed {
-        /// When it was sent.
-        t0: Instant,
-        /// What came of it.
-        reply: &'a Result<(), Failure>,
-    },
-    /// The workload's deadline has moved.
-    Extended {
-        /// When it is killed if nothing more is heard of the lease.
-        kill_at: Instant,
-        /// When the lease runs out then.
-        expires: Instant,
-    },
-    /// The workload is asked to end.
-    Drains {
-        /// When it is killed at the latest.
-        kill_at: Instant,
-    },
-    /// Something of the tree, as the guardian puts it.
-    Workload(&'a WorkloadEvent),
-    /// The workload is handed this signal.
-    Signal(i32),
-    /// We were asked to stop, or are about to end.
-    Stops,
-    /// The end.
-    Done {
-        /// Why.
-        cause: &'a str,
-        /// An overlap with another holder cannot be excluded.
-        overlap: bool,
-        /// Our exit status.
-        exit: i32,
-    },
-}
-
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// What a call to the store came to.
@@ -149,6 +83,7 @@ enum Answer {
     Recorded(Result<(), Failure>),
     Looked(Result<(), Failure>),
     Announced(Result<(), Failure>),
+    HealthTold(Result<(), Failure>),
 }
 
 /// Competes by `tenure`'s rules for the lock of `store`, runs `workload` while it has control, and
@@ -170,6 +105,7 @@ pub async fn drive(
         doorbell,
         calls: FuturesUnordered::new(),
         acquiring: false,
+        telling: false,
         withdrawn: None,
         expires: Instant::FOREVER,
     };
@@ -179,6 +115,7 @@ pub async fn drive(
             driver.store.leave(Instant::now() + FAREWELL).await;
             return ending;
         }
+        driver.tell_health();
         // A lock that wakes its waiters is only waited for while the core would take it: who is
         // handed a lock and does not want it yet keeps everybody else out.
         let listening = wakes && driver.tenure.listens() && !driver.acquiring;
@@ -216,6 +153,8 @@ struct Driver<'a> {
     calls: FuturesUnordered<Reply>,
     // A call to acquire is under way.
     acquiring: bool,
+    // A word of the command's health is under way to the record.
+    telling: bool,
     // What it obtains is to be undone; not waited for past this moment.
     withdrawn: Option<Instant>,
     // When the lease runs out by what the store granted last. Counted here and not taken from the core's
@@ -313,6 +252,13 @@ impl Driver<'_> {
                     tracing::debug!("the drain was not announced: {failure}");
                 }
             }
+            Answer::HealthTold(reply) => {
+                self.telling = false;
+                if let (Err(failure), Some(record)) = (reply, self.tenure.health_record()) {
+                    tracing::debug!("the command's health was not recorded: {failure}");
+                    record.was_lost();
+                }
+            }
         }
     }
 
@@ -340,6 +286,7 @@ impl Driver<'_> {
             // same lease id, as far as that can be done at all; else it runs out.
             self.withdrawn = None;
             self.acquiring = false;
+            self.telling = false;
             self.calls.clear();
             self.undo(now + UNDO);
         }
@@ -354,9 +301,32 @@ impl Driver<'_> {
 
     /// When the loop has to come back though nothing happened.
     fn wake_at(&self) -> Instant {
+        let health_due = match self.telling {
+            true => Instant::FOREVER,
+            false => self.tenure.health_due(),
+        };
         self.tenure
             .wake_at()
             .min(self.withdrawn.unwrap_or(Instant::FOREVER))
+            .min(health_due)
+    }
+
+    /// Has the record say how the command is, if that is another thing than it says.
+    fn tell_health(&mut self) {
+        let now = Instant::now();
+        if self.telling || now < self.tenure.health_due() {
+            return;
+        }
+        let health = self.tenure.health_record().map(|record| record.write(now));
+        if let Some(Some(health)) = health {
+            self.telling = true;
+            let store = Arc::clone(&self.store);
+            let give_up_at = now + TELL_HEALTH;
+            self.calls.push(Box::pin(async move {
+                let update = RecordUpdate::Health(health);
+                Answer::HealthTold(store.update_record(update, give_up_at).await)
+            }));
+        }
     }
 
     fn undo(&mut self, give_up_at: Instant) {
@@ -431,8 +401,10 @@ impl Driver<'_> {
                     }
                     let store = Arc::clone(&self.store);
                     let give_up_at = now + ANNOUNCE;
+                    let record = self.tenure.health_record();
+                    let health = record.map(HealthRecord::announce).unwrap_or_default();
                     self.calls.push(Box::pin(async move {
-                        let update = RecordUpdate::Draining;
+                        let update = RecordUpdate::Draining { health };
                         Answer::Announced(store.update_record(update, give_up_at).await)
                     }));
                 }
@@ -449,6 +421,7 @@ impl Driver<'_> {
                 Action::Release { give_up_at } => {
                     // What is still under way would ask for a lease that is about to be no more.
                     self.calls.clear();
+                    self.telling = false;
                     self.workload.forget_release_info();
                     if let Some((cause, exit)) = self.tenure.leaving() {
                         self.workload.gives_back(cause, exit);
@@ -458,6 +431,7 @@ impl Driver<'_> {
                 Action::Abandon => {
                     // What is still under way is about a lease that is ours no more.
                     self.calls.clear();
+                    self.telling = false;
                     self.workload.forget_release_info();
                     if let Some(doorbell) = &mut self.doorbell {
                         doorbell.close();

@@ -424,7 +424,8 @@ async fn compete(
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())
         .cordoned_by(cordon)
-        .only_if(config.asks_every());
+        .only_if(config.asks_every())
+        .telling_health(config.health.rules.is_told_every(), report::recorded_health);
     let lock = store.info().name;
     let mut ending = drive(
         tenure,

@@ -48,7 +48,7 @@ pub(crate) use status_line::StatusLine;
 use stderr::Stderr;
 pub use stderr::last_words;
 pub use stdout::{answer, ask, is_unread, is_watched, print};
-pub(crate) use text::{event, failed, failing_health, not_started};
+pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
 
 /// How the log is written; as it is typed, with its help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -264,7 +264,8 @@ async fn compete(
     let cordon = observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules(config, &*store), Instant::now())
         .cordoned_by(cordon)
-        .only_if(config.asks_every());
+        .only_if(config.asks_every())
+        .telling_health(config.health.rules.is_told_every(), report::recorded_health);
     let lock = store.info().name;
     let mut ending = drive(
         tenure,
@@ -311,7 +312,7 @@ pub(crate) fn look_after(
             Some(Prober::Command(guardian.attend().map_err(no_guardian)?))
         }
         (Some(Ask::Url(url)), _) => {
-            let client = azure::for_probes(url.scheme() == "https");
+            let client = azure::for_probes(url.scheme() == "https", config.lock.ca_file());
             let client =
                 client.map_err(|why| UsageError::of_the_machine(format!("--health: {why}")))?;
             Some(Prober::Url(client, url.clone()))

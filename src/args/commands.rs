@@ -188,6 +188,9 @@ pub const STATUS_JSON: Rows<'_> = rows! {
     "since" => "when the tenure began, by the holder's clock (RFC 3339, UTC)",
     "seconds" => "for how long, by this machine's clock; null if the lock is free",
     "token" => "the fencing token of the present or last tenure",
+    "health" => "failing or hung, where the holder knows that of its command (run --watchdog, --health): \
+        some seconds late, on a shared drive up to a third of the lease; else null",
+    "health_cause" => "why, in words; else null",
     "once" => "what is known of tasks that are to be done once (run --once): an array, empty if \
         nothing is, of objects of the next seven",
     "once[].key" => "the task's name (--once-key)",

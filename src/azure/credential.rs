@@ -269,7 +269,7 @@ pub(super) struct CaCertificates(Vec<CertificateDer<'static>>);
 impl CaCertificates {
     /// Reads a file of certificates in PEM, whole and at the start: one that will not do is then
     /// refused, and does not fail a renewal.
-    fn read(path: &Path) -> Result<CaCertificates, AccountError> {
+    pub(super) fn read(path: &Path) -> Result<CaCertificates, AccountError> {
         let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
         let unreadable = |why: std::io::Error| {
             refuse(format!(

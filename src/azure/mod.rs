@@ -36,6 +36,8 @@ pub(crate) use service_bus::ServiceBus;
 pub use service_bus::ServiceBusOptions;
 #[cfg(feature = "service-bus")]
 pub(crate) use tls::explain as tls_refusal;
+#[cfg(feature = "cli")]
+pub(crate) use tls::failure as tls_failure;
 #[cfg(all(feature = "service-bus", feature = "entra"))]
 pub(crate) use token_cache::TokenCache;
 pub use transport::before;

@@ -5,6 +5,9 @@ use std::io;
 
 use rustls::{CertificateError as Bad, Error as TlsError};
 
+#[cfg(feature = "cli")]
+use crate::core::TlsFailure;
+
 /// The TLS error among the causes of this one.
 pub(super) fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
     let mut next = Some(error);
@@ -53,14 +56,38 @@ pub(crate) fn explain(server: &str, error: &TlsError) -> String {
             )
         }
         Bad::Revoked => format!("TLS: the certificate of {server} was revoked: it needs another"),
-        // The verifier's own error, of a crate that we do not name.
-        other if format!("{other:?}").contains("CaUsedAsEndEntity") => format!(
+        other if is_authority(other) => format!(
             "TLS: {server} shows the certificate of an authority (CA:TRUE, as 'openssl req -x509' \
              makes it) as its own: give it one that the authority has signed, and name the \
              authority's with --ca-file"
         ),
         _ => format!("TLS: the certificate of {server} is refused: {error}"),
     }
+}
+
+/// What went wrong, if it is TLS: for who has words of his own.
+#[cfg(feature = "cli")]
+pub(crate) fn failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
+    let bad = match cause(error)? {
+        TlsError::InvalidCertificate(bad) => bad,
+        TlsError::InvalidMessage(_) => return Some(TlsFailure::NotSpoken),
+        _ => return Some(TlsFailure::Other),
+    };
+    Some(match bad {
+        Bad::UnknownIssuer | Bad::BadSignature => TlsFailure::UnknownIssuer,
+        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => TlsFailure::OtherName,
+        Bad::Expired
+        | Bad::ExpiredContext { .. }
+        | Bad::NotValidYet
+        | Bad::NotValidYetContext { .. } => TlsFailure::OutOfDate,
+        other if is_authority(other) => TlsFailure::IsAuthority,
+        _ => TlsFailure::Other,
+    })
+}
+
+/// The verifier's own error, of a crate that we do not name.
+fn is_authority(bad: &Bad) -> bool {
+    format!("{bad:?}").contains("CaUsedAsEndEntity")
 }
 
 #[cfg(test)]

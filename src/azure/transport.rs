@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+#[cfg(feature = "cli")]
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -131,11 +133,19 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
 
 /// A client that asks this machine or one beside it, over a connection of its own each time.
 #[cfg(feature = "cli")]
-pub(crate) fn for_probes(https: bool) -> std::result::Result<reqwest::Client, String> {
-    build(&Client {
+pub(crate) fn for_probes(
+    https: bool,
+    ca_file: Option<&Path>,
+) -> std::result::Result<reqwest::Client, String> {
+    let trust = match ca_file.filter(|_| https) {
+        Some(path) => CaCertificates::read(path).map_err(|why| why.to_string())?,
+        None => CaCertificates::default(),
+    };
+    let client = Client {
         direct: true,
         ..Client::new(https, 0)
-    })
+    };
+    build(&client.trusting(trust))
 }
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {

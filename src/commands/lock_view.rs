@@ -30,6 +30,8 @@ pub(super) struct LockView {
     pub(super) since: Option<String>,
     pub(super) seconds: Option<u64>,
     pub(super) token: Option<u64>,
+    pub(super) health: Option<String>,
+    pub(super) health_cause: Option<String>,
     pub(super) once: Vec<TaskView>,
     pub(super) flaw: Option<String>,
 }
@@ -96,6 +98,11 @@ impl LockView {
             LockState::Missing | LockState::Free => false,
             LockState::Held | LockState::Breaking => true,
         };
+        // Of a holder only: of one that is gone it is in the log.
+        let (health, health_cause) = match record.health.split_once(": ") {
+            Some((health, cause)) if held => (some(health), some(cause)),
+            _ => (None, None),
+        };
         LockView {
             name: seen.name.clone(),
             lock: seen.lock.clone(),
@@ -116,6 +123,8 @@ impl LockView {
             // Of a lock that is free it would count the time since its last holder came.
             seconds: age(&record.since, now).filter(|_| held),
             token: Some(record.token).filter(|token| *token != 0),
+            health,
+            health_cause,
             once: record.once.entries().iter().map(TaskView::of).collect(),
             flaw: seen.flaw.clone(),
         }
@@ -136,14 +145,17 @@ impl LockView {
             since: None,
             seconds: None,
             token: None,
+            health: None,
+            health_cause: None,
             once: Vec::new(),
             flaw: None,
         }
     }
 
     /// What makes a change: not the time that passes.
-    pub(super) fn gist(&self) -> (&'static str, Option<&str>, Option<u64>) {
-        (self.state, self.holder.as_deref(), self.token)
+    pub(super) fn gist(&self) -> (&'static str, Option<&str>, Option<u64>, Option<&str>) {
+        let (holder, health) = (self.holder.as_deref(), self.health.as_deref());
+        (self.state, holder, self.token, health)
     }
 
     /// `web1-42 (host web1, pid 42)`, as far as it is known.
@@ -161,6 +173,12 @@ impl LockView {
             false => format!(" ({})", parts.join(", ")),
         };
         Some(plain(&format!("{name}{more}")))
+    }
+
+    /// What is wrong with the holder's command, if something is.
+    fn health_in_words(&self) -> Option<String> {
+        let (health, cause) = (self.health.as_ref()?, self.health_cause.as_ref()?);
+        Some(format!("{health}: {cause}"))
     }
 
     /// In a few lines, for people.
@@ -185,6 +203,7 @@ impl LockView {
         });
         line("since", since);
         line("token", self.token.map(|token| token.to_string()));
+        line("health", self.health_in_words());
         line("command", self.command.clone());
         for task in &self.once {
             line("once", Some(task.words()));
@@ -229,7 +248,10 @@ impl LockView {
             state => state,
         };
         let token = self.token.map(|token| format!(", token {token}"));
-        format!("{words}{who}{}", token.unwrap_or_default())
+        let health = self.health_in_words();
+        let health = health.map(|health| format!(", {}", plain(&health)));
+        let more = [token, health].into_iter().flatten();
+        format!("{words}{who}{}", more.collect::<String>())
     }
 }
 
@@ -324,6 +346,35 @@ mod tests {
             LockView::of(&seen(LockState::Held, Some(record())), early).seconds,
             None
         );
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_command_is_told_of_a_holder_and_of_no_one_else() {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let record = Some(Record {
+            health: "failing: --health was answered 500\x1b".into(),
+            ..record()
+        });
+        let view = |state| LockView::of(&seen(state, record.clone()), now);
+        let held = view(LockState::Held);
+        assert_eq!(held.health.as_deref(), Some("failing"));
+        let cause = Some("--health was answered 500\x1b");
+        assert_eq!(held.health_cause.as_deref(), cause);
+        let line = "  health    failing: --health was answered 500";
+        assert!(held.lines().contains(line), "{}", held.lines());
+        let line =
+            "held by web1-42 (host web1, pid 42), token 7, failing: --health was answered 500";
+        assert!(held.line().starts_with(line), "{}", held.line());
+        assert!(!held.lines().contains('\x1b') && !held.line().contains('\x1b'));
+        let free = view(LockState::Free);
+        assert_eq!(
+            (free.health.clone(), free.health_cause.clone()),
+            (None, None)
+        );
+        assert!(held.gist() != view(LockState::Breaking).gist() && !free.lines().contains("500"));
+        // It is a line of `watch`.
+        let well = seen(LockState::Held, Some(self::record()));
+        assert_ne!(held.gist(), LockView::of(&well, now).gist());
     }
 
     #[test]

@@ -55,6 +55,14 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
+    /// Whom its https trusts besides the system's authorities.
+    pub(crate) fn ca_file(&self) -> Option<&Path> {
+        match self {
+            Lock::Blob { options, .. } => options.ca_file.as_deref(),
+            Lock::File { .. } => None,
+        }
+    }
+
     /// The files that are locked: the path itself, or one for each slot.
     fn files(&self, slots: u32) -> Vec<PathBuf> {
         match self {

@@ -32,6 +32,12 @@ pub struct HealthRules {
 }
 
 impl HealthRules {
+    /// How often the lock's record may tell of it anew; `None`: there is nothing to tell.
+    #[must_use]
+    pub fn is_told_every(&self) -> Option<Duration> {
+        self.probe.map(|probe| probe.every).or(self.watchdog)
+    }
+
     /// Whether nothing is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -65,8 +71,27 @@ pub enum ProbeFailure {
     Answered(u16),
     /// The server cannot be connected to.
     NoConnection,
+    /// There is no TLS with it, for this reason.
+    NoTls(TlsFailure),
     /// The connection broke before the end of the answer.
     BrokeOff,
+}
+
+/// Why there is no TLS with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsFailure {
+    /// Nobody whom this machine trusts vouches for it.
+    UnknownIssuer,
+    /// Its certificate is for another name.
+    OtherName,
+    /// Its certificate is not valid at this time.
+    OutOfDate,
+    /// Its certificate is an authority's own.
+    IsAuthority,
+    /// It does not speak TLS.
+    NotSpoken,
+    /// Another.
+    Other,
 }
 
 /// Why a command counts as hung.

@@ -10,6 +10,7 @@ pub mod deadlines;
 pub mod doorbell;
 pub mod event;
 pub mod health;
+pub mod health_record;
 pub mod hold_policy;
 pub mod observed;
 pub mod once;
@@ -26,8 +27,10 @@ pub use event::{
     Notice, WorkloadEvent,
 };
 pub use health::{
-    Health, HealthEvent, HealthRules, Hung, Look, ProbeFailure, ProbeRules, WatchdogWord,
+    Health, HealthEvent, HealthRules, Hung, Look, ProbeFailure, ProbeRules, TlsFailure,
+    WatchdogWord,
 };
+pub use health_record::{HealthRecord, HealthWords};
 pub use hold_policy::{After, HoldPolicy, Restart};
 pub use observed::Observed;
 pub use once::{OnFailure, Once, Outcome, TaskResult};

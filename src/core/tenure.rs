@@ -37,6 +37,7 @@ mod recording;
 mod releasing;
 mod resting;
 mod standby;
+mod step;
 
 #[cfg(test)]
 mod tests;
@@ -51,7 +52,10 @@ use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
 use self::standby::{Acquiring, Standby};
-use super::{Action, Budget, Cause, Cordon, Ending, Event, Exit, HoldPolicy, Once, Ring};
+use super::{
+    Action, Budget, Cause, Cordon, Ending, Event, Exit, HealthRecord, HealthWords, HoldPolicy,
+    Once, Ring,
+};
 use crate::clock::Instant;
 
 /// What to do after control was lost; as it is typed, with its help.
@@ -174,6 +178,14 @@ impl Tenure {
         self
     }
 
+    /// The same where the lock's record is to tell of the command's health, which is asked this often, in
+    /// these words; `None`: it is not.
+    #[must_use]
+    pub fn telling_health(mut self, every: Option<Duration>, words: HealthWords) -> Tenure {
+        self.context.health = every.map(|every| HealthRecord::new(every, words));
+        self
+    }
+
     /// Takes in what happened at `now` and says what is to be done, in this order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut step = Step::at(now);
@@ -181,6 +193,7 @@ impl Tenure {
         if self.ending().is_none() {
             self.context.hears_of_cordons(&mut step, &event);
             self.context.hears_of_the_condition(now, &event);
+            self.context.hears_of_health(&event);
         }
         let (context, present) = (&mut self.context, &mut step);
         // Each state is consumed by its step and says what comes next: none is left half changed.
@@ -227,6 +240,24 @@ impl Tenure {
             // The attempt keeps its own time limit, and its reply comes in any case.
             Phase::Looking(_) | Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
         }
+    }
+
+    /// When the record has something to say of the command's health, if nothing happens before: while the
+    /// lease is ours, and will be.
+    #[must_use]
+    pub fn health_due(&self) -> Instant {
+        let stays = match &self.phase {
+            Phase::Holding(_) => true,
+            Phase::Draining(draining) => draining.keeps_it(),
+            _ => false,
+        };
+        let health = self.context.health.as_ref().filter(|_| stays);
+        health.map_or(Instant::FOREVER, HealthRecord::due)
+    }
+
+    /// What the record says of the command's health.
+    pub fn health_record(&mut self) -> Option<&mut HealthRecord> {
+        self.context.health.as_mut()
     }
 
     /// Whether a lock that wakes its waiters would be taken now: who is handed one while it rests

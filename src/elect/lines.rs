@@ -5,7 +5,7 @@ use serde::Serialize;
 use tracing::Level;
 
 use crate::clock::Instant;
-use crate::core::{Cause, HandOverReason, Hung, Notice};
+use crate::core::{Cause, Notice};
 use crate::driver::{Observation, Observer};
 use crate::guardian::WorkloadEvent;
 use crate::report::{LogObserver, last, now_utc, plain, text as wording};
@@ -157,7 +157,6 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
             };
             let why = match cause {
                 Cause::Stopped(libc::SIGPIPE) => "it hung up".to_owned(),
-                Cause::GivenUp(HandOverReason::Hung(hung)) => hangs(*hung),
                 cause => wording::reason(cause, ""),
             };
             Some((level, format!("telling the reader to stop: {why}")))
@@ -169,11 +168,6 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
         )),
         _ => None,
     }
-}
-
-/// Who hangs is not told apart by the words, but by who is asked.
-fn hangs(hung: Hung) -> String {
-    wording::hangs(hung).replacen("the command", "it", 1)
 }
 
 /// The last line where the reader's end is ours.

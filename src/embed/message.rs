@@ -81,6 +81,7 @@ impl MessageLock {
         let workload = Processing {
             program: Program::new(&shared, None),
             held: Arc::clone(&held),
+            gone: false,
         };
         let store = Arc::clone(&held) as _;
         let tenure = Tenure::new(rules, Instant::now());
@@ -226,6 +227,8 @@ impl Drop for MessageLock {
 struct Processing {
     program: Program,
     held: Arc<MessageLease>,
+    /// The queue has said unasked that it is not ours any more.
+    gone: bool,
 }
 
 #[async_trait]
@@ -255,13 +258,22 @@ impl Workload for Processing {
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
         // Whatever the program says: another may have it, and a settlement would be of the attempt that
         // is running there.
-        if matches!(cause, Some(Cause::Doubt { .. } | Cause::Lost { .. })) {
+        if self.gone || matches!(cause, Some(Cause::Doubt { .. } | Cause::Lost { .. })) {
             self.held.decide(None);
         }
     }
 
     async fn next_event(&mut self) -> WorkloadEvent {
-        self.program.next_event().await
+        loop {
+            tokio::select! {
+                biased;
+                _why = self.held.lost(), if !self.gone => {
+                    self.gone = true;
+                    self.program.kill();
+                }
+                event = self.program.next_event() => return event,
+            }
+        }
     }
 }
 
@@ -331,6 +343,20 @@ mod tests {
         let lock = Scripted::renewing([scripted::lost()]);
         let message = held(&lock);
         assert_eq!(message.run(async { 7 }).await, Ok(7));
+        let work = std::future::pending::<()>();
+        assert_eq!(message.run(work).await, Err(Lost));
+        assert!(!message.has_control());
+        let said = message.complete().await;
+        assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+        assert_eq!(lock.asked(), []);
+    }
+
+    #[tokio::test]
+    async fn what_the_queue_takes_away_unasked_is_lost_at_once_and_never_settled() {
+        let lock = Arc::new(Scripted::default());
+        let message = held(&lock);
+        assert!(message.has_control());
+        lock.gone.notify_one();
         let work = std::future::pending::<()>();
         assert_eq!(message.run(work).await, Err(Lost));
         assert!(!message.has_control());

@@ -26,6 +26,8 @@ use crate::core::retry::Backoff;
 
 mod ipc;
 mod peer;
+#[cfg(test)]
+pub(crate) mod scripted;
 
 use ipc::OutFrame;
 pub use peer::Peer;

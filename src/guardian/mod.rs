@@ -36,6 +36,8 @@ pub use fork::{Guardian, fork, fork_for_elect};
 pub use handle::GuardianHandle;
 #[doc(hidden)]
 pub use handle::Peer;
+#[cfg(test)]
+pub(crate) use handle::scripted;
 pub use liveness::{HealthCheck, all_answer};
 pub use process::{begin, leave_by_the_guardians};
 pub use shared_memory::SharedBytes;

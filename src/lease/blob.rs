@@ -467,7 +467,8 @@ impl LeaseStore for Blob {
         give_up_at: Instant,
     ) -> Result<(), Failure> {
         match update {
-            RecordUpdate::Draining => self.announce(give_up_at).await,
+            RecordUpdate::Draining { health } => self.announce(true, &health, give_up_at).await,
+            RecordUpdate::Health(health) => self.announce(false, &health, give_up_at).await,
             RecordUpdate::Outcome(outcome) => self.write_outcome(&outcome, give_up_at).await,
         }
     }

@@ -46,6 +46,10 @@ pub struct Record {
     pub command: String,
     /// The holder has begun to drain.
     pub draining: bool,
+    /// What is wrong with the holder's command: `hung: …` or `failing: …`; empty where nothing is, or nobody
+    /// asks it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub health: String,
     /// Where the holder rings when control changes ([`Bell`] as text); empty where it does not.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub bell: String,
@@ -66,12 +70,22 @@ impl Record {
             since: wall_clock(),
             command: candidate.command.clone(),
             draining: false,
+            health: String::new(),
             bell: candidate
                 .bell
                 .map(|bell| bell.to_string())
                 .unwrap_or_default(),
             once: TaskLog::EMPTY,
         }
+    }
+}
+
+impl Record {
+    /// What the holder is at.
+    pub(super) fn tell(&mut self, drains: bool, health: String) {
+        // For good: what is written later says so, too.
+        self.draining |= drains;
+        self.health = health;
     }
 }
 

@@ -45,19 +45,27 @@ pub struct StoreInfo {
 }
 
 /// What a holder changes in the record of the lease it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordUpdate {
     /// It has begun to drain. Best effort: an error is for the log only.
-    Draining,
+    Draining {
+        /// What is wrong with its command's health, as [`RecordUpdate::Health`] has it.
+        health: String,
+    },
+    /// What is wrong with its command's health, for people: `hung: …` or `failing: …`; empty where nothing is
+    /// any more. Best effort, and asked for at most once in a health check's interval. A store whose record is
+    /// written by the next renewal anyway may leave it to that.
+    Health(String),
     /// What the run of the task came to that is to be done once.
     Outcome(Outcome),
 }
 
 impl RecordUpdate {
     /// What a store is at, for its errors.
-    pub(in crate::lease) fn doing(self) -> &'static str {
+    pub(in crate::lease) fn doing(&self) -> &'static str {
         match self {
-            RecordUpdate::Draining => "announcing the drain",
+            RecordUpdate::Draining { .. } => "announcing the drain",
+            RecordUpdate::Health(_) => "telling of the command's health",
             RecordUpdate::Outcome(_) => "recording the result",
         }
     }
@@ -129,7 +137,7 @@ pub trait LeaseStore: Send + Sync {
     /// earlier attempt was in doubt. `Fatal` for an outcome where no task is.
     async fn update_record(&self, update: RecordUpdate, _: Instant) -> Result<(), Failure> {
         match update {
-            RecordUpdate::Draining => Ok(()),
+            RecordUpdate::Draining { .. } | RecordUpdate::Health(_) => Ok(()),
             RecordUpdate::Outcome(_) => Err(fatal(format!(
                 "{}: this store keeps no results",
                 self.info().name

@@ -8,7 +8,7 @@ use tracing::Level;
 use crate::clock::Instant;
 use crate::core::{
     Cause, Ending, Exit, Failed, HandOverReason, HealthEvent, HolderInfo, Hung, Notice,
-    ProbeFailure, Unfit,
+    ProbeFailure, TlsFailure, Unfit,
 };
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
@@ -253,19 +253,28 @@ fn not_fit(unfit: Unfit) -> String {
     }
 }
 
-/// Why a command counts as hung.
-pub(crate) fn hangs(hung: Hung) -> String {
+/// Why a command, or the reader of `elect`, counts as hung.
+fn hangs(hung: Hung) -> String {
     match hung {
-        Hung::Silent(span) => {
-            let span = show(span);
-            format!("the command hangs: it has not said WATCHDOG=1 for {span}")
-        }
-        Hung::Triggered => "the command hangs: it has said WATCHDOG=trigger".into(),
-        Hung::Unhealthy(1, how) => format!("the command hangs: --health {}", probe_failed(how)),
+        Hung::Silent(span) => format!("hung: no WATCHDOG=1 for {}", show(span)),
+        Hung::Triggered => "hung: WATCHDOG=trigger".into(),
+        Hung::Unhealthy(1, how) => format!("hung: --health {}", probe_failed(how)),
         Hung::Unhealthy(times, how) => format!(
-            "the command hangs: --health failed {times} times in a row; the last time it {}",
+            "hung: --health failed {times} times in a row; the last time it {}",
             probe_failed(how)
         ),
+    }
+}
+
+/// What the lock's record says after this: see [`crate::core::HealthWords`].
+pub(crate) fn recorded_health(event: &HealthEvent) -> Option<String> {
+    match event {
+        HealthEvent::Answered { .. } => Some(String::new()),
+        HealthEvent::Failed { how, .. } => {
+            Some(format!("failing: --health {}", probe_failed(*how)))
+        }
+        HealthEvent::Hung(hung) => Some(hangs(*hung)),
+        HealthEvent::GuardianLost => None,
     }
 }
 
@@ -279,7 +288,28 @@ fn probe_failed(how: ProbeFailure) -> String {
         }
         ProbeFailure::Answered(status) => format!("was answered {status}"),
         ProbeFailure::NoConnection => "could not connect".into(),
+        ProbeFailure::NoTls(why) => no_tls(why).into(),
         ProbeFailure::BrokeOff => "was not answered to the end".into(),
+    }
+}
+
+/// Why a server that was asked is not believed, and what to do.
+fn no_tls(why: TlsFailure) -> &'static str {
+    match why {
+        TlsFailure::UnknownIssuer => {
+            "met a certificate for which nobody vouches whom this machine trusts: name its authority's in SSL_CERT_FILE, or beside --blob in --ca-file"
+        }
+        TlsFailure::OtherName => {
+            "met a certificate for another name: ask the name that it is for, or make one for the name that is asked"
+        }
+        TlsFailure::OutOfDate => {
+            "met a certificate that has expired, or is not valid yet: renew it, or look at this machine's clock"
+        }
+        TlsFailure::IsAuthority => {
+            "met the certificate of an authority (CA:TRUE) as the server's own: have the authority sign one for the server"
+        }
+        TlsFailure::NotSpoken => "met a server that does not speak TLS: take http://",
+        TlsFailure::Other => "could not begin TLS: -v says why",
     }
 }
 

@@ -296,6 +296,8 @@ async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(
         tracing::debug!("--health: {}", azure::root_cause(&error));
         if error.is_timeout() {
             ProbeFailure::TimedOut
+        } else if let Some(why) = azure::tls_failure(&error) {
+            ProbeFailure::NoTls(why)
         } else if error.is_connect() {
             ProbeFailure::NoConnection
         } else {
@@ -319,4 +321,71 @@ async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(
     };
     let in_time = azure::before(give_up_at, asked).await;
     in_time.unwrap_or(Err(ProbeFailure::TimedOut))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::{Hung, ProbeRules};
+    use crate::guardian::scripted::{Plays, guardian};
+
+    /// What it says next, and whether a check was begun meanwhile.
+    async fn says(monitor: &mut HealthMonitor) -> (Vec<HealthEvent>, bool) {
+        let mut begun = false;
+        loop {
+            let (events, begins) = monitor.look();
+            begun |= begins;
+            if !events.is_empty() {
+                return (events, begun);
+            }
+            monitor.wait().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn after_a_check_that_cannot_be_killed_none_is_begun_and_nothing_is_called_gone() {
+        let span = Duration::from_millis(50);
+        let rules = HealthRules {
+            watchdog: None,
+            probe: Some(ProbeRules {
+                every: span,
+                timeout: span,
+                failures: 2,
+                delay: Duration::ZERO,
+            }),
+        };
+        let prober = Prober::Command(guardian(|_| Plays::Sticks));
+        let mut monitor = HealthMonitor::new(rules, None, Some(prober));
+        monitor.started();
+        assert!(monitor.look().1, "the first is begun");
+        monitor.launch(Ok(SpawnRequest {
+            program: 0,
+            in_control: true,
+            env: Vec::new(),
+            unset: Vec::new(),
+            deadlines: Deadlines::NONE,
+            stop_signal: libc::SIGTERM,
+            lock: None,
+            input: None,
+            release_info: Vec::new(),
+        }));
+        assert!(monitor.empty_at().is_none() && !monitor.is_stuck());
+        // As its guardian does when its time is over.
+        if let Some(Prober::Command(handle)) = &mut monitor.prober {
+            handle.kill();
+        }
+        let how = ProbeFailure::TimedOut;
+        let failed = HealthEvent::Failed {
+            how,
+            number: 1,
+            of: 2,
+        };
+        assert_eq!(says(&mut monitor).await, (vec![failed], false));
+        let hung = HealthEvent::Hung(Hung::Unhealthy(2, how));
+        assert_eq!(says(&mut monitor).await, (vec![hung], false));
+        monitor.stops();
+        assert!(monitor.is_stuck() && monitor.empty_at().is_none());
+    }
 }

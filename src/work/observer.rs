@@ -71,6 +71,18 @@ impl WorkerObserver {
         })))
     }
 
+    /// Nobody is told.
+    #[cfg(test)]
+    pub(super) fn of_nobody() -> WorkerObserver {
+        WorkerObserver(Arc::new(Mutex::new(State {
+            status: Status::default(),
+            file: None,
+            event_log: None,
+            service_manager: None,
+            server: None,
+        })))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.0)
     }

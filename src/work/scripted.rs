@@ -21,6 +21,8 @@ pub(crate) struct Scripted {
     /// What was asked for.
     pub(crate) renewed: Mutex<u32>,
     pub(crate) asked: Mutex<Vec<Settlement>>,
+    /// The queue says unasked that it is lost.
+    pub(crate) gone: tokio::sync::Notify,
 }
 
 impl Scripted {
@@ -61,6 +63,14 @@ impl Lock for Scripted {
             .unwrap()
             .pop_front()
             .unwrap_or(Ok(()))
+    }
+
+    async fn lost(&self) -> Failure {
+        self.gone.notified().await;
+        Failure::Lost {
+            until: None,
+            why: "another has it".into(),
+        }
     }
 }
 

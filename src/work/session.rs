@@ -370,3 +370,6 @@ impl Lock for LockWithState {
         self.inner.session()
     }
 }
+
+#[cfg(test)]
+mod tests;

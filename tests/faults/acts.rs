@@ -27,6 +27,7 @@ fn now() -> u64 {
 
 /// What has to be done before the first instance starts.
 pub(crate) fn prepare(row: &Row, stage: &mut Stage) {
+    stage.watched = row.fault == Fault::Hang;
     if row.lock != Lock::Blob {
         return;
     }
@@ -72,6 +73,13 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
             await_loss(stage);
         }
         Fault::Replace | Fault::Unlink | Fault::ReplaceAndCome => touch_the_file(row, stage),
+        Fault::Hang => {
+            // All of it that is there, by the numbers that it has here.
+            for pid in stage.tree_of("a") {
+                signal(pid, Signal::SIGSTOP);
+            }
+            stage.await_log("a", "stopping the command: hung: no WATCHDOG=1 for 5s");
+        }
     }
 }
 

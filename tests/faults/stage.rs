@@ -48,6 +48,8 @@ pub(crate) struct Stage {
     /// record of one before it could not be written.
     pub(crate) first: u64,
     shapes: BTreeMap<String, Shape>,
+    /// Commands are to say that they work, and do.
+    pub(crate) watched: bool,
     reader: Reader,
 }
 
@@ -63,6 +65,7 @@ impl Stage {
             proxies: BTreeMap::new(),
             first: 1,
             shapes: BTreeMap::new(),
+            watched: false,
             reader: Reader {
                 file: None,
                 rest: String::new(),
@@ -103,7 +106,11 @@ impl Stage {
             }
         };
         let options = ["--identity", name, "--contain", self.contain.word()];
-        let run = run.args(options).args(["--grace", "500ms"]);
+        let mut run = run.args(options).args(["--grace", "500ms"]);
+        if self.watched {
+            words.push("--watchdog");
+            run = run.args(["--watchdog", "5s", "--cooldown", "3s"]);
+        }
         let instance = run.journalist(name, &words).start();
         self.instances.insert(name.to_owned(), instance);
         self.shapes.insert(name.to_owned(), shape);

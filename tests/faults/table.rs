@@ -60,11 +60,13 @@ pub(crate) enum Fault {
     Unlink,
     /// Another file is moved over the lock file, and another instance comes.
     ReplaceAndCome,
+    /// SIGSTOP to the command, which is watched.
+    Hang,
 }
 
 use Fault::{
     BreakAtItsEnd, BreakNow, BreakWithPeriod, BriefBusy, BriefCut, BriefDelay, BriefFreeze, Busy,
-    Cut, Delay, Delete, Freeze, KillBoth, KillGuardian, KillSupervisor, LateThenFreeze,
+    Cut, Delay, Delete, Freeze, Hang, KillBoth, KillGuardian, KillSupervisor, LateThenFreeze,
     LoseAcquire, LoseRelease, LoseRenew, Replace, ReplaceAndCome, StopBoth, StopGuardian,
     StopGuardianKillSupervisor, StopSupervisor, StopThenKillSupervisor, Unlink,
 };
@@ -257,6 +259,7 @@ pub(crate) fn rows() -> Vec<Row> {
     for lock in [Lock::Blob, Lock::Shared, Lock::File] {
         kinds.extend(OF_PROCESSES.map(|fault| (fault, lock)));
     }
+    kinds.extend(LOCKS.map(|lock| (Hang, lock)));
     for fault in OF_THE_FILE {
         // Whoever comes to a shared lock finds its versions, and stands by.
         if fault != ReplaceAndCome {

@@ -127,6 +127,12 @@ impl Place {
         assert_eq!(passer_by.ended, Ended::Code(0), "{}", passer_by.stderr);
     }
 
+    fn assert_never_ran(&self, name: &str) {
+        let journal = &self.scene.journal;
+        let ran = journal.lines().iter().any(|line| line.tag == name);
+        assert!(!ran, "{journal}");
+    }
+
     /// So often was it asked, from now on.
     fn await_asked(&self, name: &str, more: usize) {
         let before = self.asked(name);
@@ -191,6 +197,108 @@ fn one_that_waits_and_turns_unfit_is_not_handed_the_lock() {
         assert_eq!(two.wait(), Ended::Code(0));
         assert_eq!(place.scene.journal.judge(), ["one", "two"]);
     }
+}
+
+/// With a doorbell; nobody looks at the lock by itself while a test lasts.
+const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
+const HEARS: &str = "hears the holder's doorbell, 0 before us";
+
+#[test]
+fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {
+    let place = Place::on_blob("if-rung-fit");
+    let one = place
+        .run("one")
+        .args(BELL)
+        .journalist("one", &["--until", &place.path("one", "done")])
+        .start();
+    place.scene.journal.await_tag(What::Beat, "one");
+    place.is_fit("two");
+    let mut two = place.candidate("two", &BELL);
+    two.await_log(HEARS);
+    place.let_end("one");
+    assert_eq!(one.finish().ended, Ended::Code(0));
+    // Its answer counts for an hour.
+    place.scene.journal.await_tag(What::Beat, "two");
+    assert_eq!(place.asked("two"), 1);
+    place.let_end("two");
+    assert_eq!(two.wait(), Ended::Code(0));
+    assert_eq!(place.scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
+    for turns_unfit in [true, false] {
+        let place = Place::on_blob("if-rung-asked");
+        let one = place
+            .run("one")
+            .args(BELL)
+            .journalist("one", &["--until", &place.path("one", "done")])
+            .start();
+        place.scene.journal.await_tag(What::Beat, "one");
+        place.is_fit("two");
+        // While this file is there the answer is waited for.
+        let busy = place.path("two", "busy");
+        let condition = format!(
+            "echo >> {}; while test -e {busy}; do sleep 0.02; done; test -e {}",
+            place.path("two", "asked"),
+            place.path("two", "fit")
+        );
+        let mut two = place
+            .run("two")
+            .args(["--if", &condition])
+            .args(BELL)
+            // It is asked so often; the lock is looked at seldom as long as the bell is heard.
+            .args(["--poll", "10s"])
+            .journalist("two", &["--until", &place.path("two", "done")])
+            .start();
+        two.await_log(HEARS);
+        File::create(&busy).unwrap();
+        place.await_asked("two", 1);
+        // It rings, and by the last answer this machine is fit.
+        place.let_end("one");
+        assert_eq!(one.finish().ended, Ended::Code(0));
+        place.assert_free();
+        place.assert_never_ran("two");
+        if turns_unfit {
+            place.is_not_fit("two");
+            fs::remove_file(&busy).unwrap();
+            two.await_log(NOT_FIT);
+            place.assert_free();
+            place.is_fit("two");
+        } else {
+            fs::remove_file(&busy).unwrap();
+        }
+        place.scene.journal.await_tag(What::Beat, "two");
+        place.let_end("two");
+        assert_eq!(two.wait(), Ended::Code(0));
+        assert_eq!(place.scene.journal.judge(), ["one", "two"]);
+    }
+}
+
+#[test]
+fn one_that_is_not_fit_is_rung_in_vain() {
+    let place = Place::on_blob("if-rung-unfit");
+    let one = place
+        .run("one")
+        .args(BELL)
+        .journalist("one", &["--until", &place.path("one", "done")])
+        .start();
+    place.scene.journal.await_tag(What::Beat, "one");
+    place.is_fit("two");
+    let mut two = place.candidate("two", &["--doorbell=127.0.0.1", "-v"]);
+    two.await_log(HEARS);
+    place.is_not_fit("two");
+    two.await_log(NOT_FIT);
+    place.let_end("one");
+    assert_eq!(one.finish().ended, Ended::Code(0));
+    place.await_asked("two", 3);
+    place.assert_free();
+    place.assert_never_ran("two");
+    place.is_fit("two");
+    place.scene.journal.await_tag(What::Beat, "two");
+    place.let_end("two");
+    assert_eq!(two.wait(), Ended::Code(0));
+    assert_eq!(place.scene.journal.judge(), ["one", "two"]);
 }
 
 #[test]

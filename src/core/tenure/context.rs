@@ -1,5 +1,5 @@
 //! What outlasts the rounds of one instance: its rules, what it knows of the store, and what was
-//! asked of it. Also the present moment of a step, with the actions it has gathered.
+//! asked of it.
 //!
 //! Called by every state of the tenure. Decides nothing about processes or leases.
 
@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use super::held_lease::HeldLease;
 use super::holding::CommandRun;
+pub(super) use super::step::Step;
 use super::{Phase, Releasing, Rules};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::condition::Condition;
-use crate::core::doorbell::{Attend, Doorbell};
+use crate::core::doorbell::Doorbell;
 use crate::core::retry::Jitter;
 use crate::core::stop::StopRequests;
 use crate::core::{
-    Action, Cause, Cordon, Ending, Event, Failed, HandOverReason, HolderInfo, Notice, Ring, Unfit,
+    Action, Cause, Cordon, Ending, Event, Failed, HandOverReason, HealthRecord, HolderInfo, Notice,
+    Ring, Unfit, WorkloadEvent,
 };
 
 // How long whoever looks once asks a store that does not answer: what may have been obtained is
@@ -44,47 +46,6 @@ const AFTER_HUNG: Duration = Duration::from_secs(10);
 // What even the most impatient attempt gets: less than a look-up and a TLS handshake need would
 // fail on a store that is well.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
-
-/// One step: its moment, and what is to be done.
-#[derive(Debug)]
-pub(super) struct Step {
-    pub(super) now: Instant,
-    actions: Vec<Action>,
-}
-
-impl Step {
-    pub(super) fn at(now: Instant) -> Step {
-        Step {
-            now,
-            actions: Vec::new(),
-        }
-    }
-
-    pub(super) fn act(&mut self, action: Action) {
-        self.actions.push(action);
-    }
-
-    pub(super) fn extend(&mut self, held_lease: &HeldLease) {
-        // Before everything that could block: a guardian that hears of it late kills a command whose
-        // lease was renewed in time.
-        self.actions
-            .insert(0, Action::Extend(held_lease.deadlines()));
-    }
-
-    pub(super) fn attend(&mut self, attend: Attend) {
-        if let Attend::To(bell) = attend {
-            self.actions.push(Action::Attend { bell });
-        }
-    }
-
-    pub(super) fn report(&mut self, notice: Notice) {
-        self.actions.push(Action::Notify(notice));
-    }
-
-    pub(super) fn into_actions(self) -> Vec<Action> {
-        self.actions
-    }
-}
 
 /// What outlasts the rounds of one instance.
 #[derive(Debug)]
@@ -125,6 +86,8 @@ pub(super) struct Context {
     // People know that it is not, and why.
     told_unfit: Option<Unfit>,
     pub(super) guardian_lost: bool,
+    // What the record is to say of the command's health; `None`: nothing.
+    pub(super) health: Option<HealthRecord>,
 }
 
 impl Context {
@@ -151,6 +114,7 @@ impl Context {
             condition: None,
             told_unfit: None,
             guardian_lost: false,
+            health: None,
         }
     }
 
@@ -361,6 +325,16 @@ impl Context {
         // Whoever is in control after us is news, also if it is the same as before.
         self.seen = None;
         self.doorbell = Doorbell::default();
+        self.health.iter_mut().for_each(HealthRecord::begins);
+    }
+
+    /// Takes in what an event says of the command's health.
+    pub(super) fn hears_of_health(&mut self, event: &Event) {
+        match (&mut self.health, event) {
+            (Some(health), Event::Workload(WorkloadEvent::Started { .. })) => health.started(),
+            (Some(health), Event::Workload(WorkloadEvent::Health(heard))) => health.hears(heard),
+            _ => {}
+        }
     }
 
     /// The command was not started, because what has to succeed before it failed (`None`: it was asked to

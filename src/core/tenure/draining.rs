@@ -29,6 +29,8 @@ pub(super) struct Draining {
     end_of_grace: Instant,
     // When to announce; `FOREVER` once done.
     announce_at: Instant,
+    // The lease will be kept.
+    kept: bool,
     // Nothing is left to wait for but the kernel: no deadline is moved, nobody is told any more.
     killing: bool,
 }
@@ -51,6 +53,7 @@ impl Draining {
             due,
             end_of_grace,
             announce_at,
+            kept: false,
             killing: false,
         }
     }
@@ -74,7 +77,13 @@ impl Draining {
     /// Nobody is told: the lease will be kept, and standbys that come closer would do so in vain.
     pub(super) fn unannounced(mut self) -> Draining {
         self.announce_at = Instant::FOREVER;
+        self.kept = true;
         self
+    }
+
+    /// Whether the lease will be kept.
+    pub(super) fn keeps_it(&self) -> bool {
+        self.kept && !self.killing
     }
 
     pub(super) fn is_killing(&self) -> bool {

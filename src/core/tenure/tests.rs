@@ -17,8 +17,8 @@ use std::time::Duration;
 use super::*;
 use crate::core::{
     After, Bell, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason,
-    HealthEvent, HolderInfo, Hung, Notice, OnFailure, Outcome, Restart, Ring, Start, TaskResult,
-    Unfit, WorkloadEvent,
+    HealthEvent, HolderInfo, Hung, Notice, OnFailure, Outcome, ProbeFailure, Restart, Ring, Start,
+    TaskResult, Unfit, WorkloadEvent,
 };
 
 const TERM: i32 = 15;

@@ -18,11 +18,17 @@ const PID: &str = "trafficcop_pid";
 const SINCE: &str = "trafficcop_since";
 const COMMAND: &str = "trafficcop_command";
 const DRAINING: &str = "trafficcop_draining";
+const HEALTH: &str = "trafficcop_health";
 const BELL: &str = "trafficcop_doorbell";
 const ONCE: &str = "trafficcop_once";
 /// What an older version put on the blob `NAME.standby`, which it made beside a lock.
 const STANDBY_OF: &str = "trafficcop_standby_of";
-const OURS: [&str; 8] = [TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, BELL];
+const OURS: [&str; 9] = [
+    TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, HEALTH, BELL,
+];
+// What the service has for names and values together, in bytes.
+const SERVICE: usize = 8192;
+const PREFIX: &str = "x-ms-meta-";
 
 /// A blob's metadata, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,10 +95,19 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
         since: take(SINCE),
         command: take(COMMAND),
         draining: take(DRAINING).eq_ignore_ascii_case("true"),
+        health: of_tenure(token, &take(HEALTH)).to_owned(),
         bell: take(BELL),
         once: once.unwrap_or_default(),
     });
     metadata
+}
+
+/// What was said of this tenure's command. An older version keeps it as if it were somebody else's, under a
+/// token that is not that tenure's.
+fn of_tenure(token: u64, health: &str) -> &str {
+    let of = health.split_once(' ');
+    let of = of.filter(|(number, _)| number.parse() == Ok(token));
+    of.map_or("", |(_, health)| health)
 }
 
 /// Results, if they can be read; what cannot is kept as it stands, like what is not ours.
@@ -113,20 +128,25 @@ pub(super) fn is_left_beside_a_lock(metadata: &Metadata) -> bool {
 
 /// Whether a blob takes all of it: the service has 8 KiB for names and values together.
 pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &TaskLog) -> bool {
-    const SERVICE: usize = 8192;
-    const PREFIX: usize = "x-ms-meta-".len();
     let text = encode(&once.text());
     // The rest as it will be, not as it is: a result that fits only until the drain is announced is lost.
     let bare = Record {
         once: TaskLog::EMPTY,
         draining: true,
+        // What is said of health takes nobody's room.
+        health: String::new(),
         ..record.clone()
     };
-    let rest: usize = write(others, &bare)
-        .iter()
-        .map(|(key, value)| PREFIX + key.len() + value.len())
-        .sum();
-    text.len() <= ROOM && rest + PREFIX + ONCE.len() + text.len() <= SERVICE
+    let rest = length(&write(others, &bare));
+    text.len() <= ROOM && rest + PREFIX.len() + ONCE.len() + text.len() <= SERVICE
+}
+
+/// As the service counts them.
+fn length(metadata: &HashMap<String, String>) -> usize {
+    let pairs = metadata.iter();
+    pairs
+        .map(|(key, value)| PREFIX.len() + key.len() + value.len())
+        .sum()
 }
 
 /// The metadata to write: everybody else's, and our record.
@@ -148,7 +168,14 @@ pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<Stri
     }
     put(DRAINING, if record.draining { "true" } else { "false" });
     // A header without a value is dropped by some on the way, and absent reads as empty anyway.
+    if !record.health.is_empty() {
+        put(HEALTH, &format!("{} {}", record.token, record.health));
+    }
     metadata.retain(|key, value| !value.is_empty() || !OURS.contains(&key.as_str()));
+    // The one thing that nobody needs.
+    if length(&metadata) > SERVICE {
+        metadata.remove(HEALTH);
+    }
     metadata
 }
 
@@ -178,6 +205,7 @@ mod tests {
             since: "2026-01-01T00:00:00Z".into(),
             command: "sh -c 'a\nb'".into(),
             draining: true,
+            health: "hung: ü %".into(),
             bell: "10.0.0.4:1 00".into(),
             once: TaskLog::parse(RESULTS).expect("results"),
         }
@@ -206,6 +234,31 @@ mod tests {
         assert_eq!(metadata.record, Some(record()));
         assert_eq!(metadata.others, others);
         assert_eq!(metadata.broken_token, None);
+    }
+
+    #[test]
+    fn what_an_older_version_left_of_another_tenure_s_health_is_not_this_one_s() {
+        let of = |token: &str, health: &str| {
+            let there = [("trafficcop_token", token), ("trafficcop_health", health)];
+            read(there.into_iter()).record.expect("a record").health
+        };
+        assert_eq!(of("7", "7 hung: it"), "hung: it");
+        for stale in ["6 hung: it", "hung: it", "7", "", "7hung"] {
+            assert_eq!(of("7", stale), "", "{stale}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_health_takes_nobody_s_room() {
+        let others = |length| BTreeMap::from([("theirs".to_owned(), "x".repeat(length))]);
+        let without = Record {
+            health: String::new(),
+            ..record()
+        };
+        let full = SERVICE - length(&write(&others(0), &without));
+        let written = write(&others(full), &record());
+        assert!(length(&written) == SERVICE && !written.contains_key(HEALTH));
+        assert!(write(&others(full - 100), &record()).contains_key(HEALTH));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What is written under the lease: that the holder drains, and what a task came to that is to be done once,
+//! What is written under the lease: that the holder drains, how its command is, and what a task came to that is to be done once,
 //! whose time is the service's `Date`.
 //!
-//! Called by [`Blob`] while it competes, when a drain begins and when a run has ended. A result is written on
+//! Called by [`Blob`] while it competes, when a drain begins, when the command's health changes and when a run has ended. A result is written on
 //! the condition that nobody wrote since: so an announcement that is still on its way cannot take it away
 //! again, and neither can a record of an earlier attempt.
 //!
@@ -68,33 +68,61 @@ impl Blob {
         task.map_or(0, |task| task.failed(&held.record.once))
     }
 
-    /// Writes that the holder drains.
-    pub(super) async fn announce(&self, give_up_at: Instant) -> Result<(), Failure> {
+    /// Writes that the holder drains, or how its command is.
+    pub(super) async fn announce(
+        &self,
+        drains: bool,
+        health: &str,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
         let _alone = self.writing.lock().await;
-        let Some(mut held) = self.state().held.clone() else {
-            return Ok(());
-        };
-        held.record.draining = true;
-        let unanswered = self.begin_to_write();
-        // Nobody else can write while we have the lease, so what we know still stands there. On
-        // condition all the same: what is delayed on its way must not undo what we wrote later.
-        let metadata = metadata::write(&held.others, &held.record);
-        let etag = held.etag.as_deref();
-        let written = self
-            .client
-            .set_metadata(&held.id, etag, &metadata, give_up_at);
-        match written.await {
-            Ok(etag) => {
-                held.etag = etag;
-                held.unanswered = false;
-                self.replace_held(held);
-                Ok(())
+        for _ in 0..ROUNDS {
+            let Some(held) = self.state().held.clone() else {
+                return Ok(());
+            };
+            let mut next = held.clone();
+            next.record.tell(drains, health.to_owned());
+            let unanswered = self.begin_to_write();
+            // Nobody else can write while we have the lease, so what we know still stands there. On
+            // condition all the same: what is delayed on its way must not undo what we wrote later.
+            let metadata = metadata::write(&next.others, &next.record);
+            let etag = held.etag.as_deref();
+            let written = self
+                .client
+                .set_metadata(&held.id, etag, &metadata, give_up_at);
+            let trouble = match written.await {
+                Ok(etag) => {
+                    next.etag = etag;
+                    next.unanswered = false;
+                    self.replace_held(next);
+                    return Ok(());
+                }
+                Err(trouble) => trouble,
+            };
+            self.not_written(&trouble, unanswered);
+            if trouble.code() != Some("ConditionNotMet") || !unanswered {
+                return Err(trouble.doubt(Operation::Record));
             }
-            Err(trouble) => {
-                self.not_written(&trouble, unanswered);
-                Err(trouble.doubt(Operation::Record))
-            }
+            // A write of ours was not answered, and was made.
+            self.reread(held, give_up_at).await?;
         }
+        Err(again_and_again())
+    }
+
+    /// Takes in what stands there now, while we have the lease.
+    async fn reread(&self, held: Held, give_up_at: Instant) -> Result<Held, Failure> {
+        let view = match self.client.look(Some(&held.id), give_up_at).await {
+            Ok(view) => view,
+            Err(trouble) if is_gone(&trouble) => return Err(lost(trouble.why())),
+            Err(trouble) => return Err(trouble.doubt(Operation::Look)),
+        };
+        let mut known = held;
+        known.etag = view.etag;
+        known.record.once = view.metadata.task_log().clone();
+        known.others = view.metadata.others;
+        known.unanswered = false;
+        self.replace_held(known.clone());
+        Ok(known)
     }
 
     /// See [`LeaseStore::update_record`](crate::lease::LeaseStore::update_record).
@@ -141,18 +169,8 @@ impl Blob {
                 return Err(trouble.doubt(Operation::Record));
             }
             // Something of ours was written whose reply we did not get: the result itself, perhaps.
-            let view = match self.client.look(Some(&held.id), give_up_at).await {
-                Ok(view) => view,
-                Err(trouble) if is_gone(&trouble) => return Err(lost(trouble.why())),
-                Err(trouble) => return Err(trouble.doubt(Operation::Look)),
-            };
-            let mut known = held;
-            known.etag = view.etag;
-            known.record.once = view.metadata.task_log().clone();
-            known.others = view.metadata.others;
-            known.unanswered = false;
+            let known = self.reread(held, give_up_at).await?;
             let done = task.is_noted(&known.record);
-            self.replace_held(known);
             // A result of ours can only stand there if a write of ours went unanswered.
             if done && unanswered {
                 return Ok(());
@@ -165,9 +183,7 @@ impl Blob {
                 ));
             }
         }
-        Err(transient(
-            "the metadata are being changed by somebody else, again and again".to_owned(),
-        ))
+        Err(again_and_again())
     }
 
     /// What we know of the metadata has changed, unless the lease is another one by now.
@@ -189,6 +205,10 @@ impl Blob {
     fn fatal(&self, what: &str, why: &str) -> Failure {
         fatal(format!("{what} {} {why}", self.name))
     }
+}
+
+fn again_and_again() -> Failure {
+    transient("the metadata are being changed by somebody else, again and again".to_owned())
 }
 
 impl Held {

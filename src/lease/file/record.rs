@@ -70,6 +70,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
             &mut record.holder,
             &mut record.host,
             &mut record.since,
+            &mut record.health,
             &mut record.bell,
         ]);
     }

@@ -216,7 +216,8 @@ impl LeaseStore for File {
     ) -> Result<(), Failure> {
         let what = update.doing();
         self.blocking(what, give_up_at, move |place| match update {
-            RecordUpdate::Draining => place.announce(),
+            RecordUpdate::Draining { health } => place.announce(true, health),
+            RecordUpdate::Health(health) => place.announce(false, health),
             RecordUpdate::Outcome(outcome) => place.record(&outcome),
         })
         .await
@@ -433,13 +434,14 @@ impl LockFile {
         }
     }
 
-    /// Writes that the holder drains.
-    fn announce(&self) -> Result<(), Failure> {
+    /// Writes that the holder drains, or how its command is.
+    fn announce(&self, drains: bool, health: String) -> Result<(), Failure> {
         let Some((file, mut record)) = self.tenure() else {
             return Err(lost_at(&self.path, "its lock is not ours"));
         };
-        record.draining = true;
-        write(&file, &record)
+        record.tell(drains, health);
+        // Not seen to the disk: the token stands there already, and a release must wait for this write.
+        file.write_all_at(&record::encode(&record), 0)
             .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
         self.set_record(record);
         Ok(())
@@ -457,7 +459,7 @@ impl LockFile {
         let replaced = open::is_replaced(&self.path, &file);
         // Before the unlock: after it the next holder's record stands there, and would be written over.
         if record.draining {
-            record.draining = false;
+            (record.draining, record.health) = (false, String::new());
             // Best effort: the next holder writes a record of its own.
             drop(file.write_all_at(&record::encode(&record), 0));
         }

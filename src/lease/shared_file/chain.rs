@@ -261,16 +261,19 @@ impl Chain {
         )
     }
 
+    /// What the versions from the next on say of the holder. Asks nothing of the drive.
+    pub(super) fn tell(&self, drains: bool, health: String) -> Result<(), Failure> {
+        match &mut self.state().tenure {
+            Some(tenure) => tenure.record.tell(drains, health),
+            None => return Err(lost_at(self.share.path(), "it is not ours")),
+        }
+        Ok(())
+    }
+
     /// Makes the version after our last: renews, and announces a drain.
-    pub(super) fn go_on(&self, drains: bool) -> Result<(), Failure> {
-        let tenure = {
-            let mut state = self.state();
-            let Some(tenure) = &mut state.tenure else {
-                return Err(lost_at(self.share.path(), "it is not ours"));
-            };
-            // For good: the renewals that follow say so, too.
-            tenure.record.draining |= drains;
-            tenure.clone()
+    pub(super) fn go_on(&self) -> Result<(), Failure> {
+        let Some(tenure) = self.state().tenure.clone() else {
+            return Err(lost_at(self.share.path(), "it is not ours"));
         };
         // The record only behind it: control comes of the version alone, and a server in its grace period
         // makes versions and opens no file.

@@ -67,6 +67,8 @@ struct Json {
     since: String,
     command: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    health: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     doorbell: String,
     /// JSON in JSON: its own `"token":` does not look like one in here.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -98,6 +100,7 @@ impl VersionRecord {
             pid: self.record.pid,
             since: self.record.since.clone(),
             command: self.record.command.clone(),
+            health: self.record.health.clone(),
             doorbell: self.record.bell.clone(),
             once: self.record.once.text(),
             unread: self.unread,
@@ -121,6 +124,7 @@ impl VersionRecord {
                 &mut line.holder,
                 &mut line.host,
                 &mut line.since,
+                &mut line.health,
                 &mut line.doorbell,
             ]);
             if !cut {
@@ -163,6 +167,7 @@ impl VersionRecord {
                 since: line.since,
                 command: line.command,
                 draining: line.state == State::Draining,
+                health: line.health,
                 bell: line.doorbell,
                 once: once.unwrap_or_default(),
             },
@@ -213,6 +218,7 @@ mod tests {
                 since: "2026-01-01T00:00:00Z".into(),
                 command: "echo '\"token\": 5,'".into(),
                 draining: false,
+                health: "failing: it".into(),
                 bell: "10.0.0.4:1 00".into(),
                 once: TaskLog::parse(
                     r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#,

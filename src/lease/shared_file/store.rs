@@ -129,8 +129,7 @@ impl LeaseStore for SharedFile {
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.blocking("renewing it", give_up_at, |chain| chain.go_on(false))
-            .await
+        self.blocking("renewing it", give_up_at, Chain::go_on).await
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
@@ -159,9 +158,19 @@ impl LeaseStore for SharedFile {
         give_up_at: Instant,
     ) -> Result<(), Failure> {
         let what = update.doing();
+        let update = match update {
+            // The next renewal says so: a version of its own would be in that one's way where the drive hangs.
+            RecordUpdate::Health(health) => return self.chain.tell(false, health),
+            // Said by every version from here on, whatever becomes of this one.
+            RecordUpdate::Draining { health } => {
+                self.chain.tell(true, health)?;
+                None
+            }
+            RecordUpdate::Outcome(outcome) => Some(outcome),
+        };
         self.blocking(what, give_up_at, move |chain| match update {
-            RecordUpdate::Draining => chain.go_on(true),
-            RecordUpdate::Outcome(outcome) => chain.record(&outcome, give_up_at),
+            None => chain.go_on(),
+            Some(outcome) => chain.record(&outcome, give_up_at),
         })
         .await
     }

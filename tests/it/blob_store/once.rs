@@ -147,9 +147,14 @@ async fn a_result_is_written_on_the_condition_that_nobody_wrote_since() {
 #[tokio::test]
 async fn an_announcement_that_is_late_cannot_undo_it() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
-    blob.update_record(RecordUpdate::Draining, later())
-        .await
-        .expect("announced");
+    blob.update_record(
+        RecordUpdate::Draining {
+            health: String::new(),
+        },
+        later(),
+    )
+    .await
+    .expect("announced");
     server.played();
     assert_eq!(server.of("metadata")[1].header("if-match"), "\"2\"");
 }

@@ -209,7 +209,7 @@ async fn a_service_that_hangs_is_doubt_within_the_limit() {
 #[tokio::test]
 async fn the_announcement_keeps_what_is_not_ours() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
-    blob.update_record(RecordUpdate::Draining, later())
+    blob.update_record(draining(""), later())
         .await
         .expect("announced");
     server.played();
@@ -217,10 +217,84 @@ async fn the_announcement_keeps_what_is_not_ours() {
     assert_eq!(written.header("x-ms-meta-trafficcop_draining"), "true");
     assert_eq!(written.header("x-ms-meta-trafficcop_token"), "1");
     assert_eq!(written.header("x-ms-meta-owner"), "ops");
+    assert_eq!(written.header("x-ms-meta-trafficcop_health"), "");
     // A late one must not undo what was written after it.
     assert_eq!(written.header("if-match"), "\"2\"");
     let id = server.of("acquire")[0]
         .header("x-ms-proposed-lease-id")
         .to_owned();
     assert_eq!(written.header("x-ms-lease-id"), id);
+}
+
+fn draining(health: &str) -> RecordUpdate {
+    let health = health.to_owned();
+    RecordUpdate::Draining { health }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_command_is_written_for_its_tenure_until_it_is_well() {
+    let (server, blob) = in_control(vec![("metadata", done()); 4]).await;
+    let tell = |health: &str| RecordUpdate::Health(health.to_owned());
+    for update in [
+        tell("failing: it"),
+        tell(""),
+        tell("failing: it"),
+        draining("hung: it"),
+    ] {
+        blob.update_record(update, later()).await.expect("written");
+    }
+    server.played();
+    let said = |write: usize| {
+        let written = &server.of("metadata")[write];
+        let of = |name: &str| {
+            written
+                .header(&format!("x-ms-meta-trafficcop_{name}"))
+                .to_owned()
+        };
+        (of("health"), of("draining"))
+    };
+    let says = |health: &str, draining: &str| (health.to_owned(), draining.to_owned());
+    // The token is that of this tenure: an older version carries the rest along as if it were somebody's.
+    assert_eq!(said(1), says("1 failing: it", "false"));
+    assert_eq!(said(2), says("", "false"));
+    assert_eq!(said(4), says("1 hung: it", "true"));
+}
+
+#[tokio::test]
+async fn a_write_whose_reply_was_lost_keeps_no_later_one_from_being_made() {
+    let (server, blob) = in_control(vec![
+        ("metadata", lost()),
+        ("metadata", error(412, "ConditionNotMet")),
+        (
+            "look",
+            seen("leased", "\"7\"")
+                .meta("trafficcop_token", "1")
+                .meta("trafficcop_health", "1 failing: it")
+                .meta("colour", "red"),
+        ),
+        ("metadata", done()),
+    ])
+    .await;
+    let health = RecordUpdate::Health("failing: it".to_owned());
+    let said = blob.update_record(health, later()).await;
+    assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+    blob.update_record(draining(""), later())
+        .await
+        .expect("announced");
+    server.played();
+    let written = &server.of("metadata")[3];
+    assert_eq!(written.header("if-match"), "\"7\"");
+    assert_eq!(written.header("x-ms-meta-trafficcop_draining"), "true");
+    assert_eq!(written.header("x-ms-meta-trafficcop_health"), "");
+    assert_eq!(written.header("x-ms-meta-colour"), "red");
+}
+
+/// Our first write was answered, and nobody but a copy of us can have written since: it is not fought.
+#[tokio::test]
+async fn a_word_of_health_is_not_written_over_what_another_wrote() {
+    let (server, blob) = in_control(vec![("metadata", error(412, "ConditionNotMet"))]).await;
+    let health = RecordUpdate::Health("failing: it".to_owned());
+    let said = blob.update_record(health, later()).await;
+    assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+    server.played();
 }

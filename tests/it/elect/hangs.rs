@@ -47,7 +47,7 @@ fn a_reader_that_hangs_loses_control_to_another_after_its_grace() {
     assert!(next - told >= SECOND, "the grace: {}", next - told);
     first
         .instance
-        .await_log("telling the reader to stop: it hangs: --health failed 3");
+        .await_log("telling the reader to stop: hung: --health failed 3");
     first.instance.await_log("cooling down");
     let mut pairs = [first, second];
     judge(&pairs);

@@ -16,10 +16,25 @@ async fn one_holds_and_the_other_is_told_by_whom() {
     let sight = held(&b).await;
     assert_eq!(sight.holder.as_deref(), Some("a"));
     assert_eq!((sight.token, sight.draining), (Some(1), false));
-    in_time(a.update_record(RecordUpdate::Draining, late()))
-        .await
-        .expect("to announce");
+    in_time(a.update_record(
+        RecordUpdate::Draining {
+            health: String::new(),
+        },
+        late(),
+    ))
+    .await
+    .expect("to announce");
     assert!(held(&b).await.draining);
+    let text = || fs::read_to_string(&path).expect("a record");
+    for health in ["failing: it", "hung: it", ""] {
+        let update = RecordUpdate::Health(health.to_owned());
+        in_time(a.update_record(update, late()))
+            .await
+            .expect("to tell");
+        let said = format!("\"health\":\"{health}\"");
+        assert_eq!(text().contains(&said), !health.is_empty(), "{}", text());
+        assert!(held(&b).await.draining, "for good");
+    }
     release(&a).await;
     assert!(
         !fs::read_to_string(&path)

@@ -3,6 +3,8 @@
 //!
 //! Read as a specification: each test is one sentence of it.
 
+#[cfg(any(feature = "entra", feature = "service-bus"))]
+mod https;
 mod probes;
 mod urls;
 mod watchdog;

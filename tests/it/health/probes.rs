@@ -57,7 +57,7 @@ fn a_command_whose_checks_fail_loses_control_to_another_instance() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
     let (text, _) = timeline(&scene);
     assert!(
-        text.contains("given back: the command hangs: --health failed 3"),
+        text.contains("given back: hung: --health failed 3"),
         "{text}"
     );
     let log = std::fs::read_to_string(events(&scene)).unwrap();
@@ -81,7 +81,7 @@ fn checks_that_fail_now_and_then_stop_nothing() {
     let mut one = self::asked(&scene, scene.run_on_file(), "one", &script);
     await_lines(&asked, 10);
     one.await_log("--health succeeds again");
-    assert!(!one.stderr().contains("hangs"), "{}", one.stderr());
+    assert!(!one.stderr().contains("hung:"), "{}", one.stderr());
     stop(&mut one);
     assert_eq!(scene.journal.tenures().len(), 1);
 }
@@ -181,7 +181,7 @@ fn what_a_check_prints_is_thrown_away_however_much_it_is() {
     );
     assert_eq!(
         finished.stdout(),
-        "the command hangs: --health failed 2 times in a row; the last time it took too long\n"
+        "hung: --health failed 2 times in a row; the last time it took too long\n"
     );
     assert!(finished.stderr().len() < 2000);
 }

@@ -31,7 +31,7 @@ fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
 /// Control has gone from `one`, whose command hangs, to `two`; they end, and the timeline says why.
 fn control_moved(scene: &Scene, mut one: Instance, mut two: Instance) {
     scene.journal.await_tag(What::Beat, "two");
-    one.await_log("the command hangs: it has not said WATCHDOG=1 for 1s");
+    one.await_log("hung: no WATCHDOG=1 for 1s");
     one.await_log("cooling down");
     one.assert_running();
     scene.journal.await_sign_of_life("two");
@@ -41,7 +41,7 @@ fn control_moved(scene: &Scene, mut one: Instance, mut two: Instance) {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
     let (text, picture) = timeline(scene);
     assert!(text.ends_with("no overlap\n"), "{text}");
-    let why = "given back: the command hangs: it has not said WATCHDOG=1 for 1s";
+    let why = "given back: hung: no WATCHDOG=1 for 1s";
     assert_eq!(text.matches(why).count(), 1, "{text}");
     assert_eq!(text.matches("its command at").count(), 1, "{text}");
     assert!(picture.contains(">the command hangs<"), "the legend");
@@ -116,7 +116,7 @@ fn a_supervisor_that_was_stopped_does_not_take_that_for_its_command_s_silence() 
         signal(pid, Signal::SIGCONT);
     }
     beats(now() + 2 * second);
-    assert!(!one.stderr().contains("hangs"), "{}", one.stderr());
+    assert!(!one.stderr().contains("hung:"), "{}", one.stderr());
     stop(&mut one);
     assert_eq!(scene.journal.tenures().len(), 1);
 }
@@ -165,8 +165,8 @@ fn told(scene: &Scene) -> Vec<String> {
 #[test]
 fn the_command_finds_what_systemd_would_tell_it_and_can_say_that_it_hangs() {
     for (word, why) in [
-        ("WATCHDOG=trigger", "it has said WATCHDOG=trigger"),
-        ("WATCHDOG_USEC=1000000", "it has not said WATCHDOG=1 for 1s"),
+        ("WATCHDOG=trigger", "hung: WATCHDOG=trigger"),
+        ("WATCHDOG_USEC=1000000", "hung: no WATCHDOG=1 for 1s"),
     ] {
         let scene = Scene::new();
         let mut one = scene

@@ -70,7 +70,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
         String::new,
     );
     assert!(
-        text.contains("\"cause\":\"the command hangs: --health failed 2"),
+        text.contains("\"cause\":\"hung: --health failed 2"),
         "{text}"
     );
 

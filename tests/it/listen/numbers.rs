@@ -246,6 +246,12 @@ fn the_examples_ask_for_what_there_is() {
         );
     }
     assert!(metrics_in(&alerts).len() >= 6 && metrics_in(&board).len() >= 10);
+    for metric in there.iter().filter(|name| name.contains("_health")) {
+        assert!(
+            board.contains(metric),
+            "the dashboard does not show {metric}"
+        );
+    }
     let board: serde_json::Value = serde_json::from_str(&board).expect("JSON");
     let panels = board["panels"].as_array().expect("panels");
     let mut ids = BTreeSet::new();

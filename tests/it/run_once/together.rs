@@ -1,6 +1,8 @@
 //! Many candidates at once, and those who come while somebody is at it.
 
 use super::{DONE, KILL, Stage, TERM, assert_was_served};
+use crate::support::await_for;
+use crate::support::azurite::{azurite, connection_string};
 use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 use nix::sys::signal::Signal;
@@ -93,6 +95,69 @@ fn a_failed_run_is_for_the_next_candidate() {
         );
         assert_was_served(&one.stderr, "two");
         assert_eq!(stage.scene.journal.judge(), ["one", "two"]);
+    }
+}
+
+#[test]
+fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate_runs_it() {
+    for stage in Stage::on_both("once-hung") {
+        // It does not feed its watchdog, and exits 0 when it is asked to end.
+        let hung = stage.scene.path("hung");
+        let script = format!(
+            "trap 'exit 0' TERM; : > '{}'; while :; do sleep 0.05; done",
+            hung.display()
+        );
+        let one = stage
+            .run()
+            .args(["--once", "--identity", "one", "--watchdog", "2s"])
+            .shell(&script)
+            .start();
+        await_for("it to run", || hung.exists().then_some(()), || one.stderr());
+        let two = stage.candidate("two", &[]);
+        two.await_log("standing by");
+        one.await_log("stopping the command: hung: no WATCHDOG=1 for 2s");
+        one.await_log("recorded that attempt 1 has failed");
+        stage.scene.journal.await_tag(What::Beat, "two");
+        // What the record says of it while the second runs.
+        let mut status = stage.scene.verb("status").arg("--json");
+        status = match &stage.blob {
+            Some(blob) => status
+                .env(
+                    "AZURE_STORAGE_CONNECTION_STRING",
+                    connection_string(azurite().port),
+                )
+                .args(["--blob", &blob.name]),
+            None => status.arg("--file").arg(stage.scene.lock()),
+        };
+        let told: serde_json::Value = serde_json::from_str(&status.finish().stdout).expect("JSON");
+        assert_eq!(told["once"][0]["failed"], 1, "{told}");
+        assert_eq!(told["once"][0]["exit"], serde_json::Value::Null, "{told}");
+        // Of the first one's command, and the second's works.
+        assert_eq!(told["health"], serde_json::Value::Null, "{told}");
+        stage.let_end("two");
+        assert_eq!(two.finish().ended, DONE);
+        let one = one.finish();
+        assert_eq!(one.ended, DONE, "another did it: {}", one.stderr);
+        assert_was_served(&one.stderr, "two");
+    }
+}
+
+#[test]
+fn a_command_that_hangs_in_its_last_attempt_has_failed_for_good() {
+    for stage in Stage::on_both("once-hung-last") {
+        let run = || {
+            stage
+                .run()
+                .args(["--once", "--once-attempts", "1", "--watchdog", "1s"])
+                .shell("trap 'exit 0' TERM; while :; do sleep 0.05; done")
+                .finish()
+        };
+        // As one that was ended by the stop signal.
+        let finished = run();
+        assert_eq!(finished.ended, TERM, "{}", finished.stderr);
+        let late = run();
+        assert!(late.stderr.contains("failed for good"), "{}", late.stderr);
+        assert!(!late.stderr.contains("in control"), "{}", late.stderr);
     }
 }
 

@@ -12,6 +12,7 @@ mod features;
 mod hanging;
 mod makers;
 mod store;
+mod stuck_check;
 
 use std::fs::File;
 use std::path::Path;

@@ -3,6 +3,7 @@
 
 mod breaking;
 mod doctor;
+mod health;
 mod list;
 mod look;
 mod reset;
@@ -18,9 +19,22 @@ use serde_json::Value;
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
 /// What is told of a lock in JSON.
-const FIELDS: [&str; 13] = [
-    "command", "flaw", "held", "holder", "host", "lock", "name", "once", "pid", "seconds", "since",
-    "state", "token",
+const FIELDS: [&str; 15] = [
+    "command",
+    "flaw",
+    "health",
+    "health_cause",
+    "held",
+    "holder",
+    "host",
+    "lock",
+    "name",
+    "once",
+    "pid",
+    "seconds",
+    "since",
+    "state",
+    "token",
 ];
 
 /// Where a lock lies, as arguments and environment.

@@ -137,3 +137,84 @@ fn without_the_guardian_of_the_probes_it_ends_in_order_and_that_is_the_end() {
     tenure.step(at(2), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::GuardianLost);
 }
+
+fn failed() -> Event {
+    Event::Workload(WorkloadEvent::Health(HealthEvent::Failed {
+        how: ProbeFailure::TimedOut,
+        number: 1,
+        of: 3,
+    }))
+}
+
+fn words(event: &HealthEvent) -> Option<String> {
+    match event {
+        HealthEvent::Answered { .. } => Some(String::new()),
+        HealthEvent::Failed { .. } => Some("failing".to_owned()),
+        HealthEvent::Hung(_) => Some("hung".to_owned()),
+        HealthEvent::GuardianLost => None,
+    }
+}
+
+/// In control, and telling of its command's health every ten seconds at most.
+fn telling(rules: Rules) -> Tenure {
+    let mut tenure = Tenure::new(rules, BEGIN).telling_health(Some(secs(10)), words);
+    tenure.step(BEGIN, Event::Ticked);
+    tenure.step(BEGIN, grant(BEGIN));
+    tenure.step(BEGIN, Event::Workload(WorkloadEvent::Started { pid: 1 }));
+    tenure
+}
+
+fn written(tenure: &mut Tenure, now: Instant) -> Option<String> {
+    let due = tenure.health_due() <= now;
+    let record = tenure.health_record().expect("it tells of it");
+    due.then(|| record.write(now)).flatten()
+}
+
+#[test]
+fn the_record_tells_that_checks_fail_and_a_drain_why_it_drains() {
+    let mut tenure = telling(rules());
+    tenure.step(at(1), failed());
+    assert_eq!(written(&mut tenure, at(1)).as_deref(), Some("failing"));
+    tenure.step(at(2), hung());
+    assert_eq!(
+        tenure.health_due(),
+        Instant::FOREVER,
+        "the announcement says it"
+    );
+    let actions = tenure.step(at(3), Event::Ticked);
+    assert!(has(&actions, &Action::Announce));
+    let record = tenure.health_record().expect("it tells of it");
+    assert_eq!(record.announce(), "hung");
+    assert_eq!(tenure.health_due(), Instant::FOREVER);
+}
+
+#[test]
+fn where_the_lease_is_kept_for_a_restart_nothing_is_announced_and_the_hang_is_told() {
+    let mut tenure = telling(restarting());
+    tenure.step(at(1), hung());
+    assert!(!has(&tenure.step(at(2), Event::Ticked), &Action::Announce));
+    assert_eq!(written(&mut tenure, at(2)).as_deref(), Some("hung"));
+    tenure.step(at(3), exited(Exit::Signal(15)));
+    tenure.step(at(3), emptied(at(3)));
+    assert_eq!(*tenure.state(), State::Resting);
+    tenure.step(at(3), renewed(at(3)));
+    assert!(start(&tenure.step(at(4), Event::Ticked)).is_some());
+    tenure.step(at(4), Event::Workload(WorkloadEvent::Started { pid: 2 }));
+    assert_eq!(
+        tenure.health_due(),
+        at(12),
+        "the next one is well, ten seconds later"
+    );
+    assert_eq!(written(&mut tenure, at(12)).as_deref(), Some(""));
+}
+
+#[test]
+fn nothing_is_told_where_the_lease_is_about_to_be_given_back() {
+    let mut tenure = telling(rules());
+    tenure.step(at(1), failed());
+    tenure.step(at(1), Event::StopAsked(TERM));
+    assert_eq!(tenure.health_due(), Instant::FOREVER);
+    tenure.step(at(2), exited(Exit::Signal(15)));
+    assert!(releases(&tenure.step(at(2), emptied(at(2)))));
+    assert_eq!(tenure.health_due(), Instant::FOREVER);
+}

@@ -35,6 +35,8 @@ pub(crate) enum Op {
 pub(crate) enum Fate {
     /// It is not executed before it is let go.
     Hang,
+    /// The same, and who waits for it cannot be killed: as where a disk or a driver does not come back.
+    Stick,
     /// It is executed, and not answered before it is let go.
     Mute,
     /// It is not executed, and this is the answer.
@@ -54,6 +56,7 @@ struct Rule {
 /// A request that hangs, and what ends it: as it should, or with this error.
 struct Hung {
     thread: u32,
+    spared: bool,
     end: Box<dyn FnOnce(Option<i32>) + Send>,
 }
 
@@ -138,7 +141,7 @@ impl Switchboard {
                 let _ = execute();
                 return answer(Err(errno));
             }
-            Some(Fate::Hang) => Box::new(move |killed| match killed {
+            Some(Fate::Hang | Fate::Stick) => Box::new(move |killed| match killed {
                 Some(errno) => answer(Err(errno)),
                 None => answer(execute()),
             }),
@@ -149,7 +152,12 @@ impl Switchboard {
                 Box::new(move |killed| answer(killed.map_or(done, Err)))
             }
         };
-        board.hung.push(Hung { thread, end });
+        let spared = !matches!(fate, Some(Fate::Stick));
+        board.hung.push(Hung {
+            thread,
+            spared,
+            end,
+        });
     }
 
     /// Answers those who are to die, until the client is gone.
@@ -160,12 +168,13 @@ impl Switchboard {
                 let switchboard = Switchboard(board);
                 let threads: Vec<u32> = {
                     let board = switchboard.board();
-                    board.hung.iter().map(|hung| hung.thread).collect()
+                    let spared = board.hung.iter().filter(|hung| hung.spared);
+                    spared.map(|hung| hung.thread).collect()
                 };
                 let dying: Vec<u32> = threads.into_iter().filter(|one| is_dying(*one)).collect();
                 let ends: Vec<Hung> = {
                     let mut board = switchboard.board();
-                    let ended = |hung: &mut Hung| dying.contains(&hung.thread);
+                    let ended = |hung: &mut Hung| hung.spared && dying.contains(&hung.thread);
                     board.hung.extract_if(.., ended).collect()
                 };
                 for one in ends {

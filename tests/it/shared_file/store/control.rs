@@ -25,11 +25,17 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     renew(&a).await;
     await_record(&path, 2);
     assert!(held(&b).await.expires.expect("a moment") > expires);
-    in_time(a.update_record(RecordUpdate::Draining, late()))
-        .await
-        .expect("to announce");
+    in_time(a.update_record(
+        RecordUpdate::Draining {
+            health: "hung: it".into(),
+        },
+        late(),
+    ))
+    .await
+    .expect("to announce");
     await_record(&path, 3);
     assert!(held(&b).await.draining);
+    assert_eq!(await_record(&path, 3)["health"], "hung: it");
     release(&a).await;
     assert_eq!(acquire(&b).await.token, 5);
     await_record(&path, 5);
@@ -169,4 +175,26 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
     fs::create_dir(version_of(&path, greatest + 1)).expect("a version");
     let d = open_with(&path, "d", task());
     assert_eq!(over(refusal(&d).await), ("a".into(), 1, 0));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_command_is_said_by_the_next_renewal_and_asks_nothing_of_the_drive()
+{
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    let tell = |health: &str| {
+        let update = RecordUpdate::Health(health.to_owned());
+        in_time(a.update_record(update, late()))
+    };
+    assert_lost(&tell("failing: it").await.expect_err("not ours"));
+    acquire(&a).await;
+    assert_eq!(await_record(&path, 1)["health"], serde_json::Value::Null);
+    tell("failing: it").await.expect("to tell");
+    assert_eq!(list(&path), [0, 1], "no version of its own");
+    renew(&a).await;
+    assert_eq!(await_record(&path, 2)["health"], "failing: it");
+    tell("").await.expect("to tell");
+    renew(&a).await;
+    assert_eq!(await_record(&path, 3)["health"], serde_json::Value::Null);
+    release(&a).await;
 }

@@ -1,0 +1,408 @@
+//! A session by itself: a queue in memory, a guardian that plays a script, and what was asked of both.
+
+use std::collections::VecDeque;
+
+use tokio::sync::{Notify, mpsc};
+
+use super::*;
+use crate::config::Sessions;
+use crate::core::retry::Backoff;
+use crate::guardian::scripted::{Plays, Started, guardian};
+use crate::signals::Signals;
+use crate::work::observer::WorkerObserver;
+use crate::work::scripted::{self, LOCK};
+use crate::work::settle::Rules;
+
+/// The session `s-1` of a queue in memory.
+#[derive(Default)]
+struct InMemory {
+    /// What is in it, with the attempt that comes next.
+    messages: Mutex<VecDeque<(&'static str, u32)>>,
+    /// What was asked and what was run, in its order.
+    did: Mutex<Vec<String>>,
+    state: Mutex<Vec<u8>>,
+    /// The answers to what settles, and to what stores: `Ok` after the last.
+    settlements: Mutex<VecDeque<Result<(), Failure>>>,
+    states: Mutex<VecDeque<Result<(), Failure>>>,
+    /// The queue says unasked that it is lost.
+    gone: Notify,
+}
+
+impl InMemory {
+    fn of(messages: &[&'static str]) -> Arc<InMemory> {
+        let messages = messages.iter().map(|id| (*id, 1)).collect();
+        Arc::new(InMemory {
+            messages: Mutex::new(messages),
+            ..InMemory::default()
+        })
+    }
+
+    fn does(&self, what: impl Into<String>) {
+        lock(&self.did).push(what.into());
+    }
+
+    fn did(&self) -> Vec<String> {
+        lock(&self.did).clone()
+    }
+
+    fn take(self: &Arc<Self>) -> Option<Message> {
+        let (id, attempt) = lock(&self.messages).pop_front()?;
+        Some(Message {
+            lock: Arc::new(InSession {
+                id,
+                attempt,
+                session: Arc::clone(self),
+            }),
+            ..scripted::message(id, attempt, b"body")
+        })
+    }
+}
+
+/// One of its messages.
+struct InSession {
+    id: &'static str,
+    attempt: u32,
+    session: Arc<InMemory>,
+}
+
+#[async_trait]
+impl Lock for InSession {
+    async fn renew(&self, _: Instant) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn settle(&self, settlement: &Settlement, _: Instant) -> Result<(), Failure> {
+        let (id, session) = (self.id, &self.session);
+        session.does(match settlement {
+            Settlement::Complete => format!("{id} completed"),
+            Settlement::Retry(_) => format!("{id} again"),
+            Settlement::DeadLetter { reason, .. } => format!("{id} put aside: {reason}"),
+            Settlement::Release => format!("{id} released"),
+        });
+        lock(&session.settlements).pop_front().unwrap_or(Ok(()))?;
+        if let Settlement::Retry(_) = settlement {
+            lock(&session.messages).push_front((id, self.attempt + 1));
+        }
+        Ok(())
+    }
+
+    async fn lost(&self) -> Failure {
+        self.session.gone.notified().await;
+        scripted::lost().expect_err("lost")
+    }
+
+    fn session(&self) -> Option<Arc<dyn Session>> {
+        Some(Arc::new(Held(Arc::clone(&self.session))))
+    }
+}
+
+/// The session, as a worker has it.
+struct Held(Arc<InMemory>);
+
+#[async_trait]
+impl Session for Held {
+    fn id(&self) -> &str {
+        "s-1"
+    }
+
+    fn taken(&self) -> Instant {
+        Instant::ZERO
+    }
+
+    fn locked(&self) -> (Instant, Duration) {
+        (Instant::now(), LOCK)
+    }
+
+    async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure> {
+        let next = self.0.take();
+        if next.is_none() {
+            tokio::time::sleep(give_up_at.since(Instant::now())).await;
+        }
+        Ok(next)
+    }
+
+    async fn state(&self, _: Instant) -> Result<Vec<u8>, Failure> {
+        Ok(lock(&self.0.state).clone())
+    }
+
+    async fn set_state(&self, state: &[u8], _: Instant) -> Result<(), Failure> {
+        self.0
+            .does(format!("state {}", String::from_utf8_lossy(state)));
+        lock(&self.0.states).pop_front().unwrap_or(Ok(()))?;
+        *lock(&self.0.state) = state.to_vec();
+        Ok(())
+    }
+
+    async fn close(&self, _: Instant) {
+        self.0.does("closed");
+    }
+}
+
+/// What a command of this worker leaves as the state.
+fn leaves(started: &Started, state: &str) {
+    let path = started.variable("TRAFFICCOP_SESSION_STATE_FILE");
+    std::fs::write(path, state).expect("its state's file");
+}
+
+/// Works on the session, each command playing what `plays` says, until it is given up. `leave` turns true
+/// when the worker is to stop.
+async fn works(
+    session: &Arc<InMemory>,
+    messages: Option<u64>,
+    mut plays: impl FnMut(&Started, &watch::Sender<bool>) -> Plays + Send + 'static,
+) -> Done {
+    let (leave, leaving) = watch::channel(false);
+    let (_hurry, hurry) = watch::channel(false);
+    let (_signals, relayed) = mpsc::unbounded_channel();
+    let directory = tempfile::tempdir().expect("a directory");
+    let of = Arc::clone(session);
+    let handle = guardian(move |started| {
+        let id = started.variable("TRAFFICCOP_MESSAGE_ID");
+        of.does(format!("run {}", id.to_string_lossy()));
+        plays(started, &leave)
+    });
+    let mut processor = MessageProcessor {
+        number: 0,
+        handle,
+        signals: Signals::relayed(relayed),
+        lost: false,
+    };
+    let instant = Duration::from_millis(1);
+    let context = ProcessorContext {
+        queue: "q".into(),
+        rules: Rules {
+            max_attempts: Some(2),
+            puts_aside: true,
+            retry_delay: Backoff::new(instant, instant),
+            dead_letter_exit: Vec::new(),
+            retry_exit: Vec::new(),
+            timeout: None,
+        },
+        renew_at: 50,
+        stop_signal: libc::SIGTERM,
+        kill_after: Duration::from_secs(5),
+        base: Some(directory.path().to_owned()),
+        in_directories: false,
+        sessions: Some(Sessions {
+            idle: Duration::from_millis(20),
+            messages,
+            lock_delay: Duration::from_millis(20),
+        }),
+        may_begin: None,
+        observer: WorkerObserver::of_nobody(),
+        delays: false,
+        leaving,
+        hurry,
+    };
+    let first = session.take().expect("a message");
+    let held = first.lock.session().expect("a session");
+    processor.work_session(held, first, &context, false).await
+}
+
+#[tokio::test]
+async fn what_fails_is_tried_again_before_the_next_and_put_aside_after_its_last_attempt() {
+    let session = InMemory::of(&["a", "b", "c"]);
+    let mut runs = 0;
+    let done = works(&session, None, move |_, _| {
+        runs += 1;
+        // `a` fails once, `b` always.
+        Plays::Exits(if [1, 3, 4].contains(&runs) { 3 } else { 0 })
+    })
+    .await;
+    let did = [
+        "run a",
+        "a again",
+        "run a",
+        "a completed",
+        "run b",
+        "b again",
+        "run b",
+        "b put aside: CommandFailed",
+        "run c",
+        "c completed",
+        "closed",
+    ];
+    assert_eq!(session.did(), did);
+    assert_eq!(done.outcome, Outcome::Completed);
+    assert!(done.idle_since.is_some(), "it was waited for another");
+    assert_eq!(done.earlier, 4, "before the last");
+}
+
+#[tokio::test]
+async fn a_session_is_given_up_when_it_is_idle() {
+    let session = InMemory::of(&["a"]);
+    let began = Instant::now();
+    let done = works(&session, None, |_, _| Plays::Exits(0)).await;
+    assert_eq!(session.did(), ["run a", "a completed", "closed"]);
+    let since = done.idle_since.expect("it was idle");
+    assert!(since >= began && Instant::now() >= since + Duration::from_millis(20));
+}
+
+#[tokio::test]
+async fn a_session_is_given_up_after_so_many_messages() {
+    let session = InMemory::of(&["a", "b", "c"]);
+    let done = works(&session, Some(2), |_, _| Plays::Exits(0)).await;
+    let did = ["run a", "a completed", "run b", "b completed", "closed"];
+    assert_eq!(session.did(), did);
+    assert_eq!(
+        lock(&session.messages).len(),
+        1,
+        "nothing was taken for nothing"
+    );
+    assert!(done.idle_since.is_none() && done.earlier == 1);
+}
+
+#[tokio::test]
+async fn a_failed_run_counts_as_one_of_them() {
+    let session = InMemory::of(&["a", "b"]);
+    works(&session, Some(1), |_, _| Plays::Exits(3)).await;
+    assert_eq!(session.did(), ["run a", "a again", "closed"]);
+}
+
+#[tokio::test]
+async fn on_a_stop_the_present_message_is_finished_and_no_other_begun() {
+    let session = InMemory::of(&["a", "b"]);
+    let done = works(&session, None, |_, leave| {
+        leave.send_replace(true);
+        Plays::Exits(0)
+    })
+    .await;
+    assert_eq!(session.did(), ["run a", "a completed", "closed"]);
+    assert_eq!(done.outcome, Outcome::Completed);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_ends_the_command_and_nothing_is_settled_or_stored() {
+    let session = InMemory::of(&["a", "b"]);
+    let of = Arc::clone(&session);
+    let done = works(&session, None, move |started, _| {
+        leaves(started, "half");
+        of.gone.notify_one();
+        Plays::Lasts
+    })
+    .await;
+    assert_eq!(session.did(), ["run a", "closed"]);
+    assert_eq!(done.outcome, Outcome::Lost);
+    assert!(lock(&session.state).is_empty());
+}
+
+#[tokio::test]
+async fn the_state_is_stored_just_before_its_message_is_completed_and_where_it_has_changed() {
+    let session = InMemory::of(&["a", "b", "c"]);
+    *lock(&session.state) = b"zero".to_vec();
+    works(&session, None, |started, _| {
+        let path = started.variable("TRAFFICCOP_SESSION_STATE_FILE");
+        let found = std::fs::read_to_string(path).expect("its state");
+        match found.as_str() {
+            "zero" => leaves(started, "one"),
+            // Unchanged by the second; the third removes it.
+            "one" if started.variable("TRAFFICCOP_MESSAGE_ID") == "c" => {
+                std::fs::remove_file(path).expect("its file");
+            }
+            "one" => {}
+            other => panic!("{other}"),
+        }
+        Plays::Exits(0)
+    })
+    .await;
+    let did = [
+        "run a",
+        "state one",
+        "a completed",
+        "run b",
+        "b completed",
+        "run c",
+        "state ",
+        "c completed",
+        "closed",
+    ];
+    assert_eq!(session.did(), did);
+}
+
+#[tokio::test]
+async fn what_a_failed_command_left_is_not_stored_and_the_next_attempt_finds_what_was() {
+    let session = InMemory::of(&["a"]);
+    *lock(&session.state) = b"zero".to_vec();
+    let mut runs = 0;
+    works(&session, None, move |started, _| {
+        let path = started.variable("TRAFFICCOP_SESSION_STATE_FILE");
+        assert_eq!(std::fs::read(path).expect("its state"), b"zero");
+        leaves(started, "half");
+        runs += 1;
+        Plays::Exits(if runs == 1 { 3 } else { 0 })
+    })
+    .await;
+    let did = [
+        "run a",
+        "a again",
+        "run a",
+        "state half",
+        "a completed",
+        "closed",
+    ];
+    assert_eq!(session.did(), did);
+}
+
+#[tokio::test]
+async fn a_message_is_not_completed_where_its_state_is_lost() {
+    let session = InMemory::of(&["a", "b"]);
+    lock(&session.states).push_back(scripted::lost());
+    let done = works(&session, None, |started, _| {
+        leaves(started, "new");
+        Plays::Exits(0)
+    })
+    .await;
+    assert_eq!(session.did(), ["run a", "state new", "closed"]);
+    assert_eq!(done.outcome, Outcome::Lost);
+}
+
+#[tokio::test]
+async fn a_state_that_can_never_be_stored_puts_its_message_aside_and_the_next_comes() {
+    let session = InMemory::of(&["a", "b"]);
+    lock(&session.states).push_back(scripted::refused());
+    works(&session, None, |started, _| {
+        if started.variable("TRAFFICCOP_MESSAGE_ID") == "a" {
+            leaves(started, "new");
+        }
+        Plays::Exits(0)
+    })
+    .await;
+    let did = [
+        "run a",
+        "state new",
+        "a put aside: StateNotStored",
+        "run b",
+        "b completed",
+        "closed",
+    ];
+    assert_eq!(session.did(), did);
+    assert!(lock(&session.state).is_empty());
+}
+
+/// The state stands there by then: stored after the message, it could be lost for good.
+#[tokio::test]
+async fn a_settlement_that_is_lost_ends_the_session_and_the_next_worker_finds_the_state() {
+    let session = InMemory::of(&["a", "b"]);
+    lock(&session.settlements).push_back(scripted::lost());
+    let done = works(&session, None, |started, _| {
+        leaves(started, "new");
+        Plays::Exits(0)
+    })
+    .await;
+    assert_eq!(
+        session.did(),
+        ["run a", "state new", "a completed", "closed"]
+    );
+    assert_eq!(done.outcome, Outcome::Lost);
+    assert_eq!(*lock(&session.state), b"new");
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_begun_runs_nothing() {
+    let session = InMemory::of(&["a"]);
+    session.gone.notify_one();
+    // Lost while it waits for its delay.
+    let done = works(&session, None, |_, _| Plays::Exits(0)).await;
+    assert_eq!(session.did(), ["closed"]);
+    assert!(!done.ran && done.idle_since.is_none());
+}

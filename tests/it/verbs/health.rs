@@ -1,0 +1,205 @@
+//! What `status` and `watch` tell of a holder's command that does not work.
+
+use std::fs::File;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{Place, assert_whole, said};
+use crate::support::await_for;
+use crate::support::azurite::azurite;
+use crate::support::blob::Blob;
+use crate::support::instance::Instance;
+use crate::support::proxy::{Call, Fate, Proxy};
+use crate::support::scene::Scene;
+
+const QUICK: [&str; 4] = ["--health-every", "1s", "--health-timeout", "1s"];
+
+/// A holder whose command is deaf to SIGTERM, and which is asked whether it works by what fails once there is
+/// a file `sick`; each question is a line in `asked`.
+fn asked(scene: &Scene, place: &Place, failures: &str) -> Instance {
+    let script = format!(
+        "echo >> {}; test ! -e {} || exit 3",
+        scene.path("asked").display(),
+        scene.path("sick").display()
+    );
+    let deaf = scene.path("deaf");
+    let holder = place
+        .verb(scene, "run")
+        .args(["--identity", "web1", "--grace", "60s", "--health", &script])
+        .args(QUICK)
+        .args(["--health-failures", failures, "--cooldown", "1h"])
+        .shell(&format!(
+            "trap '' TERM; : > '{}'; while :; do sleep 0.05; done",
+            deaf.display()
+        ))
+        .start();
+    await_for(
+        "a deaf command",
+        || deaf.exists().then_some(()),
+        || holder.stderr(),
+    );
+    holder
+}
+
+/// Asked to end twice, it ends at once; and signals that come together are one.
+fn kill(holder: &mut Instance) {
+    await_for(
+        "its end",
+        || {
+            let ended = holder.ended().map(drop);
+            if ended.is_none() {
+                holder.signal(Signal::SIGTERM);
+            }
+            ended
+        },
+        String::new,
+    );
+}
+
+fn await_asked(scene: &Scene, more: usize) {
+    let times = || {
+        let text = std::fs::read_to_string(scene.path("asked"));
+        text.unwrap_or_default().lines().count()
+    };
+    let until = times() + more;
+    await_for(
+        "it to be asked",
+        || (times() >= until).then_some(()),
+        String::new,
+    );
+}
+
+fn await_health(scene: &Scene, place: &Place, health: &Value) -> Value {
+    await_for(
+        &format!("health to be {health}"),
+        || Some(place.status(scene)).filter(|told| told["health"] == *health),
+        || place.status(scene).to_string(),
+    )
+}
+
+/// Well, failing, well again, failing, hung; and free, of which nothing is told.
+fn as_status_tells_it(scene: &Scene, place: &Place) {
+    let mut holder = asked(scene, place, "1000");
+    await_asked(scene, 2);
+    let well = place.status(scene);
+    assert_eq!(
+        (&well["health"], &well["health_cause"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_whole(&well);
+    let watch = place
+        .verb(scene, "watch")
+        .args(["--poll", "100ms", "--json"])
+        .start();
+    let lines = || -> Vec<Value> {
+        let text = watch.stdout();
+        let whole = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let values = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        values.map(|line| line["health"].clone()).collect()
+    };
+    let await_lines = |count: usize| {
+        await_for(
+            &format!("{count} lines"),
+            || (lines().len() >= count).then_some(()),
+            || watch.stdout(),
+        );
+    };
+    await_lines(1);
+    File::create(scene.path("sick")).unwrap();
+    let failing = await_health(scene, place, &json!("failing"));
+    assert_eq!(failing["health_cause"], "--health exited with status 3");
+    assert_eq!(
+        (&failing["state"], &failing["token"]),
+        (&json!("held"), &json!(1))
+    );
+    assert_whole(&failing);
+    let text = place.verb(scene, "status").finish();
+    said(
+        &text,
+        0,
+        &["  health    failing: --health exited with status 3\n"],
+    );
+    std::fs::remove_file(scene.path("sick")).unwrap();
+    await_health(scene, place, &Value::Null);
+    // One for each change.
+    await_lines(3);
+    assert_eq!(lines(), [Value::Null, json!("failing"), Value::Null]);
+    kill(&mut holder);
+
+    let mut holder = asked(scene, place, "2");
+    File::create(scene.path("sick")).unwrap();
+    let draining = place.await_state(scene, "draining");
+    assert_eq!(draining["health"], "hung");
+    let cause = "--health failed 2 times in a row; the last time it exited with status 3";
+    assert_eq!(draining["health_cause"], cause);
+    let text = place.verb(scene, "status").finish();
+    said(
+        &text,
+        0,
+        &["stopping", &format!("  health    hung: {cause}\n")],
+    );
+    kill(&mut holder);
+    let free = place.status(scene);
+    assert_eq!(
+        (&free["state"], &free["health"]),
+        (&json!("free"), &Value::Null)
+    );
+}
+
+#[test]
+fn status_of_a_file_whose_holder_s_command_hangs() {
+    let scene = Scene::new();
+    as_status_tells_it(&scene, &Place::file(&scene));
+}
+
+#[test]
+fn status_of_a_blob_whose_holder_s_command_hangs() {
+    let scene = Scene::new();
+    as_status_tells_it(&scene, &Place::blob("status-health/one"));
+}
+
+#[test]
+fn checks_that_fail_are_one_write_and_the_drain_s_reason_costs_none() {
+    let scene = Scene::new();
+    let proxy = Proxy::before(azurite().port);
+    let blob = Blob::named("status-health/writes");
+    blob.create(&[]);
+    let place = Place::blob_at(&blob.name, proxy.port);
+    let writes = || {
+        let log = proxy.log();
+        log.iter()
+            .filter(|seen| seen.call == Call::SetMetadata)
+            .count()
+    };
+    let mut holder = asked(&scene, &place, "4");
+    await_asked(&scene, 2);
+    assert_eq!(writes(), 1, "the tenure's beginning");
+    // Made, and not answered: the next says what is so by then.
+    proxy.next(Call::SetMetadata, Fate::LoseReply);
+    File::create(scene.path("sick")).unwrap();
+    let draining = place.await_state(&scene, "draining");
+    assert_eq!(draining["health"], "hung");
+    let told = proxy.log();
+    let renewed = told.iter().filter(|seen| seen.call == Call::SetMetadata);
+    // Failing, failing again since nobody answered, which the service refuses because it has it, then with
+    // what stands there; and the drain.
+    assert!((3..=5).contains(&renewed.count()), "{told:?}");
+    kill(&mut holder);
+
+    std::fs::remove_file(scene.path("sick")).unwrap();
+    let before = writes();
+    let mut holder = asked(&scene, &place, "4");
+    await_asked(&scene, 2);
+    File::create(scene.path("sick")).unwrap();
+    await_health(&scene, &place, &json!("failing"));
+    place.await_state(&scene, "draining");
+    assert_eq!(
+        writes() - before,
+        3,
+        "its beginning, failing, and the drain"
+    );
+    kill(&mut holder);
+}
