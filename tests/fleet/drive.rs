@@ -17,8 +17,8 @@ use super::clock::{SECOND, Time};
 /// For how long a server that was restarted opens, creates, renames and removes nothing.
 pub(crate) const GRACE: Time = 41 * SECOND;
 
-/// Whoever makes a version and is no instance: an operator.
-pub(crate) const OPERATOR: usize = usize::MAX;
+/// The first of those who make a version and are no instance: operators.
+pub(crate) const OPERATOR: usize = 1 << 20;
 
 /// The second at which its clock began, since 1970.
 const EPOCH: u64 = 1_700_000_000;
@@ -43,10 +43,14 @@ struct Change {
 pub(crate) struct Making {
     pub(crate) version: u64,
     pub(crate) at: Time,
-    /// Which instance made it, or [`OPERATOR`].
+    /// Which instance made it, or, from [`OPERATOR`] on, which operator.
     pub(crate) by: usize,
     /// How often all of it had been removed before.
     pub(crate) era: u64,
+    /// The record of the version before it said that the lock is free.
+    pub(crate) after_release: bool,
+    /// Nobody waited for that any more.
+    pub(crate) by_nobody: bool,
 }
 
 /// A request that arrives without anybody who waits for it.
@@ -131,7 +135,11 @@ impl Server {
             let ghost = self.ghosts.swap_remove(at);
             self.now = self.now.max(ghost.at);
             self.count("requests that arrived when nobody waited for them");
+            let known = self.makings.len();
             let _ = self.carry_out(ghost.machine, ghost.by, &ghost.call);
+            for made in &mut self.makings[known..] {
+                made.by_nobody = true;
+            }
         }
         self.now = now;
     }
@@ -194,12 +202,14 @@ impl Server {
     }
 
     fn has_room_for(&self, path: &Path) -> io::Result<()> {
-        match path.parent().and_then(|parent| self.present(parent)) {
-            Some(_) => Ok(()),
-            // What a client knows the name of the server does not know any more.
-            None if self.now.is_multiple_of(2) => Err(refused(libc::ESTALE)),
-            None => Err(refused(libc::ENOENT)),
+        let parent = path.parent().expect("below the root");
+        if self.present(parent).is_some() {
+            return Ok(());
         }
+        // What a client knows the name of, the server does not know any more.
+        let known = self.names.contains_key(parent) && self.now.is_multiple_of(2);
+        let errno = if known { libc::ESTALE } else { libc::ENOENT };
+        Err(refused(errno))
     }
 
     /// As of when a machine is shown what it reads.
@@ -244,7 +254,7 @@ impl Server {
                 Err(error) => format!("{:?}", error.kind()),
             };
             let by = match by {
-                OPERATOR => "the operator".to_owned(),
+                OPERATOR.. => "an operator".to_owned(),
                 by => format!("#{by}"),
             };
             let text = format!("drive: {what} {} of {by} -> {said}", name(path));
@@ -418,7 +428,29 @@ impl Server {
             at: self.now,
             by,
             era: self.era,
+            after_release: version > 0 && self.says_released(version - 1),
+            by_nobody: false,
         });
+    }
+
+    /// Whether the record of this version, or the hint, says that nobody has the lock.
+    fn says_released(&self, version: u64) -> bool {
+        let record = self.name(version.saturating_sub(1)).join("next/record");
+        let said = |path: &Path| match self.present(path).map(|it| &it.node) {
+            Some(Some(Node::File(bytes))) => String::from_utf8_lossy(bytes)
+                .contains(&format!("{{\"version\":{version},\"state\":\"released\"")),
+            _ => false,
+        };
+        said(&record) || said(&self.lock)
+    }
+
+    /// The making of the version before this one, if it is there.
+    pub(crate) fn before(&self, made: &Making) -> Option<Making> {
+        let version = made.version.checked_sub(1)?;
+        self.present(&self.name(version))?;
+        let mut makings = self.makings.iter().rev();
+        let of_it = |it: &&Making| it.version == version && it.era == made.era && it.at <= made.at;
+        makings.find(of_it).copied()
     }
 
     fn versions(&self) -> Vec<u64> {

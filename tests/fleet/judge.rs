@@ -7,7 +7,8 @@ use trafficcop::internals::core::{Cause, Ending};
 
 use super::adversary::{Act, Deed, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
-use super::operator::era_and_token;
+use super::drive::Making;
+use super::operator::{era_and_token, lease_id};
 use super::pair::{Life, Pair, Tree};
 use super::store::Id;
 use super::world::{Broken, Happening, World};
@@ -96,6 +97,27 @@ impl World {
         let made = drive.lock().expect("whole").last_of(p, era, token);
         let span = nanos(self.schedule.budgets[self.pairs[p].machine].lease);
         made.map_or(0, |made| made + span / 101 * 100)
+    }
+
+    /// On a drive an instance has made the version after another's, which did not say that the lock is free: whoever
+    /// waits from when he saw it comes after the end of its maker's lease, by a clock that is fast.
+    pub(crate) fn judge_take_over(&mut self, made: Making, before: Making) {
+        let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
+        let waited = made.at >= before.at + lease(before.by) / 101 * 100;
+        // Who was broken may not know it yet: nobody could read that its version is an operator's.
+        let token = self.pairs[made.by].handle.link().token;
+        let lease_of = token.map(|token| lease_id(made.era, token));
+        let broken = lease_of.is_some_and(|id| self.broken.iter().any(|it| it.is(made.by, id)));
+        if made.by == before.by || waited || broken {
+            return;
+        }
+        self.violate(format!(
+            "#{} makes version {} after {:.3} s of the lease of #{}",
+            made.by,
+            made.version,
+            (made.at - before.at) as f64 / 1e9,
+            before.by
+        ));
     }
 
     /// Somebody is told that he is in control until this moment: does the store know of it?

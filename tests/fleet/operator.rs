@@ -56,18 +56,24 @@ impl World {
         self.makings = drive.makings.len();
         for at in new {
             let made = drive.makings[at];
-            if made.by == OPERATOR {
+            if made.by >= OPERATOR {
                 drive.count("broken by an operator");
                 self.note_the_break(&drive.makings, made);
-            } else if self.pairs[made.by].on_orphaned.is_some() {
+                continue;
+            }
+            if self.pairs[made.by].on_orphaned.is_some() {
                 drive.count("given back by a guardian");
+            }
+            let before = drive.before(&made).filter(|it| it.by < OPERATOR);
+            if let Some(before) = before.filter(|_| !made.by_nobody && !made.after_release) {
+                self.judge_take_over(made, before);
             }
         }
     }
 
     /// An operator has made a version: whose tenure does it end?
     fn note_the_break(&mut self, makings: &[Making], made: Making) {
-        let Some(period) = self.operators.last().and_then(|last| last.period) else {
+        let Some(period) = self.operators[made.by - OPERATOR].period else {
             // After the end of its lease others come as they would without it.
             return;
         };
@@ -95,7 +101,8 @@ impl World {
             period => period.max(SHORTEST_LEASE),
         });
         let clock: Rc<SimulatedClock> = Rc::default();
-        clock.carry(Mount::carried(drive, self.machines.len(), OPERATOR));
+        let process = OPERATOR + self.operators.len();
+        clock.carry(Mount::carried(drive, self.machines.len(), process));
         clock.seed(self.schedule.seed ^ self.now);
         let work = move || {
             for _ in 0..3 {
@@ -117,8 +124,8 @@ impl World {
         self.operate(self.operators.len() - 1);
     }
 
-    /// What has seen versions that were removed since makes none again, and is not meant to: whoever removes them
-    /// ends what runs.
+    /// What has seen versions that were removed since is not meant to run on (docs/files.md): it would go by them, also
+    /// when others with their numbers are there. Whoever removes them ends what runs.
     pub(crate) fn end_all(&mut self) {
         for p in 0..self.pairs.len() {
             self.pairs[p].signals.push_back(SignalEvent::Stop(15));
@@ -150,7 +157,9 @@ impl World {
             at: self.now,
         });
         drive.remove_all();
+        drop(drive);
         self.store.deletions += 1;
+        self.end_all();
     }
 }
 

@@ -451,7 +451,6 @@ impl World {
                     bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
                 }
                 if self.drive.is_some() && self.store.deletions > 0 {
-                    self.end_all();
                     bound += nanos(self.schedule.grace) + 10 * SECOND;
                 }
                 if self.machines.iter().any(|machine| machine.cordon.is_some()) {

@@ -359,7 +359,7 @@ impl Share {
     /// The versions are gone, and the path says that there were some.
     pub(super) fn removed(&self) -> Failure {
         fatal(format!(
-            "{}: its versions have been removed: when nothing holds it, remove {} too, and it begins anew (its fencing token as well)",
+            "{}: its versions have been removed: end whatever runs with it, standbys too, then remove {} as well, and it begins anew (its fencing token as well)",
             self.versions.display(),
             self.path.display()
         ))
