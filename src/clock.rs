@@ -14,6 +14,8 @@ use std::time::Duration;
 
 #[cfg(debug_assertions)]
 pub use simulated::SimulatedClock;
+#[cfg(debug_assertions)]
+pub(crate) use simulated::carried;
 
 /// A point in time, in nanoseconds since the machine was booted, suspend included.
 ///

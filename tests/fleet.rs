@@ -9,7 +9,7 @@
 //! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
 //!
 //! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 20000) the number of
-//! schedules. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
+//! seeds; with `FLEET_PLACE` (`blob`, `file` or `shared drive`) those are played whose lock is there. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
 //! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.
 
 #[cfg(not(debug_assertions))]
@@ -25,6 +25,10 @@ mod crowd;
 mod crowded;
 #[path = "fleet/deeds.rs"]
 mod deeds;
+#[path = "fleet/drive.rs"]
+mod drive;
+#[path = "fleet/drive_deeds.rs"]
+mod drive_deeds;
 #[path = "fleet/guardian.rs"]
 mod guardian;
 #[path = "fleet/handle.rs"]
@@ -33,8 +37,12 @@ mod handle;
 mod judge;
 #[path = "fleet/kernel.rs"]
 mod kernel;
+#[path = "fleet/mount.rs"]
+mod mount;
 #[path = "fleet/network.rs"]
 mod network;
+#[path = "fleet/operator.rs"]
+mod operator;
 #[path = "fleet/pair.rs"]
 mod pair;
 #[path = "fleet/service.rs"]
@@ -126,12 +134,16 @@ fn add(sum: &mut Tally, one: &Tally) {
     for (kind, count) in &one.faults {
         *sum.faults.entry(kind).or_default() += count;
     }
+    for (kind, count) in &one.drive {
+        *sum.drive.entry(kind).or_default() += count;
+    }
 }
 
 #[test]
 fn the_promise_holds_in_every_schedule() {
     let first = number("FLEET_SEED", 1);
     let count = number("FLEET_COUNT", 20_000);
+    let place = std::env::var("FLEET_PLACE").ok();
     let next = AtomicU64::new(first);
     let failed = AtomicU64::new(u64::MAX);
     let over = AtomicBool::new(false);
@@ -142,7 +154,14 @@ fn the_promise_holds_in_every_schedule() {
             if seed >= first + count {
                 break;
             }
-            let mut world = World::new(Schedule::of(seed), false);
+            let schedule = Schedule::of(seed);
+            if place
+                .as_ref()
+                .is_some_and(|place| *place != schedule.place.name())
+            {
+                continue;
+            }
+            let mut world = World::new(schedule, false);
             world.run();
             if world.violation.is_some() {
                 failed.fetch_min(seed, Ordering::Relaxed);
@@ -166,7 +185,8 @@ fn the_promise_holds_in_every_schedule() {
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
          kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
          fleet: schedules, tenures and hand-overs: {:?}\n\
-         fleet: faults {:?}\n",
+         fleet: faults {:?}\n\
+         fleet: on shared drives {:?}\n",
         sum.schedules,
         sum.events,
         sum.tenures,
@@ -179,7 +199,8 @@ fn the_promise_holds_in_every_schedule() {
         sum.words,
         sum.unknowable,
         sum.places,
-        sum.faults
+        sum.faults,
+        sum.drive
     ));
     let failed = failed.into_inner();
     if failed != u64::MAX {
@@ -190,8 +211,12 @@ fn the_promise_holds_in_every_schedule() {
         );
     }
     // A fleet that does nothing proves nothing.
-    if count >= 1000 {
-        assert!(sum.tenures > count && sum.handovers > count / 2, "{sum:?}");
+    let played = sum.schedules;
+    if played >= 1000 {
+        assert!(
+            sum.tenures > played && sum.handovers > played / 2,
+            "{sum:?}"
+        );
         assert!(sum.faults.len() >= 20, "{:?}", sum.faults);
         for counts in sum.places.values() {
             assert!(
@@ -199,7 +224,11 @@ fn the_promise_holds_in_every_schedule() {
                 "{sum:?}"
             );
         }
-        assert!(sum.cordoned_holders > count / 50, "{sum:?}");
-        assert!(sum.unfit > count, "{sum:?}");
+        assert!(sum.cordoned_holders > played / 50, "{sum:?}");
+        assert!(sum.unfit > played, "{sum:?}");
+    }
+    let on_drive = sum.places.get(adversary::Place::Shared.name());
+    if on_drive.is_some_and(|counts| counts[0] >= 100) {
+        assert!(sum.drive.len() >= 10, "{:?}", sum.drive);
     }
 }

@@ -15,6 +15,8 @@
 
 #[path = "search/alone.rs"]
 mod alone;
+#[path = "search/chain/mod.rs"]
+mod chain;
 #[path = "search/explore.rs"]
 mod explore;
 #[path = "search/instance.rs"]

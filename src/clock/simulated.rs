@@ -14,7 +14,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::Instant;
-use threads::{Body, Resumed, begin_beside, play};
+pub(crate) use threads::carried;
+use threads::{Body, Carried, Resumed, begin_beside, play};
 pub(super) use threads::{pause, travel};
 
 thread_local! {
@@ -40,6 +41,7 @@ pub struct SimulatedClock {
     travel: Cell<(Duration, Duration)>,
     rarely: Cell<bool>,
     seed: Cell<u64>,
+    carried: RefCell<Option<Carried>>,
     ended: Cell<bool>,
 }
 
@@ -114,6 +116,11 @@ impl SimulatedClock {
         self.seed.set(seed);
     }
 
+    /// What the threads that it begins find with [`carried`]: whatever stands for their surroundings.
+    pub fn carry(&self, what: Carried) {
+        self.carried.replace(Some(what));
+    }
+
     /// The process has ended, and its threads with it.
     pub fn end_threads(&self) {
         self.threads.borrow_mut().clear();
@@ -161,7 +168,7 @@ impl SimulatedClock {
             }
         };
         let due = self.awake.get();
-        let body = play(job, seed, begin);
+        let body = play(job, seed, self.carried.borrow().clone(), begin);
         self.threads.borrow_mut().push(Thread { due, body });
     }
 

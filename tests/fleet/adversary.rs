@@ -7,6 +7,8 @@ use fastrand::Rng;
 use trafficcop::internals::core::Budget;
 
 use super::clock::{MILLI, SECOND, Time};
+use super::drive::GRACE;
+use super::drive_deeds as drive;
 
 /// What happens to requests that are sent while it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,16 @@ pub(crate) enum Deed {
     Delete,
     Signal(usize, i32),
     WallJump(usize),
+    /// What a machine reads of a shared drive is as old as that, for so long.
+    Stale(usize, Time, Time),
+    /// The lock's path is not read as it was written.
+    Torn(Time),
+    /// The drive's server is restarted: with a grace period, or without.
+    RestartServer(bool),
+    /// The server's clock is put forward by so many seconds.
+    ServerClock(u64),
+    /// An operator removes old versions, but for so many of the last.
+    Tidy(usize),
     /// The machine is cordoned: something is done to it at the earliest so much later, if that is
     /// known. It is lifted again after so long, or never.
     Cordon(usize, Option<Time>, Option<Time>),
@@ -110,7 +122,10 @@ impl Place {
             Deed::Signal(..) | Deed::WallJump(_) | Deed::Cordon(..) => true,
             // A machine that sleeps has nobody awake beside it.
             Deed::Suspend(..) => self != Place::File,
-            Deed::Trap(..) | Deed::Break(_) | Deed::Delete => self == Place::Blob,
+            Deed::Trap(..) => self == Place::Blob,
+            Deed::Break(_) | Deed::Delete => self != Place::File,
+            Deed::Stale(..) | Deed::Torn(_) | Deed::RestartServer(_) => self == Place::Shared,
+            Deed::ServerClock(_) | Deed::Tidy(_) => self == Place::Shared,
         }
     }
 }
@@ -119,7 +134,10 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
-    pub(crate) budget: Budget,
+    /// Of the instances of each machine.
+    pub(crate) budgets: Vec<Budget>,
+    /// How old what machines read of a shared drive can be at any time.
+    pub(crate) staleness: Time,
     pub(crate) poll: Duration,
     pub(crate) grace: Duration,
     pub(crate) compete: bool,
@@ -139,6 +157,12 @@ pub(crate) struct Schedule {
 pub(crate) const LONGEST: Time = 30 * SECOND;
 
 impl Schedule {
+    /// The longest lease of all.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        let leases = self.budgets.iter().map(|budget| budget.lease);
+        leases.max().expect("machines")
+    }
+
     pub(crate) fn of(seed: u64) -> Schedule {
         let mut rng = Rng::with_seed(seed ^ 0x5EED_F1EE_7000_0000);
         let budget = budget(&mut rng);
@@ -169,6 +193,10 @@ impl Schedule {
             _ => Place::Shared,
         };
         acts.retain(|act| place.knows(act.deed));
+        let mut of_drive = Rng::with_seed(seed ^ 0x0B5E_27ED_0000_0000);
+        if place == Place::Shared {
+            acts.extend(drive::deeds(&mut of_drive, machines));
+        }
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -177,7 +205,14 @@ impl Schedule {
             .unwrap_or(length);
         Schedule {
             seed,
-            budget,
+            budgets: match place {
+                Place::Shared => drive::budgets(&mut of_drive, machines),
+                Place::Blob | Place::File => vec![budget; machines],
+            },
+            staleness: match place {
+                Place::Shared => of_drive.choice([0, 0, 5, 60]).expect("a choice") * SECOND,
+                Place::Blob | Place::File => 0,
+            },
             poll: Duration::from_secs(rng.choice([1, 2, 2, 5]).expect("a choice")),
             grace: Duration::from_secs(rng.choice([1, 5, 30]).expect("a choice")),
             compete: rng.u8(0..4) > 0,
@@ -246,11 +281,14 @@ fn lasts(deed: Deed) -> Time {
         // It can close late.
         Deed::Trap(_, _, span) => span + 30 * SECOND,
         Deed::Cordon(_, _, span) => span.unwrap_or(0),
+        Deed::Stale(_, _, span) | Deed::Torn(span) => span,
+        Deed::RestartServer(true) => GRACE + 2 * SECOND,
+        Deed::RestartServer(false) | Deed::ServerClock(_) | Deed::Tidy(_) => 0,
         Deed::Kill(..) | Deed::Break(_) | Deed::Delete | Deed::Signal(..) | Deed::WallJump(_) => 0,
     }
 }
 
-fn span(rng: &mut Rng, longest: u64) -> Time {
+pub(crate) fn span(rng: &mut Rng, longest: u64) -> Time {
     match rng.u8(0..3) {
         0 => rng.u64(10..3000) * MILLI,
         1 => rng.u64(1000..15_000) * MILLI,

@@ -6,9 +6,10 @@ use trafficcop::internals::signals::SignalEvent;
 
 use super::adversary::{Act, Deed, Kind, Weather, Who};
 use super::clock::{MILLI, Time};
+use super::drive::GRACE;
 use super::pair::Life;
-use super::store::Request;
-use super::world::{Happening, World};
+use super::store::{Id, Request};
+use super::world::{Broken, Happening, World};
 
 impl World {
     /// Does what stands there in the schedule.
@@ -40,6 +41,12 @@ impl World {
             Deed::Signal(..) => "stop signal",
             Deed::WallJump(_) => "wall clock jump",
             Deed::Cordon(..) => "cordon",
+            Deed::Stale(..) => "old views",
+            Deed::Torn(_) => "torn hints",
+            Deed::RestartServer(true) => "server restarted, with a grace period",
+            Deed::RestartServer(false) => "server restarted",
+            Deed::ServerClock(_) => "server's clock put forward",
+            Deed::Tidy(_) => "old versions removed by hand",
         };
         *self.tally.faults.entry(kind).or_default() += 1;
         let store_now = self.store_clock.at(self.now);
@@ -87,12 +94,19 @@ impl World {
                 it.suspended.get_or_insert(self.now);
                 self.plan(until, Happening::Resume(machine));
             }
+            Deed::Break(period) if self.drive.is_some() => self.break_on_the_drive(period),
+            Deed::Delete if self.drive.is_some() => self.delete_on_the_drive(),
+            Deed::Stale(..)
+            | Deed::Torn(_)
+            | Deed::RestartServer(_)
+            | Deed::ServerClock(_)
+            | Deed::Tidy(_) => self.act_on_the_drive(deed),
             Deed::Break(period) => {
                 self.touched.extend(self.store.protects(store_now));
                 if let Some(id) = self.store.protects(store_now)
                     && let Some(period) = period
                 {
-                    self.broken.push((id, period.is_zero(), self.now));
+                    self.broken.push(broken(id, period.is_zero(), self.now));
                 }
                 self.store.break_lease(store_now, period);
                 self.lease_changed();
@@ -100,7 +114,7 @@ impl World {
             Deed::Delete => {
                 self.touched.extend(self.store.protects(store_now));
                 if let Some(id) = self.store.protects(store_now) {
-                    self.broken.push((id, true, self.now));
+                    self.broken.push(broken(id, true, self.now));
                 }
                 self.store.delete();
                 self.lease_changed();
@@ -131,6 +145,28 @@ impl World {
                     self.wake_both(p);
                 }
             }
+        }
+    }
+
+    fn act_on_the_drive(&mut self, deed: Deed) {
+        let Some(drive) = self.drive.clone() else {
+            return;
+        };
+        let mut drive = drive.lock().expect("whole");
+        match deed {
+            Deed::Stale(machine, back, span) => {
+                drive.views[machine] = (self.now.saturating_sub(back), self.now + span);
+            }
+            Deed::Torn(span) => drive.torn_until = self.now + span,
+            Deed::RestartServer(grace) => {
+                drive.starts += 1;
+                if grace {
+                    drive.grace_until = self.now + GRACE;
+                }
+            }
+            Deed::ServerClock(seconds) => drive.ahead += seconds,
+            Deed::Tidy(keep) => drive.tidy(keep),
+            _ => unreachable!("it is no drive's"),
         }
     }
 
@@ -184,6 +220,15 @@ impl World {
                 self.wake_supervisor(p);
             }
         }
+    }
+}
+
+fn broken(id: Id, at_once: bool, at: Time) -> Broken {
+    Broken {
+        leases: id..id + 1,
+        of: None,
+        at_once,
+        at,
     }
 }
 

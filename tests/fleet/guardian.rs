@@ -2,14 +2,21 @@
 //! what it did; and the command's tree.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use tokio::sync::oneshot;
 use trafficcop::Instant;
+use trafficcop::internals::clock::{sleep, start_thread};
 use trafficcop::internals::core::Exit;
 use trafficcop::internals::lease::blob::release_orphaned_with;
+use trafficcop::internals::lease::shared_file::{RELEASE_LIMIT, release_orphaned_by};
 
+use super::adversary::Place;
 use super::clock::{MILLI, SECOND, Time};
 use super::kernel::Act;
+use super::operator::{Memory, lease_id};
 use super::pair::{Life, Tree};
 use super::store::Id;
 use super::world::{From, Happening, World};
@@ -19,6 +26,20 @@ const SIGKILL: i32 = 9;
 /// More turns of the loop than this in one second of true time are a busy loop. What is killed is looked
 /// at every few milliseconds.
 const TURNS: u32 = 200;
+
+/// What the guardian's process does with its last breath, and the alarm that ends it.
+async fn release_by(memory: Arc<Memory>) {
+    let (done, end) = oneshot::channel();
+    let work = move || {
+        release_orphaned_by(&*memory);
+        let _ = done.send(());
+    };
+    start_thread("release", work).expect("a thread of the simulation");
+    tokio::select! {
+        _ = end => {}
+        () = sleep(Duration::from_secs(RELEASE_LIMIT.into())) => {}
+    }
+}
 
 impl World {
     /// Something may have come for the guardian.
@@ -151,10 +172,16 @@ impl World {
             }
             Act::Shown(until) => self.judge_what_is_shown(p, until),
             Act::Released(release_info) => {
-                let account = self.pairs[p].guardian_network.account();
-                self.pairs[p].on_orphaned = Some(Box::pin(async move {
-                    release_orphaned_with(&account, &release_info).await;
-                }));
+                let pair = &mut self.pairs[p];
+                pair.on_orphaned = Some(match self.schedule.place {
+                    Place::Shared => Box::pin(release_by(Arc::clone(&pair.memory))),
+                    Place::Blob | Place::File => {
+                        let account = pair.guardian_network.account();
+                        Box::pin(async move {
+                            release_orphaned_with(&account, &release_info).await;
+                        })
+                    }
+                });
                 self.live_on(p);
             }
         }
@@ -172,6 +199,7 @@ impl World {
         let clock = Rc::clone(&pair.guardian_clock);
         let done = clock.enter(now, suspended, || on_orphaned.as_mut().poll(&mut context));
         if done == Poll::Ready(()) {
+            clock.end_threads();
             pair.on_orphaned = None;
             pair.guardian = Life::Dead;
             pair.event_loop = None;
@@ -222,6 +250,11 @@ impl World {
 
     /// The lease that its supervisor had when it last told how to give it back.
     pub(crate) fn lease_of(&self, p: usize) -> Option<Id> {
+        if let Some(drive) = &self.drive {
+            let token = self.pairs[p].handle.link().token?;
+            let era = drive.lock().expect("whole").era_of(p, token)?;
+            return Some(lease_id(era, token));
+        }
         let link = self.pairs[p].handle.link();
         let text: serde_json::Value = serde_json::from_slice(&link.release_info).ok()?;
         let lease = text["lease"].as_str()?;

@@ -53,6 +53,8 @@ pub(crate) struct Link {
     pub(crate) to_supervisor: Vec<u8>,
     /// What its guardian was given last to give the lease back by.
     pub(crate) release_info: Vec<u8>,
+    /// The token that it was granted last.
+    pub(crate) token: Option<u64>,
     /// The kernel tells it that its guardian was stopped, was continued or ended.
     pub(crate) child: bool,
     /// As they are when the supervisor is polled.
@@ -72,6 +74,7 @@ impl Handle {
             did: Vec::new(),
             to_supervisor: Vec::new(),
             release_info: Vec::new(),
+            token: None,
             child: false,
             guardian: Life::Runs,
             tree_lives: false,
@@ -256,7 +259,11 @@ impl LeaseStore for Watched {
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         self.handle.link().did.push(Did::Competed);
-        self.store.acquire(give_up_at).await
+        let reply = self.store.acquire(give_up_at).await;
+        if let Ok(grant) = &reply {
+            self.handle.link().token = Some(grant.token);
+        }
+        reply
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {

@@ -5,11 +5,13 @@ use std::time::Duration;
 use trafficcop::Instant;
 use trafficcop::internals::core::{Cause, Ending};
 
-use super::adversary::{Deed, LONGEST, Place, Weather, Who};
+use super::adversary::{Act, Deed, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
+use super::drive::Making;
+use super::operator::{era_and_token, lease_id};
 use super::pair::{Life, Pair, Tree};
 use super::store::Id;
-use super::world::{Happening, World};
+use super::world::{Broken, Happening, World};
 
 /// What a command gets in any case to end, when its machine is cordoned; also more than a guardian
 /// gives it whose supervisor has died meanwhile.
@@ -70,21 +72,60 @@ impl World {
         if !supervisor && !guardian {
             return true;
         }
-        self.broken.iter().any(|(id, at_once, broken)| {
-            let warned = pair
+        self.was_broken(p, tree)
+    }
+
+    /// An operator gave away what it runs under, and it was not told of that in time.
+    fn was_broken(&self, p: usize, tree: &Tree) -> bool {
+        let lately = |since: Time, span: Time| self.now < since.saturating_add(span);
+        self.broken.iter().any(|broken| {
+            let warned = self.pairs[p]
                 .told_lost
                 .iter()
-                .any(|told| told.at > *broken && !lately(told.at.max(told.until), 500 * MILLI));
-            *id == tree.lease && (*at_once || !warned)
+                .any(|told| told.at > broken.at && !lately(told.at.max(told.until), 500 * MILLI));
+            broken.is(p, tree.lease) && (broken.at_once || !warned)
         })
+    }
+
+    /// Until when a lease was granted, by what the store answered or would have. On a drive: whoever saw its last
+    /// version as soon as that was made waits for as long, by a clock that is fast.
+    fn granted(&self, p: usize, lease: Id) -> Time {
+        let Some(drive) = &self.drive else {
+            return self.granted.get(&lease).copied().unwrap_or_default();
+        };
+        let (era, token) = era_and_token(lease);
+        let made = drive.lock().expect("whole").last_of(p, era, token);
+        let span = nanos(self.schedule.budgets[self.pairs[p].machine].lease);
+        made.map_or(0, |made| made + span / 101 * 100)
+    }
+
+    /// On a drive an instance has made the version after another's, which did not say that the lock is free: whoever
+    /// waits from when he saw it comes after the end of its maker's lease, by a clock that is fast.
+    pub(crate) fn judge_take_over(&mut self, made: Making, before: Making) {
+        let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
+        let waited = made.at >= before.at + lease(before.by) / 101 * 100;
+        // Who was broken may not know it yet: nobody could read that its version is an operator's.
+        let token = self.pairs[made.by].handle.link().token;
+        let lease_of = token.map(|token| lease_id(made.era, token));
+        let broken = lease_of.is_some_and(|id| self.broken.iter().any(|it| it.is(made.by, id)));
+        if made.by == before.by || waited || broken {
+            return;
+        }
+        self.violate(format!(
+            "#{} makes version {} after {:.3} s of the lease of #{}",
+            made.by,
+            made.version,
+            (made.at - before.at) as f64 / 1e9,
+            before.by
+        ));
     }
 
     /// Somebody is told that he is in control until this moment: does the store know of it?
     pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
         let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
-        let granted = self.granted.get(&lease).copied().unwrap_or_default();
+        let granted = self.granted(p, lease);
         // What an operator takes away is heard of later.
-        let broken = self.broken.iter().any(|(id, ..)| *id == lease);
+        let broken = self.broken.iter().any(|broken| broken.is(p, lease));
         if until > granted && !broken {
             let seconds = |at: Time| at as f64 / 1e9;
             self.violate(format!(
@@ -187,8 +228,16 @@ impl World {
         // Whoever was granted a lease that an operator has broken meanwhile is the one who is late:
         // the tree that runs beside it is protected, and the words are his to say.
         let protected = self.store.protects(self.store_clock.at(self.now));
-        if self.schedule.place == Place::Blob {
-            self.judge_protection(p, protected);
+        match self.schedule.place {
+            Place::Blob => self.judge_protection(p, protected),
+            Place::File => {}
+            Place::Shared => {
+                let tree = self.pairs[p].tree.as_ref();
+                let broken = tree.is_some_and(|tree| self.was_broken(p, tree));
+                if let Some(tree) = &mut self.pairs[p].tree {
+                    tree.excused |= broken;
+                }
+            }
         }
         if let Some(tree) = self.pairs[p].tree.as_ref().filter(|tree| tree.excused) {
             let lease = tree.lease;
@@ -228,7 +277,14 @@ impl World {
             }
         }
         let token = self.pairs[p].tree.as_ref().map_or(0, |tree| tree.token);
-        let deletions = self.store.deletions;
+        let deletions = match self.drive.as_ref().and(self.lease_of(p)) {
+            Some(lease) => u32::try_from(era_and_token(lease).0).expect("a few"),
+            None => self.store.deletions,
+        };
+        // It was granted before an operator removed it all.
+        if deletions < self.last_deletions {
+            return;
+        }
         if token <= self.last_token && deletions == self.last_deletions {
             let last = self.last_token;
             self.violate(format!("#{p} has token {token} after {last}"));
@@ -269,8 +325,8 @@ impl World {
         }
         // A loss by an operator is known to whoever was told of it since, by the answer to a renewal
         // or to the release; not if what he was told left him more time than a second break did.
-        let broken = |(id, ..): &&(u64, bool, Time)| Some(*id) == pair.overlapped_lease;
-        let last = self.broken.iter().filter(broken).map(|(.., at)| *at).max();
+        let of_it = |broken: &&Broken| pair.overlapped_lease.is_some_and(|id| broken.is(p, id));
+        let last = self.broken.iter().filter(of_it).map(|it| it.at).max();
         let told = |last: Time| {
             let mut told = pair.told_lost.iter();
             told.any(|told| told.at > last && told.until <= pair.overlapped_at)
@@ -370,7 +426,7 @@ impl World {
         // It has a second, as long as it has nothing to do at once.
         let kill_at = machine
             .clock
-            .when(pair.told_term_at + self.schedule.budget.grace_on_loss);
+            .when(pair.told_term_at + self.schedule.budgets[pair.machine].grace_on_loss);
         let early = matches!(pair.guardian, Life::Stopped(_))
             && pair.tree_lives()
             && self.now < kill_at
@@ -404,7 +460,7 @@ impl World {
         if pair.supervisor == Life::Dead || !kept {
             return None;
         }
-        let held = nanos(self.schedule.budget.lease / 2) + self.now - tree.born;
+        let held = nanos(self.schedule.budgets[pair.machine].lease / 2) + self.now - tree.born;
         let max_hold = self.schedule.max_hold.map(nanos);
         if max_hold.is_some_and(|max_hold| held + max_hold / 50 >= max_hold) {
             return None;
@@ -414,9 +470,8 @@ impl World {
             // It counts from the acquire, however late that was heard of.
             Place::File if max_hold.is_some() => return None,
             Place::File => return Some("nobody takes a lock away".to_owned()),
-            Place::Shared if self.drive_was_slow(tree.born) || !pair.told_lost.is_empty() => {
-                return None;
-            }
+            // Whether there was one was judged when it was told of it.
+            Place::Shared if !pair.told_lost.is_empty() => return None,
             Place::Shared => {}
         }
         if !pair.told_lost.is_empty() {
@@ -427,22 +482,42 @@ impl World {
         self.doubt_was_idle(p, tree)
     }
 
-    /// Whether something was on its way to a shared drive for long: what hangs there keeps the next waiting.
-    fn drive_was_slow(&self, since: Time) -> bool {
-        let mut acts = self.schedule.acts.iter();
-        acts.any(|act| match act.deed {
-            Deed::Net(_, _, span) => {
-                act.at < self.now && since < act.at.saturating_add(span + 6 * LONGEST)
-            }
-            _ => false,
-        })
+    /// A supervisor hears that its lock on a shared drive is lost: does somebody else have it?
+    pub(crate) fn judge_loss(&mut self, p: usize) {
+        let Some(drive) = &self.drive else { return };
+        let ours = {
+            let drive = drive.lock().expect("whole");
+            drive.greatest().and_then(|last| drive.maker(last)) == Some(p)
+        };
+        let by_hand =
+            |act: &Act| act.at <= self.now && matches!(act.deed, Deed::Break(_) | Deed::Delete);
+        if ours && self.pairs[p].tree_lives() && !self.schedule.acts.iter().any(by_hand) {
+            self.violate(format!("#{p} is told that it lost what is its own"));
+        }
+    }
+
+    /// How long after it what a fault has held up is still on its way: on a drive a call waits for its answer,
+    /// and the next for the call.
+    fn aftermath(&self, deed: Deed) -> Time {
+        if self.schedule.place != Place::Shared {
+            return 200 * MILLI;
+        }
+        let late = |act: &Act| match act.deed {
+            Deed::Net(_, Weather::Slow(longest) | Weather::Straggles(longest), _) => 2 * longest,
+            _ => 0,
+        };
+        match deed {
+            Deed::Net(..) => 5 * SECOND + self.schedule.acts.iter().map(late).sum::<Time>(),
+            _ => 5 * SECOND,
+        }
     }
 
     /// Whether a renewal could have come through in time: a renewal is due at a known moment, a
     /// request that hangs ends after 5 s, and the next one follows within 2.4 s.
     fn doubt_was_idle(&self, p: usize, tree: &Tree) -> Option<String> {
-        let budget = &self.schedule.budget;
         let pair = &self.pairs[p];
+        let budget = &self.schedule.budgets[pair.machine];
+        let on_drive = self.schedule.place == Place::Shared;
         let clock = self.machines[pair.machine].clock;
         let term_after = budget.lease - budget.margin - budget.grace_on_loss;
         let t0 = pair.told_term_at - term_after;
@@ -458,9 +533,13 @@ impl World {
                     wished |= matches!(weather, Weather::Answers(_, Some(_)));
                     (
                         act.at.saturating_sub(200 * MILLI),
-                        act.at + span + 200 * MILLI,
+                        act.at + span + self.aftermath(act.deed),
                     )
                 }
+                Deed::RestartServer(_) => (
+                    act.at.saturating_sub(200 * MILLI),
+                    act.at + self.aftermath(act.deed),
+                ),
                 Deed::Stop(machine, Who::Supervisor | Who::Both, span)
                 | Deed::Suspend(machine, span)
                     if machine == pair.machine =>
@@ -492,7 +571,9 @@ impl World {
         }
         for (from, until) in gaps {
             let long = until - from;
-            let first = from == due && long > 400 * MILLI;
+            // A call to a drive is many requests.
+            let soon = if on_drive { 800 } else { 400 } * MILLI;
+            let first = from == due && long > soon;
             let middle = !wished && long > 5 * SECOND + nanos(budget.lease) / 50 + 2800 * MILLI;
             let last = until == self.now && long > 8 * SECOND;
             if first || middle || last {

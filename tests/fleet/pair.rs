@@ -15,11 +15,13 @@ use trafficcop::Instant;
 use trafficcop::internals::clock::SimulatedClock;
 use trafficcop::internals::core::{Ending, Exit, Tenure};
 use trafficcop::internals::guardian::{EventLoop, Wait};
+use trafficcop::internals::lease::shared_file::Drive as Mounted;
 use trafficcop::internals::signals::{SignalEvent, Signals};
 
 use super::clock::Time;
 use super::handle::Handle;
 use super::kernel::Kernel;
+use super::operator::Memory;
 use super::store::Id;
 use super::supervisor::driver;
 use super::wire::{Network, Texts};
@@ -35,6 +37,8 @@ pub(crate) enum Lock {
     Shared {
         path: PathBuf,
         runtime: PathBuf,
+        mount: Arc<Box<dyn Mounted>>,
+        memory: Arc<Memory>,
     },
 }
 
@@ -132,6 +136,8 @@ pub(crate) struct Pair {
     pub(crate) waits_until: Time,
     pub(crate) guardian_clock: Rc<SimulatedClock>,
     pub(crate) guardian_network: Arc<Network>,
+    /// Where it finds how to give a lock on a shared drive back.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) guardian_armed: Time,
     // --- the command ---
@@ -180,12 +186,20 @@ impl Pair {
         let wait = event_loop.next_wait();
         // The word that it is there is for whoever forks it.
         kernel.facts().to_supervisor.clear();
+        let (clock, guardian_clock) = (Rc::<SimulatedClock>::default(), Rc::default());
+        let mut on_drive = Arc::default();
+        if let Lock::Shared { mount, memory, .. } = lock {
+            on_drive = Arc::clone(memory);
+            clock.carry(Arc::clone(mount) as _);
+            SimulatedClock::carry(&guardian_clock, Arc::clone(mount) as _);
+        }
         Pair {
             machine,
             supervisor: Life::Runs,
             continued: 0,
-            clock: Rc::default(),
+            clock,
             drive: Some(driver(p, tenure, lease, &network, lock, &handle, signals)),
+            memory: on_drive,
             network,
             signals: VecDeque::new(),
             to_signals,
@@ -202,7 +216,7 @@ impl Pair {
             kernel,
             wait,
             waits_until: 0,
-            guardian_clock: Rc::default(),
+            guardian_clock,
             guardian_network: Network::new(Arc::clone(texts)),
             on_orphaned: None,
             guardian_armed: Time::MAX,

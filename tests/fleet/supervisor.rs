@@ -12,7 +12,7 @@ use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::internals::lease::file::File;
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::internals::lease::shared_file::SharedFile;
-use trafficcop::internals::lease::{Competitor, LeaseStore};
+use trafficcop::internals::lease::{Competitor, LeaseStore, SharedMemory};
 use trafficcop::internals::run::CommandWorkload;
 use trafficcop::internals::signals::{SignalEvent, Signals};
 
@@ -45,9 +45,16 @@ pub(crate) fn driver(
     let mut competitor = Competitor::new(candidate, lease);
     let shipped: Arc<dyn LeaseStore> = match lock {
         Lock::File(path) => Arc::new(File::open(path, &competitor).expect("a file of ours")),
-        Lock::Shared { path, runtime } => {
+        Lock::Shared {
+            path,
+            runtime,
+            memory,
+            ..
+        } => {
             competitor.runtime = Some(runtime.clone());
-            Arc::new(SharedFile::open(path, &competitor).expect("a path"))
+            let memory: Arc<dyn SharedMemory> = Arc::clone(memory) as _;
+            let shared = SharedFile::with_memory(path, &competitor, Some(memory));
+            Arc::new(shared.expect("a path"))
         }
         Lock::Blob => {
             let lock = BlobLock {
@@ -230,10 +237,11 @@ impl World {
                 let until = until.map_or(0, |until| machine.clock.when(until));
                 pair.told_lost.push(Told { at: now, until });
                 self.judge_rest(p, until);
+                self.judge_loss(p);
             }
             Did::ReleasedLost => {
                 // Later it can have run out and been taken, and says nothing.
-                let budget = &self.schedule.budget;
+                let budget = &self.schedule.budgets[pair.machine];
                 let term_after = budget.lease - budget.margin - budget.grace_on_loss;
                 let left = budget.lease - budget.lease / 50;
                 if machine.clock.at(now) < pair.told_term_at + (left - term_after) {
@@ -264,7 +272,7 @@ impl World {
         pair.told_lost.clear();
         pair.told_at = now;
         pair.told_term_at = start.deadlines.term_at;
-        let budget = &self.schedule.budget;
+        let budget = &self.schedule.budgets[pair.machine];
         let t0 = pair.told_term_at - (budget.lease - budget.margin - budget.grace_on_loss);
         if self.machines[pair.machine].clock.at(now).since(t0) > budget.lease / 2 {
             self.violate(format!("#{p} starts under a lease of which half is gone"));

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenur
 
 use super::adversary::{Kind, Place, Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};
+use super::drive::Server;
+use super::mount::Mount;
+use super::operator::Operator;
 use super::pair::{Life, Lock, Pair};
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
@@ -51,6 +55,8 @@ pub(crate) enum Happening {
     Executed(usize, u64),
     MainDies(usize, u64, Exit),
     DaemonDies(usize, u64),
+    /// An operator's command goes on.
+    Operator(usize),
     LeaseEnds,
     Restart(usize),
     /// What is announced for this machine may have changed: those on it hear of it now.
@@ -98,6 +104,21 @@ pub(crate) struct Machine {
     deferred: Vec<Happening>,
 }
 
+/// What an operator took away: leases, of one instance where they are a shared drive's; whether at once, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub(crate) leases: Range<Id>,
+    pub(crate) of: Option<usize>,
+    pub(crate) at_once: bool,
+    pub(crate) at: Time,
+}
+
+impl Broken {
+    pub(crate) fn is(&self, p: usize, lease: Id) -> bool {
+        self.leases.contains(&lease) && self.of.is_none_or(|of| of == p)
+    }
+}
+
 /// What a run of many schedules adds up to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
@@ -115,6 +136,8 @@ pub(crate) struct Tally {
     /// How often a supervisor heard that its machine is not fit to take control.
     pub(crate) unfit: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// What happened on shared drives.
+    pub(crate) drive: BTreeMap<&'static str, u64>,
     /// Schedules, tenures and hand-overs, by where the lock was.
     pub(crate) places: BTreeMap<&'static str, [u64; 3]>,
 }
@@ -132,11 +155,16 @@ pub(crate) struct World {
     pub(crate) texts: Arc<Mutex<Texts>>,
     /// Where the lock's file is, if it is one.
     pub(crate) directory: Option<TempDir>,
+    /// The drive that machines share, if the lock is on one.
+    pub(crate) drive: Option<Arc<Mutex<Server>>>,
+    pub(crate) operators: Vec<Operator>,
+    /// How many of the versions that were made have been looked at.
+    pub(crate) makings: usize,
     pub(crate) tally: Tally,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
     /// Leases that an operator broke or deleted, and when by his wish others could come.
-    pub(crate) broken: Vec<(Id, bool, Time)>,
+    pub(crate) broken: Vec<Broken>,
     /// Until when each lease was granted, by what the store answered or would have.
     pub(crate) granted: HashMap<Id, Time>,
     /// Until when each lease keeps others out by what is known now.
@@ -180,16 +208,31 @@ impl World {
             })
             .collect();
         let exists = rng.u8(0..4) > 0;
+        let directory = (schedule.place != Place::Blob).then(directory);
+        let drive = directory
+            .as_ref()
+            .filter(|_| schedule.place == Place::Shared);
+        let drive = drive.map(|directory| {
+            let lock = directory.path().join("lock");
+            let acts = schedule.acts.clone();
+            let mut server = Server::new(lock, schedule.ppm.len(), acts, schedule.seed);
+            server.staleness = schedule.staleness;
+            server.trace = tracing.then(Vec::new);
+            Arc::new(Mutex::new(server))
+        });
         let mut world = World {
             now: 0,
             queue: BinaryHeap::new(),
             sequence: 0,
             machines,
             pairs: Vec::new(),
-            store: Store::new(schedule.budget.lease, exists),
+            store: Store::new(schedule.budgets[0].lease, exists),
             store_clock: Clock::new(1_000_000 * SECOND, schedule.store_ppm),
             texts: Arc::default(),
-            directory: (schedule.place != Place::Blob).then(directory),
+            directory,
+            drive,
+            operators: Vec::new(),
+            makings: 0,
             tally: Tally {
                 schedules: 1,
                 ..Tally::default()
@@ -252,9 +295,15 @@ impl World {
             if self.tally.events > 500_000 {
                 self.violate("the schedule does not end".to_owned());
             }
-            if self.happen(what) || self.violation.is_some() {
-                return;
+            self.drive_goes_on();
+            let over = self.happen(what);
+            self.look_at_the_drive();
+            if over || self.violation.is_some() {
+                break;
             }
+        }
+        if let Some(drive) = &self.drive {
+            self.tally.drive = drive.lock().expect("whole").counts.clone();
         }
     }
 
@@ -381,6 +430,7 @@ impl World {
                     self.wake_both(p);
                 }
             }
+            Happening::Operator(at) => self.operate(at),
             Happening::LeaseEnds => self.lease_changed(),
             Happening::Restart(machine) => self.restart(machine),
             Happening::Announced(machine) => self.announced(machine),
@@ -393,12 +443,15 @@ impl World {
                 for machine in 0..self.machines.len() {
                     self.restart(machine);
                 }
-                let lease = nanos(self.schedule.budget.lease);
+                let lease = nanos(self.schedule.longest_lease());
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
                 if self.schedule.place == Place::Shared {
                     // Two leases, and the longest that a version is held whose record nobody can read.
                     bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
+                }
+                if self.drive.is_some() && self.store.deletions > 0 {
+                    bound += nanos(self.schedule.grace) + 10 * SECOND;
                 }
                 if self.machines.iter().any(|machine| machine.cordon.is_some()) {
                     // Who begins on a cordoned machine may hear of it late, and drains then.
@@ -463,6 +516,14 @@ impl World {
         it.suspended = None;
         it.resumed = self.now;
         it.shown_suspended += it.clock.at(self.now).since(it.clock.at(since));
+        // What its kernel remembers of a drive has not aged.
+        if let Some(drive) = &self.drive {
+            let mut drive = drive.lock().expect("whole");
+            let until = self.now + drive.rng.u64(0..60) * SECOND;
+            if drive.rng.bool() && drive.views[machine].1 < until {
+                drive.views[machine] = (since, until);
+            }
+        }
         // What was due while we slept is looked at; the supervisor's timers had stood still.
         for what in std::mem::take(&mut it.deferred) {
             let at = self.now + self.lag();
@@ -491,12 +552,17 @@ impl World {
             return Lock::Blob;
         };
         let path = directory.path().join("lock");
-        if self.schedule.place == Place::File {
+        let Some(drive) = &self.drive else {
             return Lock::File(path);
-        }
+        };
         let runtime = directory.path().join(machine.to_string());
         let _ = std::fs::create_dir(&runtime);
-        Lock::Shared { path, runtime }
+        Lock::Shared {
+            path,
+            runtime,
+            mount: Mount::carried(drive, machine, self.pairs.len()),
+            memory: Arc::default(),
+        }
     }
 
     fn restart(&mut self, machine: usize) {
@@ -515,7 +581,7 @@ impl World {
                 ..HoldPolicy::default()
             },
             once: None,
-            budget: Some(schedule.budget).filter(|_| schedule.place != Place::File),
+            budget: Some(schedule.budgets[machine]).filter(|_| schedule.place != Place::File),
             // The kernel wakes who waits.
             poll: Some(schedule.poll).filter(|_| schedule.place != Place::File),
             wait: None,
@@ -531,7 +597,7 @@ impl World {
         };
         let p = self.pairs.len();
         let now = self.machines[machine].clock.at(self.now);
-        let lease = self.schedule.budget.lease;
+        let lease = self.schedule.budgets[machine].lease;
         // What is announced is mostly known before the first attempt.
         let cordon = self.machines[machine].cordon.clone();
         let cordon = cordon.map(|(_, cordon)| cordon);

@@ -4,8 +4,10 @@
 //! Called by [`super`], for work that blocks. Each waits until it is resumed, and gives control back where it
 //! would wait in the kernel: for a request's way to a drive, in a nap, at its end. So a simulation says when.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -16,6 +18,8 @@ use super::NOW;
 /// What a thread does from one wait in the kernel to the next, and with what it is resumed: until when the wait
 /// lasts at most, or that it has ended.
 pub(super) type Body = Box<dyn FnMut(Resumed) -> Option<Instant>>;
+/// What stands for the surroundings of a process.
+pub(crate) type Carried = Arc<dyn Any + Send + Sync>;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// What a thread finds when it goes on.
@@ -41,6 +45,7 @@ struct Baton {
     go: Receiver<Resumed>,
     resumed: Resumed,
     rng: fastrand::Rng,
+    carried: Option<Carried>,
 }
 
 /// How much longer than the least a request takes that is not late, in ns.
@@ -77,6 +82,11 @@ pub(in super::super) fn pause(span: Duration) -> bool {
         baton.wait_until(baton.resumed.now + span);
         true
     })
+}
+
+/// What stands for the surroundings of the simulated process whose thread this is.
+pub(crate) fn carried() -> Option<Carried> {
+    BATON.with_borrow(|baton| baton.as_ref()?.carried.clone())
 }
 
 /// A request or its answer is on its way, where this is a thread of a simulated process.
@@ -125,7 +135,12 @@ impl Drop for Coroutine {
 }
 
 /// The body that plays `job`; `begin` is called for each thread that this begins.
-pub(super) fn play(job: Job, seed: u64, mut begin: impl FnMut(Job) + 'static) -> Body {
+pub(super) fn play(
+    job: Job,
+    seed: u64,
+    carried: Option<Carried>,
+    mut begin: impl FnMut(Job) + 'static,
+) -> Body {
     let (go, resume) = channel::<Resumed>();
     let (say, word) = channel();
     let run = move || {
@@ -137,6 +152,7 @@ pub(super) fn play(job: Job, seed: u64, mut begin: impl FnMut(Job) + 'static) ->
             go: resume,
             resumed,
             rng,
+            carried,
         }));
         job();
         let _ = say.send(Word::Ended);

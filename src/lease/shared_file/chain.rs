@@ -6,7 +6,6 @@
 //! control, nor make anything after a version of which it is not known whether it has one before it.
 
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -99,7 +98,11 @@ pub(super) struct Won {
 
 impl Chain {
     /// Nothing is asked of the drive.
-    pub(super) fn new(path: &Path, competitor: &Competitor) -> io::Result<Chain> {
+    pub(super) fn new(
+        path: &Path,
+        competitor: &Competitor,
+        memory: Option<Arc<dyn SharedMemory>>,
+    ) -> io::Result<Chain> {
         let share = Share::new(&absolute(path)?);
         Ok(Chain {
             writer: Writer::new(share.clone()),
@@ -107,7 +110,7 @@ impl Chain {
             candidate: competitor.candidate.clone(),
             lease: competitor.lease,
             task: competitor.task.clone().map(OnceTask::new),
-            memory: competitor.memory.and_then(release::prepare),
+            memory,
             runtime: competitor.runtime.clone(),
             ready: AtomicBool::new(false),
             state: Mutex::new(Progress {
@@ -202,7 +205,7 @@ impl Chain {
             }
             Err(error) => return Err(self.failure("taking it over", &error)),
         }
-        let device = self.device();
+        let device = self.share.device();
         self.state().device = device;
         self.confirm()?;
         // What was seen is still the last before ours: the mkdir would have failed if another had come between.
@@ -353,13 +356,7 @@ impl Chain {
     /// The directory of the versions is gone, and not the drive with it.
     fn is_removed(&self, error: &io::Error) -> bool {
         let known = self.state().device;
-        error.kind() == io::ErrorKind::NotFound && known.is_some() && self.device() == known
-    }
-
-    /// Which file system the lock lies on now.
-    fn device(&self) -> Option<u64> {
-        let directory = self.share.path().parent()?;
-        Some(directory.metadata().ok()?.dev())
+        error.kind() == io::ErrorKind::NotFound && known.is_some() && self.share.device() == known
     }
 
     pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::record::{State, VersionRecord};
 use super::share::{Hint, Made, Share};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::Failure;
 use crate::core::observed::{LONGEST_LEASE, Version};
 use crate::lease::errors::fatal;
@@ -33,7 +33,7 @@ fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
         if found.0 == 0 || found.1.is_some() {
             return Ok(found);
         }
-        std::thread::sleep(MOMENT);
+        clock::pause(MOMENT);
     }
     last_now(share)
 }
@@ -68,7 +68,7 @@ fn last_now(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> 
 }
 
 /// Looks.
-pub(in crate::lease) fn look(path: &Path) -> Result<LockStatus, Failure> {
+pub fn look(path: &Path) -> Result<LockStatus, Failure> {
     let (version, record) = last(&Share::new(path))?;
     let unread = record.as_ref().is_some_and(|record| record.unread);
     let flaw = match &record {
@@ -98,7 +98,7 @@ pub(in crate::lease) fn look(path: &Path) -> Result<LockStatus, Failure> {
 }
 
 /// See [`Inspector::break_lease`](crate::lease::inspect::Inspector::break_lease).
-pub(in crate::lease) fn break_lock(
+pub fn break_lock(
     path: &Path,
     seen: &Record,
     period: Option<Duration>,

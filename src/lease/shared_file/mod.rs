@@ -12,6 +12,7 @@
 //! | `chain` | the steps of acquire, renew and release |
 //! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
 //! | `share` | the requests to the drive, and what their errors mean |
+//! | `files` | the system calls, and a simulation's drive in their place |
 //! | `record` | the record of a version as bytes, and the hint at the lock's path |
 //! | `writer` | records, hints and the removal of old versions, behind the making of new ones |
 //! | `release` | giving the lock back from the guardian |
@@ -23,6 +24,7 @@
 //! renamed or locked.
 
 mod chain;
+mod files;
 mod inspect;
 mod look;
 #[doc(hidden)]
@@ -33,9 +35,13 @@ mod stamp;
 mod store;
 mod writer;
 
-pub use inspect::{Race, race, round_trips};
-pub(super) use inspect::{break_lock, forget, look};
+#[cfg(debug_assertions)]
+pub use files::Drive;
+pub use files::{Answer, Call, Found, Kind};
+pub(super) use inspect::forget;
+pub use inspect::{Race, break_lock, look, race, round_trips};
 pub(super) use record::FIRST_LINE;
+pub use release::{LIMIT as RELEASE_LIMIT, release_orphaned_by};
 pub(super) use release::{execute as execute_release, is_meant as is_release};
 pub(super) use share::VERSIONS;
 pub use store::{SharedFile, SharedFileLock};

@@ -18,8 +18,8 @@ use crate::lease::{MakeMemory, SharedMemory};
 // is in the memory.
 pub(super) const MARK: &[u8] = b"shared drive";
 
-// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
-const LIMIT: u32 = 10;
+/// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
+pub const LIMIT: u32 = 10;
 
 // Of the process and not of a store: the guardian is forked before there is any, and finds it here.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
@@ -42,9 +42,7 @@ pub(super) fn note(path: &Path, record: &VersionRecord) -> Vec<u8> {
 
 /// Makes the version after the last that was ours, and says in it that the lock is free.
 pub(in crate::lease) fn execute() {
-    let memory = MEMORY.get().and_then(Option::as_ref);
-    let note = memory.and_then(|memory| memory.take());
-    let Some((path, last)) = note.as_deref().and_then(read) else {
+    let Some(memory) = MEMORY.get().and_then(Option::as_ref) else {
         return;
     };
     // A drive that hangs must not keep the guardian: the alarm ends it, wherever it waits. It is blocked
@@ -52,8 +50,16 @@ pub(in crate::lease) fn execute() {
     let alarm: SigSet = [Signal::SIGALRM].into_iter().collect();
     let _ = alarm.thread_unblock();
     nix::unistd::alarm::set(LIMIT);
-    give_back(&Share::new(&path), last);
+    release_orphaned_by(&**memory);
     nix::unistd::alarm::cancel();
+}
+
+/// What the guardian does by what stands in this memory, if it is given [`LIMIT`] for it.
+pub fn release_orphaned_by(memory: &dyn SharedMemory) {
+    let note = memory.take();
+    if let Some((path, last)) = note.as_deref().and_then(read) {
+        give_back(&Share::new(&path), last);
+    }
 }
 
 fn read(note: &[u8]) -> Option<(PathBuf, VersionRecord)> {

@@ -5,19 +5,14 @@
 //! open between two calls, nothing is locked. It decides nothing, and must never remove the lock's
 //! path, rename anything, or say that a version was made which was there before.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
-use nix::sys::stat::{Mode, fstatat};
 
-use super::record::{self, FIRST_LINE, VersionRecord, WIDTH};
-use crate::clock::Request;
+use super::files::{self, Found, Kind};
+use super::record::{self, FIRST_LINE, VersionRecord};
 use crate::core::Failure;
 use crate::core::observed::Version;
 use crate::lease::errors::{errno_of, fatal, is_passing, transient};
@@ -94,20 +89,18 @@ impl Share {
 
     /// Reads the hint.
     pub(super) fn hint(&self) -> io::Result<Hint> {
-        let _request = Request::new();
-        match fs::metadata(&self.path) {
+        match files::stat(&self.path) {
             // Looked at before it is opened: opening a device can do things.
-            Ok(found) if !found.is_file() => return Err(not_a_file(&found)),
+            Ok(found) if found.kind != Kind::File => return Err(not_a_file(found)),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
             Err(error) => return Err(error),
         }
-        let file = match quietly().read(true).open(&self.path) {
-            Ok(file) => file,
+        let bytes = match files::read(&self.path) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
             Err(error) => return Err(error),
         };
-        let bytes = whole(file)?;
         if bytes.is_empty() {
             return Ok(Hint::Empty);
         }
@@ -124,35 +117,32 @@ impl Share {
 
     /// Makes the lock's path, with the first line alone; it may be there already.
     pub(super) fn make_hint(&self) -> io::Result<()> {
-        let _request = Request::new();
-        let made = quietly().write(true).create_new(true).open(&self.path);
+        let made = files::write(self.path.clone(), true, false, record::first_hint());
         match made {
-            Ok(file) => file.write_all_at(&record::first_hint(), 0),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(error),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
         }
     }
 
     /// Writes the first line into a file with nothing in it.
     pub(super) fn begin_hint(&self) -> io::Result<()> {
-        let _request = Request::new();
-        let file = quietly().write(true).open(&self.path)?;
-        file.write_all_at(&record::first_hint(), 0)
+        files::write(self.path.clone(), false, false, record::first_hint())
     }
 
     /// Rewrites the hint in place. It is never created here: whoever removed it meant that.
     pub(super) fn write_hint(&self, record: &VersionRecord) -> io::Result<()> {
-        let _request = Request::new();
-        put(&self.path, false, &record.encode_hint())
+        files::write(self.path.clone(), false, true, record.encode_hint())
     }
 
     /// Whether the path is the only name of its file, and what stands where the versions are kept can be
     /// that. The versions lie beside the name: by another name of the same file another chain would be
     /// spoken of, and two would have the lock.
     pub(super) fn examine(&self) -> io::Result<()> {
-        let why = match fs::symlink_metadata(&self.path) {
-            Ok(found) if found.is_symlink() => Some("it is a symbolic link: name the file itself"),
-            Ok(found) if found.is_file() && found.nlink() > 1 => {
+        let why = match files::stat_link(&self.path) {
+            Ok(found) if found.kind == Kind::Link => {
+                Some("it is a symbolic link: name the file itself")
+            }
+            Ok(found) if found.kind == Kind::File && found.has_another_name => {
                 Some("it has a second name (a hard link): remove one of them")
             }
             _ if mount::of(&self.path).at == self.path => Some(
@@ -163,8 +153,8 @@ impl Share {
         if let Some(why) = why {
             return Err(io::Error::new(ErrorKind::InvalidInput, why));
         }
-        match fs::symlink_metadata(&self.versions) {
-            Ok(found) if !found.is_dir() => Err(Errno::ENOTDIR.into()),
+        match files::stat_link(&self.versions) {
+            Ok(found) if found.kind != Kind::Directory => Err(Errno::ENOTDIR.into()),
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -174,19 +164,17 @@ impl Share {
     /// versions are kept. Only where nothing is: two who begin at once begin one chain, and none
     /// begins again where versions have been.
     pub(super) fn begin(&self) -> io::Result<Made> {
-        let _request = Request::new();
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
-        let make = |path: &Path| fs::DirBuilder::new().mode(0o777).create(path);
         // With version 0 in it from the first moment: a directory that is not empty is what rename(2) does not
         // replace.
-        make(&prepared)?;
-        let begun =
-            make(&prepared.join(name(0))).and_then(|()| fs::rename(&prepared, &self.versions));
+        files::make_directory(prepared.clone())?;
+        let begun = files::make_directory(prepared.join(name(0)))
+            .and_then(|()| files::rename(prepared.clone(), self.versions.clone()));
         let Err(error) = begun else {
             return Ok(Made::Made);
         };
-        let _ = fs::remove_dir(prepared.join(name(0)));
-        let _ = fs::remove_dir(&prepared);
+        let _ = files::remove_directory(prepared.join(name(0)));
+        let _ = files::remove_directory(prepared);
         // NFS and SMB answer a rename that fails in many ways; what is there now says which it was.
         let there = self.list().is_ok_and(|versions| !versions.is_empty());
         if there { Ok(Made::Exists) } else { Err(error) }
@@ -194,13 +182,9 @@ impl Share {
 
     /// Makes a version: the one question that no cache answers.
     pub(super) fn make(&self, version: Version) -> io::Result<Made> {
-        let _request = Request::new();
         // mkdir is the compare-and-swap: of two who make one directory every server tells one that it exists,
         // and answers in its grace period, too, where an exclusive create waits for 41 s.
-        match fs::DirBuilder::new()
-            .mode(0o777)
-            .create(self.version(version))
-        {
+        match files::make_directory(self.version(version)) {
             Ok(()) => Ok(Made::Made),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Made::Exists),
             Err(error) => Err(error),
@@ -210,10 +194,7 @@ impl Share {
     /// Whether a version is there, by the server's word: something is made in it. It may be made
     /// already; where the version is not, nothing is, and a name that only our cache knows is refused.
     pub(super) fn is_there(&self, version: Version) -> io::Result<bool> {
-        let made = || {
-            let _request = Request::new();
-            fs::create_dir(self.version(version).join(NEXT))
-        };
+        let made = || files::make_directory(self.version(version).join(NEXT));
         let missing = |error: &io::Error| {
             error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
         };
@@ -231,47 +212,36 @@ impl Share {
     /// Whether a version is there, as far as the directory shows it. The directory is opened first:
     /// where opening asks the server, what is remembered of names is given up if it changed.
     pub(super) fn exists(&self, version: Version) -> io::Result<bool> {
-        let _request = Request::new();
-        let found = directory(&self.versions)
-            .and_then(|versions| fstatat(versions, name(version).as_str(), AtFlags::empty()));
-        match found {
+        match files::stat_in(self.versions.clone(), name(version)) {
             Ok(_) => Ok(true),
-            Err(Errno::ENOENT) => Ok(false),
-            Err(errno) => Err(errno.into()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
     /// Whether a version bears a record, readable or not; answered where opening it is not (a server
     /// that has just been restarted).
     pub(super) fn has_record(&self, version: Version) -> bool {
-        let _request = Request::new();
-        let found = directory(&self.record_place(version))
-            .and_then(|place| fstatat(place, RECORD, AtFlags::empty()));
-        found.is_ok_and(|found| found.st_size > 0)
+        let found = files::stat_in(self.record_place(version), RECORD.to_owned());
+        found.is_ok_and(|found| found.length > 0)
     }
 
     /// The record of a version, if there is one that can be read.
     pub(super) fn record(&self, version: Version) -> Option<VersionRecord> {
-        let _request = Request::new();
-        let read = || -> io::Result<Vec<u8>> {
-            let place = directory(&self.record_place(version))?;
-            let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-            whole(File::from(openat(place, RECORD, flags, Mode::empty())?))
-        };
-        let record = VersionRecord::decode(&read().ok()?)?;
+        let read = files::read_in(self.record_place(version), RECORD);
+        let record = VersionRecord::decode(&read.ok()?)?;
         (record.version == version).then_some(record)
     }
 
     /// Writes the record of a version that we made, and sees it to the disk.
     pub(super) fn write_record(&self, record: &VersionRecord) -> io::Result<()> {
-        let _request = Request::new();
         let place = self.record_place(record.version);
         // Created exclusively: the record of a version that another made is never written over.
-        let put = || put(&place.join(RECORD), true, &record.encode());
+        let put = || files::write(place.join(RECORD), true, true, record.encode());
         match put() {
             // Who only breaks or gives back has not looked whether the version before is there.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                there(fs::create_dir(&place))?;
+                there(files::make_directory(place.clone()))?;
                 put()
             }
             put => put,
@@ -280,9 +250,9 @@ impl Share {
 
     /// The versions that are there, in order.
     pub(super) fn list(&self) -> io::Result<Vec<Version>> {
-        let _request = Request::new();
-        let mut found: Vec<Version> = fs::read_dir(&self.versions)?
-            .filter_map(|entry| number(&entry.ok()?.file_name().into_encoded_bytes()))
+        let mut found: Vec<Version> = files::list(&self.versions)?
+            .into_iter()
+            .filter_map(|name| number(&name.into_encoded_bytes()))
             .collect();
         found.sort_unstable();
         Ok(found)
@@ -290,23 +260,28 @@ impl Share {
 
     /// Removes a version, with the record of the one after it.
     pub(super) fn remove(&self, version: Version) -> io::Result<()> {
-        let _request = Request::new();
         // From the inside out, and not as a tree: what somebody else has put there is kept, and said.
         let path = self.version(version);
         let next = path.join(NEXT);
-        for removed in [fs::remove_file(next.join(RECORD)), fs::remove_dir(next)] {
+        let removed = files::remove_file(next.join(RECORD));
+        for removed in [removed, files::remove_directory(next)] {
             match removed {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        fs::remove_dir(path)
+        files::remove_directory(path)
+    }
+
+    /// Which file system the lock's directory is on.
+    pub(super) fn device(&self) -> Option<u64> {
+        let directory = self.path.parent()?;
+        Some(files::stat(directory).ok()?.device)
     }
 
     /// When a version was made, or something in it, by the server's clock: since 1970.
     pub(super) fn made_at(&self, version: Version) -> io::Result<Duration> {
-        let _request = Request::new();
-        fs::metadata(self.version(version)).map(|made| modified(&made))
+        files::stat(&self.version(version)).map(|made| made.modified)
     }
 
     /// The server's time, since 1970: that of a directory made for this, which is removed again.
@@ -315,9 +290,9 @@ impl Share {
         let path = self
             .versions
             .join(format!("time.{:08x}", fastrand::u32(..)));
-        fs::create_dir(&path)?;
-        let time = fs::metadata(&path).map(|made| modified(&made));
-        fs::remove_dir(&path)?;
+        files::make_directory(path.clone())?;
+        let time = files::stat(&path).map(|made| made.modified);
+        files::remove_directory(path)?;
         time
     }
 }
@@ -384,7 +359,7 @@ impl Share {
     /// The versions are gone, and the path says that there were some.
     pub(super) fn removed(&self) -> Failure {
         fatal(format!(
-            "{}: its versions have been removed: when nothing holds it, remove {} too, and it begins anew (its fencing token as well)",
+            "{}: its versions have been removed: end whatever runs with it, standbys too, then remove {} as well, and it begins anew (its fencing token as well)",
             self.versions.display(),
             self.path.display()
         ))
@@ -393,11 +368,6 @@ impl Share {
 
 fn is_no_directory(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| !found.is_dir())
-}
-
-fn modified(found: &fs::Metadata) -> Duration {
-    let seconds = u64::try_from(found.mtime()).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(found.mtime_nsec()).unwrap_or(0))
 }
 
 /// The name of a version.
@@ -419,50 +389,8 @@ fn there(made: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-fn directory(path: &Path) -> nix::Result<OwnedFd> {
-    // No link is followed: somebody who may write here could lead us to the versions of another lock.
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-    open(path, flags, Mode::empty())
-}
-
-/// Options that wait for nobody at the other end of a fifo and make no terminal ours.
-fn quietly() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options
-}
-
-/// Writes a file from its beginning, and sees it to the disk. Where that can be, past the cache of
-/// pages: what is not written yet of those keeps a process from ending while the server is gone.
-fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
-    let write = |flags: i32, new: bool| -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        options
-            .write(true)
-            .create_new(new)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags);
-        let file = options.open(path)?;
-        file.write_all_at(bytes, 0)?;
-        file.sync_data()
-    };
-    match write(libc::O_DIRECT, new) {
-        // A disk of this machine wants its own alignment. The file is made by then, and is ours.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            write(0, new && !path.try_exists().unwrap_or(false))
-        }
-        written => written,
-    }
-}
-
-/// All of a file, as far as anything of ours can be in it.
-fn whole(file: File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(WIDTH);
-    file.take(WIDTH as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn not_a_file(found: &fs::Metadata) -> io::Error {
-    if found.is_dir() {
+fn not_a_file(found: Found) -> io::Error {
+    if found.kind == Kind::Directory {
         Errno::EISDIR.into()
     } else {
         io::Error::new(
@@ -474,6 +402,10 @@ fn not_a_file(found: &fs::Metadata) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use nix::sys::stat::Mode;
+
     use super::*;
 
     #[test]

@@ -24,7 +24,8 @@ use crate::lease::mount;
 use crate::lease::once::OnceTask;
 use crate::lease::slots::path_of;
 use crate::lease::{
-    Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo,
+    Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, SharedMemory,
+    StoreInfo,
 };
 
 // How long a step that hangs is waited for before a release. A drive that answers at all does so by then;
@@ -71,7 +72,23 @@ impl SharedFile {
     /// # Errors
     /// Where there is no working directory to a relative path.
     pub fn open(path: &Path, competitor: &Competitor) -> io::Result<SharedFile> {
-        let chain = Chain::new(path, competitor)?;
+        SharedFile::with_memory(
+            path,
+            competitor,
+            competitor.memory.and_then(release::prepare),
+        )
+    }
+
+    /// The same, with what a guardian finds when this process is dead.
+    ///
+    /// # Errors
+    /// As [`SharedFile::open`].
+    pub fn with_memory(
+        path: &Path,
+        competitor: &Competitor,
+        memory: Option<Arc<dyn SharedMemory>>,
+    ) -> io::Result<SharedFile> {
+        let chain = Chain::new(path, competitor, memory)?;
         Ok(SharedFile {
             name: chain.share.path().display().to_string(),
             jobs: BlockingJobs::new(),

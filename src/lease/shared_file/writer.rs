@@ -15,17 +15,42 @@ use crate::clock::{self, Instant};
 use crate::core::observed::Version;
 use crate::util::lock;
 
-// A version may be removed when so much later a newer one was made, by the server's clock: longer than any
-// cache of a client keeps a view of the directory.
-const KEPT_FOR: Duration = Duration::from_secs(3600);
-// So many of the last versions stay, however old they are: after a night without a holder the last one must
-// still be found, with what is carried along.
-const KEPT: usize = 64;
-// How many are removed at once: more than come in a round, so that a backlog shrinks, and few enough for the
-// writing of records not to wait for long.
-const REMOVED: usize = 128;
-// From one removal to the next, in versions: a listing of the directory is not to be had with each renewal.
-const PACE: u64 = 32;
+/// What stays, and what is removed.
+struct Keeping {
+    // A version may be removed when so much later a newer one was made, by the server's clock: longer than any
+    // cache of a client keeps a view of the directory.
+    kept_for: Duration,
+    // So many of the last versions stay, however old they are: after a night without a holder the last one must
+    // still be found, with what is carried along.
+    kept: usize,
+    // How many are removed at once: more than come in a round, so that a backlog shrinks, and few enough for the
+    // writing of records not to wait for long.
+    removed: usize,
+    // From one removal to the next, in versions: a listing of the directory is not to be had with each renewal.
+    pace: u64,
+}
+
+const KEEPING: Keeping = Keeping {
+    kept_for: Duration::from_secs(3600),
+    kept: 64,
+    removed: 128,
+    pace: 32,
+};
+
+/// In minutes that stand for days, less is kept and for a shorter time: views that are older than that come up.
+const SIMULATED: Keeping = Keeping {
+    kept_for: Duration::from_secs(60),
+    kept: 6,
+    removed: 12,
+    pace: 3,
+};
+
+fn keeping() -> &'static Keeping {
+    match clock::is_simulated() {
+        true => &SIMULATED,
+        false => &KEEPING,
+    }
+}
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,7 +217,7 @@ impl Shared {
                 };
                 let due = target == Target::Record && record.version >= queue.removal;
                 if due {
-                    queue.removal = record.version.saturating_add(PACE);
+                    queue.removal = record.version.saturating_add(keeping().pace);
                 }
                 (record, due)
             };
@@ -244,11 +269,13 @@ impl Shared {
             return;
         };
         // Oldest first: a gap in the chain would pass for its beginning.
-        let old = versions.len().saturating_sub(KEPT);
-        for version in versions[..old].iter().take(REMOVED) {
+        let keeping = keeping();
+        let old = versions.len().saturating_sub(keeping.kept);
+        for version in versions[..old].iter().take(keeping.removed) {
             let made = self.share.made_at(*version);
             let age = made.ok().and_then(|made| now.checked_sub(made));
-            if age.is_none_or(|age| age < KEPT_FOR) || self.share.remove(*version).is_err() {
+            if age.is_none_or(|age| age < keeping.kept_for) || self.share.remove(*version).is_err()
+            {
                 return;
             }
         }

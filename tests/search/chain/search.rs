@@ -8,10 +8,11 @@
 
 use trafficcop::internals::core::observed::Exists;
 
-use super::explore::{Space, explore};
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
-use super::protocol::Mutation;
+use super::mistakes::Mistake;
 use super::states::{Call, Kind, Made, Process, Record, Run, Stage, State, claim, make};
+use crate::explore::{Space, explore};
+use crate::{number, print};
 
 /// How often one process can begin anew: each time by another number.
 const LAST_NUMBER: u8 = 3;
@@ -41,10 +42,10 @@ struct Search {
 }
 
 /// Searches to the bound, or to the first overlap.
-pub(crate) fn search(bound: Bound, mutation: Option<Mutation>) -> Found {
+pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
     let mut search = Search {
         bound,
-        memories: Memories::new(mutation),
+        memories: Memories::new(mistake),
         reached: Vec::new(),
     };
     let fresh = |search: &mut Search, p: u8| Process {
@@ -88,8 +89,8 @@ impl Space for Search {
 }
 
 impl Search {
-    fn is(&self, mutation: Mutation) -> bool {
-        self.memories.mutation == Some(mutation)
+    fn is(&self, mistake: Mistake) -> bool {
+        self.memories.mistake == Some(mistake)
     }
 
     fn tell(&mut self, p: usize, state: &mut State, told: Told) -> Option<Exists> {
@@ -139,7 +140,7 @@ impl Search {
                 if state.processes[p].tenure && !self.renumber(&mut state, p, false) {
                     continue;
                 }
-                let early = u8::from(self.is(Mutation::StampBefore)) * 2;
+                let early = u8::from(self.is(Mistake::StampBefore)) * 2;
                 if version > 0 {
                     let stamp = state.tick.saturating_sub(early);
                     self.tell(p, &mut state, Told::Saw(version, claim, stamp));
@@ -255,10 +256,10 @@ impl Search {
             return;
         }
         let made = call.stage == Stage::Made
-            || call.stage == Stage::Exists && self.is(Mutation::ExistsIsSuccess);
+            || call.stage == Stage::Exists && self.is(Mistake::ExistsIsSuccess);
         if made {
             let mut state = state;
-            let sent = if self.is(Mutation::T0After) {
+            let sent = if self.is(Mistake::T0After) {
                 state.tick
             } else {
                 call.sent
@@ -294,9 +295,6 @@ impl Search {
             }
             let told = Told::Exists(call.version, claim, state.tick);
             match self.tell(p, &mut state, told) {
-                Some(Exists::Ours) if self.is(Mutation::OursCounts) => {
-                    self.succeeds(state, p, call, call.version);
-                }
                 Some(Exists::Ours) if call.version < self.bound.versions => {
                     state.processes[p].call = Call {
                         version: call.version + 1,
@@ -327,7 +325,7 @@ impl Search {
         let tick = state.tick;
         let process = &mut state.processes[p];
         process.call = Call::default();
-        let began = if self.is(Mutation::T0After) {
+        let began = if self.is(Mistake::T0After) {
             tick
         } else {
             call.began
@@ -414,4 +412,37 @@ impl Search {
             self.reached.push(state);
         }
     }
+}
+
+fn searches(bound: Bound) {
+    let began = std::time::Instant::now();
+    let found = search(bound, None);
+    print(&format!(
+        "search: chain: {} states to {bound:?}, {} steps deep, in {:.1} s\n",
+        found.states,
+        found.depth,
+        began.elapsed().as_secs_f64()
+    ));
+    if let Some(way) = found.overlap {
+        panic!("two commands at once:\n{}", way.join("\n"));
+    }
+}
+
+#[test]
+fn no_order_of_events_lets_two_commands_live_at_once() {
+    searches(Bound {
+        ticks: number("SEARCH_DRIVE_TICKS", 3),
+        versions: number("SEARCH_DRIVE_VERSIONS", 3),
+        faults: number("SEARCH_DRIVE_FAULTS", 1),
+    });
+}
+
+/// Without a fault, but with room for a release by whoever has lost the lock, and for its heir.
+#[test]
+fn no_order_of_events_lets_a_loser_release_what_is_anothers() {
+    searches(Bound {
+        ticks: 2,
+        versions: 4,
+        faults: 0,
+    });
 }

@@ -7,7 +7,7 @@ use trafficcop::Instant;
 use trafficcop::internals::core::Observed;
 use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
 
-use super::protocol::Mutation;
+use super::mistakes::Mistake;
 
 /// One step of time: as long as a margin, which makes the search coarse and strict.
 const TICK: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(crate) struct Memories {
     pub(crate) all: Vec<Observed>,
     pub(crate) by_text: HashMap<String, u16>,
     pub(crate) known: HashMap<(u16, Told), (u16, Option<Exists>)>,
-    pub(crate) mutation: Option<Mutation>,
+    pub(crate) mistake: Option<Mistake>,
 }
 
 pub(crate) fn nonce(process: u8, number: u8) -> u128 {
@@ -49,12 +49,12 @@ pub(crate) fn nonce(process: u8, number: u8) -> u128 {
 
 impl Memories {
     /// None yet; who has them makes this mistake.
-    pub(crate) fn new(mutation: Option<Mutation>) -> Memories {
+    pub(crate) fn new(mistake: Option<Mistake>) -> Memories {
         Memories {
             all: Vec::new(),
             by_text: HashMap::new(),
             known: HashMap::new(),
-            mutation,
+            mistake,
         }
     }
 
@@ -64,15 +64,15 @@ impl Memories {
 
     fn claim(&self, whose: u8, claim: Option<(u8, u8, bool)>) -> Option<Claim> {
         let Some((process, number, released)) = claim else {
-            let released = self.mutation == Some(Mutation::UnreadIsReleased);
-            let known = self.mutation == Some(Mutation::UnreadForKnownLease);
+            let released = self.mistake == Some(Mistake::UnreadIsReleased);
+            let known = self.mistake == Some(Mistake::UnreadForUsualLease);
             return (released || known).then(|| Claim {
                 nonce: 0,
                 lease: TICK * u32::from(LEASES[0]),
                 released,
             });
         };
-        let own = self.mutation == Some(Mutation::OwnLease);
+        let own = self.mistake == Some(Mistake::OwnLease);
         Some(Claim {
             nonce: nonce(process, number),
             lease: Memories::lease(if own { whose } else { process }),
@@ -120,7 +120,7 @@ impl Memories {
 
     /// Which version may be made at this moment.
     pub(crate) fn next(&self, memory: u16, tick: u8) -> Option<u8> {
-        let early = u8::from(self.mutation == Some(Mutation::EarlyTakeOver)) * MARGIN;
+        let early = u8::from(self.mistake == Some(Mistake::EarlyTakeOver)) * MARGIN;
         match self.all[usize::from(memory)].next(at(tick + early)) {
             Next::Make(version) => Some(ticks_of(version)),
             Next::Wait(_) | Next::Exhausted => None,

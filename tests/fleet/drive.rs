@@ -1,0 +1,547 @@
+//! A drive that machines share, as its server has it: directories and files with all their history,
+//! because a client may be shown any earlier state of what it only reads. What is made, removed or written is
+//! judged by the present. It knows no lock but for the names of versions, which the referee asks about.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fastrand::Rng;
+use trafficcop::internals::lease::shared_file::{Answer, Call, Found, Kind};
+
+use super::adversary::Act;
+use super::clock::{SECOND, Time};
+
+/// For how long a server that was restarted opens, creates, renames and removes nothing.
+pub(crate) const GRACE: Time = 41 * SECOND;
+
+/// The first of those who make a version and are no instance: operators.
+pub(crate) const OPERATOR: usize = 1 << 20;
+
+/// The second at which its clock began, since 1970.
+const EPOCH: u64 = 1_700_000_000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    Directory,
+    File(Vec<u8>),
+}
+
+/// What a name stood for from a moment on.
+struct Change {
+    at: Time,
+    /// Its own client sees it at once.
+    machine: usize,
+    node: Option<Node>,
+    modified: Duration,
+}
+
+/// A version that was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Making {
+    pub(crate) version: u64,
+    pub(crate) at: Time,
+    /// Which instance made it, or, from [`OPERATOR`] on, which operator.
+    pub(crate) by: usize,
+    /// How often all of it had been removed before.
+    pub(crate) era: u64,
+    /// The record of the version before it said that the lock is free.
+    pub(crate) after_release: bool,
+    /// Nobody waited for that any more.
+    pub(crate) by_nobody: bool,
+}
+
+/// A request that arrives without anybody who waits for it.
+struct Ghost {
+    at: Time,
+    machine: usize,
+    by: usize,
+    call: Call,
+}
+
+/// See the module's text.
+pub(crate) struct Server {
+    pub(crate) now: Time,
+    pub(crate) rng: Rng,
+    /// What the way to it is like.
+    pub(crate) acts: Vec<Act>,
+    /// How old what machines read can be at any time.
+    pub(crate) staleness: Time,
+    /// What a machine reads is as old as this moment, until then.
+    pub(crate) views: Vec<(Time, Time)>,
+    /// How often it was restarted.
+    pub(crate) starts: u64,
+    pub(crate) grace_until: Time,
+    /// The lock's path is not read as it was written.
+    pub(crate) torn_until: Time,
+    /// By how many seconds its clock is ahead.
+    pub(crate) ahead: u64,
+    lock: PathBuf,
+    versions: PathBuf,
+    names: BTreeMap<PathBuf, Vec<Change>>,
+    ghosts: Vec<Ghost>,
+    pub(crate) era: u64,
+    pub(crate) makings: Vec<Making>,
+    /// How often what can happen here did.
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+    pub(crate) trace: Option<Vec<(Time, String)>>,
+}
+
+fn refused(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+impl Server {
+    /// With the directory of the lock, and nothing in it.
+    pub(crate) fn new(lock: PathBuf, machines: usize, acts: Vec<Act>, seed: u64) -> Server {
+        let root = lock.parent().expect("a directory").to_owned();
+        let mut versions = lock.clone().into_os_string();
+        versions.push(".versions");
+        let mut server = Server {
+            now: 0,
+            rng: Rng::with_seed(seed),
+            acts,
+            staleness: 0,
+            views: vec![(0, 0); machines + 1],
+            starts: 0,
+            grace_until: 0,
+            torn_until: 0,
+            ahead: 0,
+            lock,
+            versions: versions.into(),
+            names: BTreeMap::new(),
+            ghosts: Vec::new(),
+            era: 0,
+            makings: Vec::new(),
+            counts: BTreeMap::new(),
+            trace: None,
+        };
+        server.change(0, &root, Some(Node::Directory));
+        server
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Time goes on, and what is still on its way arrives.
+    pub(crate) fn go_on(&mut self, now: Time) {
+        while let Some(at) = (0..self.ghosts.len())
+            .filter(|at| self.ghosts[*at].at <= now)
+            .min_by_key(|at| self.ghosts[*at].at)
+        {
+            let ghost = self.ghosts.swap_remove(at);
+            self.now = self.now.max(ghost.at);
+            self.count("requests that arrived when nobody waited for them");
+            let known = self.makings.len();
+            let _ = self.carry_out(ghost.machine, ghost.by, &ghost.call);
+            for made in &mut self.makings[known..] {
+                made.by_nobody = true;
+            }
+        }
+        self.now = now;
+    }
+
+    /// It will arrive so much later, whoever waits for it.
+    pub(crate) fn haunt(&mut self, later: Time, machine: usize, by: usize, call: Call) {
+        if changes(&call) {
+            let at = self.now + later;
+            self.ghosts.push(Ghost {
+                at,
+                machine,
+                by,
+                call,
+            });
+        }
+    }
+
+    fn clock(&self) -> Duration {
+        Duration::from_nanos(self.now) + Duration::from_secs(EPOCH + self.ahead)
+    }
+
+    fn change(&mut self, machine: usize, path: &Path, node: Option<Node>) {
+        let (at, modified) = (self.now, self.clock());
+        let changes = self.names.entry(path.to_owned()).or_default();
+        changes.push(Change {
+            at,
+            machine,
+            node,
+            modified,
+        });
+    }
+
+    fn present(&self, path: &Path) -> Option<&Change> {
+        let last = self.names.get(path)?.last()?;
+        last.node.as_ref().map(|_| last)
+    }
+
+    /// What this machine is shown of it, as of this moment; what it has done itself it knows.
+    fn shown(&self, path: &Path, machine: usize, view: Time) -> Option<&Change> {
+        let mut changes = self.names.get(path)?.iter().rev();
+        let last = changes.find(|change| change.at <= view || change.machine == machine)?;
+        last.node.as_ref().map(|_| last)
+    }
+
+    fn children<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
+        let below = self.names.range(path.to_owned()..).map(|(name, _)| name);
+        below
+            .take_while(move |name| name.starts_with(path))
+            .filter(move |name| name.parent() == Some(path))
+    }
+
+    /// Something in the directory of this has changed.
+    fn touch(&mut self, machine: usize, path: &Path) {
+        if let Some(parent) = path.parent()
+            && self.present(parent).is_some()
+        {
+            let parent = parent.to_owned();
+            self.change(machine, &parent, Some(Node::Directory));
+        }
+    }
+
+    fn has_room_for(&self, path: &Path) -> io::Result<()> {
+        let parent = path.parent().expect("below the root");
+        if self.present(parent).is_some() {
+            return Ok(());
+        }
+        // What a client knows the name of, the server does not know any more.
+        let known = self.names.contains_key(parent) && self.now.is_multiple_of(2);
+        let errno = if known { libc::ESTALE } else { libc::ENOENT };
+        Err(refused(errno))
+    }
+
+    /// As of when a machine is shown what it reads.
+    fn view(&mut self, machine: usize) -> Time {
+        let (since, until) = self.views[machine];
+        if self.now < until {
+            return since;
+        }
+        if self.staleness == 0 || self.rng.bool() {
+            return self.now;
+        }
+        let old = self.rng.u64(0..self.staleness);
+        self.now.saturating_sub(old)
+    }
+
+    /// Does what is asked, for a process on a machine. What is only read is read as of its view.
+    pub(crate) fn carry_out(
+        &mut self,
+        machine: usize,
+        by: usize,
+        call: &Call,
+    ) -> io::Result<Answer> {
+        let answer = self.answer(machine, by, call);
+        if self.trace.is_some() && changes(call) {
+            let name = |path: &Path| {
+                let root = self.lock.parent().unwrap_or(path);
+                path.strip_prefix(root)
+                    .unwrap_or(path)
+                    .display()
+                    .to_string()
+            };
+            let (what, path) = match call {
+                Call::MakeDirectory(path) => ("mkdir", path),
+                Call::RemoveDirectory(path) => ("rmdir", path),
+                Call::RemoveFile(path) => ("rm", path),
+                Call::Rename(_, path) => ("rename to", path),
+                Call::Write { path, .. } => ("write", path),
+                _ => unreachable!("it changes nothing"),
+            };
+            let said = match &answer {
+                Ok(_) => "done".to_owned(),
+                Err(error) => format!("{:?}", error.kind()),
+            };
+            let by = match by {
+                OPERATOR.. => "an operator".to_owned(),
+                by => format!("#{by}"),
+            };
+            let text = format!("drive: {what} {} of {by} -> {said}", name(path));
+            let now = self.now;
+            self.trace.get_or_insert_default().push((now, text));
+        }
+        answer
+    }
+
+    fn answer(&mut self, machine: usize, by: usize, call: &Call) -> io::Result<Answer> {
+        match call {
+            Call::MakeDirectory(path) => {
+                self.has_room_for(path)?;
+                if self.present(path).is_some() {
+                    return Err(refused(libc::EEXIST));
+                }
+                self.change(machine, path, Some(Node::Directory));
+                self.touch(machine, path);
+                self.note(path, by);
+            }
+            Call::RemoveDirectory(path) => {
+                self.present(path).ok_or(refused(libc::ENOENT))?;
+                if self.children(path).any(|name| self.present(name).is_some()) {
+                    return Err(refused(libc::ENOTEMPTY));
+                }
+                self.change(machine, path, None);
+                self.touch(machine, path);
+                if self.number(path).is_some() {
+                    self.count("versions removed");
+                }
+            }
+            Call::RemoveFile(path) => {
+                self.present(path).ok_or(refused(libc::ENOENT))?;
+                self.change(machine, path, None);
+                self.touch(machine, path);
+            }
+            Call::Rename(from, to) => {
+                self.present(from).ok_or(refused(libc::ENOENT))?;
+                if self.children(to).any(|name| self.present(name).is_some()) {
+                    return Err(refused(libc::ENOTEMPTY));
+                }
+                let below = self.names.range(from.clone()..).map(|(name, _)| name);
+                let below = below.take_while(|name| name.starts_with(from));
+                let below: Vec<PathBuf> = below.cloned().collect();
+                for name in below {
+                    let Some(node) = self.present(&name).and_then(|it| it.node.clone()) else {
+                        continue;
+                    };
+                    let rest = name.strip_prefix(from).expect("it is below");
+                    let there = match rest.as_os_str().is_empty() {
+                        true => to.clone(),
+                        false => to.join(rest),
+                    };
+                    self.change(machine, &name, None);
+                    self.change(machine, &there, Some(node));
+                }
+            }
+            Call::Write {
+                path, new, bytes, ..
+            } => {
+                self.has_room_for(path)?;
+                let before = match self.present(path) {
+                    Some(_) if *new => return Err(refused(libc::EEXIST)),
+                    None if !*new => return Err(refused(libc::ENOENT)),
+                    before => before.and_then(|it| it.node.clone()),
+                };
+                let mut bytes = bytes.clone();
+                // In place: what was longer stays behind it.
+                if let Some(Node::File(before)) = before
+                    && let Some(rest) = before.get(bytes.len()..)
+                {
+                    bytes.extend_from_slice(rest);
+                }
+                self.change(machine, path, Some(Node::File(bytes)));
+            }
+            Call::Stat(path) | Call::StatLink(path) => {
+                let view = self.view(machine);
+                return self.stat(path, machine, view);
+            }
+            Call::StatIn(directory, name) => {
+                let view = self.view(machine);
+                return self.stat(&directory.join(name), machine, view);
+            }
+            Call::List(path) => {
+                let view = self.view(machine);
+                self.shown(path, machine, view)
+                    .ok_or(refused(libc::ENOENT))?;
+                let names = self.children(path);
+                let names = names.filter(|name| self.shown(name, machine, view).is_some());
+                let names = names.filter_map(|name| name.file_name());
+                return Ok(Answer::Names(names.map(OsString::from).collect()));
+            }
+            Call::Read(path) => return self.read(path, machine),
+            Call::ReadIn(directory, name) => return self.read(&directory.join(name), machine),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn stat(&mut self, path: &Path, machine: usize, view: Time) -> io::Result<Answer> {
+        let shown = self.shown(path, machine, view);
+        let stale = shown.is_some() != self.present(path).is_some();
+        let found = shown.map(|it| match &it.node {
+            Some(Node::File(bytes)) => (Kind::File, bytes.len() as u64, it.modified),
+            _ => (Kind::Directory, 0, it.modified),
+        });
+        if stale {
+            self.count("old views");
+        }
+        let (kind, length, modified) = found.ok_or(refused(libc::ENOENT))?;
+        Ok(Answer::Found(Found {
+            kind,
+            has_another_name: false,
+            length,
+            modified,
+            device: 1,
+        }))
+    }
+
+    fn read(&mut self, path: &Path, machine: usize) -> io::Result<Answer> {
+        let view = self.view(machine);
+        let shown = self.shown(path, machine, view);
+        let Some(Change {
+            node: Some(Node::File(bytes)),
+            at,
+            ..
+        }) = shown
+        else {
+            return Err(refused(libc::ENOENT));
+        };
+        let (mut bytes, at) = (bytes.clone(), *at);
+        if self.present(path).is_none_or(|present| present.at != at) {
+            self.count("old views");
+        }
+        let torn = self.now < self.torn_until || self.rng.u8(..) < 3;
+        if path == self.lock && torn && !bytes.is_empty() {
+            self.count("torn hints");
+            let changes = self.names[path].iter().rev();
+            let mut before = changes.filter(|change| change.at < at);
+            let from = self.rng.usize(0..bytes.len());
+            match (self.rng.u8(0..3), before.next().map(|it| &it.node)) {
+                (0, Some(Some(Node::File(before)))) if before.len() == bytes.len() => {
+                    bytes[from..].copy_from_slice(&before[from..]);
+                }
+                (1, _) => bytes.fill(0),
+                _ => bytes.truncate(from.max(1)),
+            }
+        }
+        Ok(Answer::Bytes(bytes))
+    }
+
+    // --- the versions ---
+
+    fn number(&self, path: &Path) -> Option<u64> {
+        let name = path.file_name()?.to_str()?;
+        (path.parent() == Some(&self.versions)).then(|| name.parse().ok())?
+    }
+
+    fn name(&self, version: u64) -> PathBuf {
+        self.versions.join(format!("{version:020}"))
+    }
+
+    fn note(&mut self, path: &Path, by: usize) {
+        let Some(version) = self.number(path) else {
+            return;
+        };
+        if self.greatest().is_some_and(|greatest| version < greatest) {
+            self.count("versions made behind the last");
+        }
+        self.makings.push(Making {
+            version,
+            at: self.now,
+            by,
+            era: self.era,
+            after_release: version > 0 && self.says_released(version - 1),
+            by_nobody: false,
+        });
+    }
+
+    /// Whether the record of this version, or the hint, says that nobody has the lock.
+    fn says_released(&self, version: u64) -> bool {
+        let record = self.name(version.saturating_sub(1)).join("next/record");
+        let said = |path: &Path| match self.present(path).map(|it| &it.node) {
+            Some(Some(Node::File(bytes))) => String::from_utf8_lossy(bytes)
+                .contains(&format!("{{\"version\":{version},\"state\":\"released\"")),
+            _ => false,
+        };
+        said(&record) || said(&self.lock)
+    }
+
+    /// The making of the version before this one, if it is there.
+    pub(crate) fn before(&self, made: &Making) -> Option<Making> {
+        let version = made.version.checked_sub(1)?;
+        self.present(&self.name(version))?;
+        let mut makings = self.makings.iter().rev();
+        let of_it = |it: &&Making| it.version == version && it.era == made.era && it.at <= made.at;
+        makings.find(of_it).copied()
+    }
+
+    fn versions(&self) -> Vec<u64> {
+        let names = self.children(&self.versions);
+        let there = names.filter(|name| self.present(name).is_some());
+        there.filter_map(|name| self.number(name)).collect()
+    }
+
+    /// The greatest version that is there.
+    pub(crate) fn greatest(&self) -> Option<u64> {
+        self.versions().last().copied()
+    }
+
+    /// Who made this version last.
+    pub(crate) fn maker(&self, version: u64) -> Option<usize> {
+        let mut makings = self.makings.iter().rev();
+        let made = makings.find(|made| made.version == version && made.era == self.era);
+        made.map(|made| made.by)
+    }
+
+    /// The last version of a tenure that began with this one: when an instance made it.
+    pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
+        let of = |made: &&Making| made.by == by && made.era == era && made.version >= token;
+        self.makings.iter().filter(of).map(|made| made.at).max()
+    }
+
+    /// In which era an instance made this version last.
+    pub(crate) fn era_of(&self, by: usize, token: u64) -> Option<u64> {
+        let of = |made: &&Making| made.by == by && made.version == token;
+        self.makings.iter().rev().find(of).map(|made| made.era)
+    }
+
+    /// An operator removes what is old, oldest first.
+    pub(crate) fn tidy(&mut self, keep: usize) {
+        let versions = self.versions();
+        let old = versions.len().saturating_sub(keep);
+        for version in &versions[..old] {
+            self.remove(&self.name(*version));
+        }
+    }
+
+    /// An operator removes all of it.
+    pub(crate) fn remove_all(&mut self) {
+        self.remove(&self.versions.clone());
+        self.remove(&self.lock.clone());
+        self.era += 1;
+    }
+
+    fn remove(&mut self, path: &Path) {
+        let below = self.names.range(path.to_owned()..).map(|(name, _)| name);
+        let below = below.take_while(|name| name.starts_with(path));
+        let below: Vec<PathBuf> = below.cloned().collect();
+        for name in below.iter().rev() {
+            if self.present(name).is_some() {
+                self.change(usize::MAX, name, None);
+            }
+        }
+        self.touch(usize::MAX, path);
+    }
+}
+
+/// Whether it leaves something behind.
+pub(crate) fn changes(call: &Call) -> bool {
+    match call {
+        Call::MakeDirectory(_)
+        | Call::RemoveDirectory(_)
+        | Call::RemoveFile(_)
+        | Call::Rename(..)
+        | Call::Write { .. } => true,
+        Call::Stat(_)
+        | Call::StatLink(_)
+        | Call::StatIn(..)
+        | Call::List(_)
+        | Call::Read(_)
+        | Call::ReadIn(..) => false,
+    }
+}
+
+/// Whether a server that was just restarted lets it wait: what opens, renames or removes something.
+pub(crate) fn waits_for_grace(call: &Call) -> bool {
+    match call {
+        Call::RemoveDirectory(_)
+        | Call::RemoveFile(_)
+        | Call::Rename(..)
+        | Call::Write { .. }
+        | Call::Read(_)
+        | Call::ReadIn(..) => true,
+        Call::MakeDirectory(_)
+        | Call::Stat(_)
+        | Call::StatLink(_)
+        | Call::StatIn(..)
+        | Call::List(_) => false,
+    }
+}

@@ -1,0 +1,183 @@
+//! What operators do to a lock on a shared drive, with the shipped `break` or by hand; and what the world learns
+//! of what was made there.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use trafficcop::Instant;
+use trafficcop::internals::clock::{SimulatedClock, start_thread};
+use trafficcop::internals::core::observed::SHORTEST_LEASE;
+use trafficcop::internals::lease::inspect::{Broken as Answer, LockState};
+use trafficcop::internals::lease::shared_file::{break_lock, look};
+use trafficcop::internals::signals::SignalEvent;
+
+use super::clock::Time;
+use super::drive::{Making, OPERATOR};
+use super::mount::Mount;
+use super::store::Id;
+use super::world::{Broken, Happening, World};
+
+/// An operator's command, on a machine of his own.
+pub(crate) struct Operator {
+    clock: Rc<SimulatedClock>,
+    /// After so long others are to have control; `None`: when the lease ends.
+    period: Option<Duration>,
+}
+
+/// The leases of a tenure on a shared drive: by what it began with, and how often all had been removed before.
+pub(crate) fn lease_id(era: u64, token: u64) -> Id {
+    era << 32 | token
+}
+
+pub(crate) fn era_and_token(lease: Id) -> (u64, u64) {
+    (lease >> 32, lease & 0xFFFF_FFFF)
+}
+
+impl World {
+    /// The drive's clock is the world's.
+    pub(crate) fn drive_goes_on(&mut self) {
+        if let Some(drive) = &self.drive {
+            drive.lock().expect("whole").go_on(self.now);
+        }
+    }
+
+    /// What was made there since this was asked last.
+    pub(crate) fn look_at_the_drive(&mut self) {
+        let Some(drive) = self.drive.clone() else {
+            return;
+        };
+        let drive = &mut *drive.lock().expect("whole");
+        for (at, text) in drive.trace.iter_mut().flat_map(std::mem::take) {
+            let seconds = at as f64 / 1e9;
+            let trace = self.trace.as_mut().expect("it is kept");
+            trace.push(format!("{seconds:>9.3} {text}"));
+        }
+        let new = self.makings..drive.makings.len();
+        self.makings = drive.makings.len();
+        for at in new {
+            let made = drive.makings[at];
+            if made.by >= OPERATOR {
+                drive.count("broken by an operator");
+                self.note_the_break(&drive.makings, made);
+                continue;
+            }
+            if self.pairs[made.by].on_orphaned.is_some() {
+                drive.count("given back by a guardian");
+            }
+            let before = drive.before(&made).filter(|it| it.by < OPERATOR);
+            if let Some(before) = before.filter(|_| !made.by_nobody && !made.after_release) {
+                self.judge_take_over(made, before);
+            }
+        }
+    }
+
+    /// An operator has made a version: whose tenure does it end?
+    fn note_the_break(&mut self, makings: &[Making], made: Making) {
+        let Some(period) = self.operators[made.by - OPERATOR].period else {
+            // After the end of its lease others come as they would without it.
+            return;
+        };
+        let mut before = makings.iter().rev();
+        let before = before.find(|it| it.version + 1 == made.version && it.era == made.era);
+        if let Some(before) = before {
+            self.broken.push(Broken {
+                leases: lease_id(made.era, 0)..lease_id(made.era, made.version),
+                of: Some(before.by),
+                at_once: period.is_zero(),
+                at: made.at,
+            });
+        }
+    }
+
+    /// `trafficcop break`, as it is.
+    pub(crate) fn break_on_the_drive(&mut self, period: Option<Duration>) {
+        let (Some(drive), Some(directory)) = (&self.drive, &self.directory) else {
+            return;
+        };
+        let path = directory.path().join("lock");
+        // Nothing else is taken by the command.
+        let period = period.map(|period| match period {
+            Duration::ZERO => period,
+            period => period.max(SHORTEST_LEASE),
+        });
+        let clock: Rc<SimulatedClock> = Rc::default();
+        let process = OPERATOR + self.operators.len();
+        clock.carry(Mount::carried(drive, self.machines.len(), process));
+        clock.seed(self.schedule.seed ^ self.now);
+        let work = move || {
+            for _ in 0..3 {
+                let seen = look(&path)
+                    .ok()
+                    .filter(|seen| seen.state == LockState::Held);
+                let Some(record) = seen.and_then(|seen| seen.record) else {
+                    return;
+                };
+                if break_lock(&path, &record, period, "an operator") != Ok(Answer::Overtaken) {
+                    return;
+                }
+            }
+        };
+        clock.enter(at(self.now), Duration::ZERO, || {
+            start_thread("break", work).expect("a thread of the simulation");
+        });
+        self.operators.push(Operator { clock, period });
+        self.operate(self.operators.len() - 1);
+    }
+
+    /// What has seen versions that were removed since is not meant to run on (docs/files.md): it would go by them, also
+    /// when others with their numbers are there. Whoever removes them ends what runs.
+    pub(crate) fn end_all(&mut self) {
+        for p in 0..self.pairs.len() {
+            self.pairs[p].signals.push_back(SignalEvent::Stop(15));
+            self.pairs[p].stop_asked = true;
+            self.wake_supervisor(p);
+        }
+    }
+
+    pub(crate) fn operate(&mut self, number: usize) {
+        let clock = Rc::clone(&self.operators[number].clock);
+        clock.enter(at(self.now), Duration::ZERO, || {});
+        if let Some(next) = clock.next() {
+            let next = next.since(at(0));
+            let next = u64::try_from(next.as_nanos()).expect("short schedules");
+            self.plan(next, Happening::Operator(number));
+        }
+    }
+
+    /// An operator removes all of the lock, whoever has it.
+    pub(crate) fn delete_on_the_drive(&mut self) {
+        let Some(drive) = self.drive.clone() else {
+            return;
+        };
+        let mut drive = drive.lock().expect("whole");
+        self.broken.push(Broken {
+            leases: lease_id(drive.era, 0)..lease_id(drive.era + 1, 0),
+            of: None,
+            at_once: true,
+            at: self.now,
+        });
+        drive.remove_all();
+        drop(drive);
+        self.store.deletions += 1;
+        self.end_all();
+    }
+}
+
+/// The clock of the operators' machine, and of nobody else.
+fn at(time: Time) -> Instant {
+    Instant::from_nanos(1_000_000_000_000 + time)
+}
+
+/// What lies where a guardian finds it when its supervisor is dead.
+#[derive(Default)]
+pub(crate) struct Memory(std::sync::Mutex<Option<Vec<u8>>>);
+
+impl trafficcop::internals::lease::SharedMemory for Memory {
+    fn put(&self, bytes: &[u8]) {
+        *self.0.lock().expect("whole") = Some(bytes.to_vec());
+    }
+
+    fn take(&self) -> Option<Vec<u8>> {
+        self.0.lock().expect("whole").take()
+    }
+}
