@@ -33,6 +33,9 @@ mod handle;
 mod judge;
 #[path = "fleet/kernel.rs"]
 mod kernel;
+#[expect(dead_code, reason = "it is walked here; the search explores it")]
+#[path = "search/model.rs"]
+mod model;
 #[path = "fleet/network.rs"]
 mod network;
 #[path = "fleet/pair.rs"]
@@ -43,6 +46,8 @@ mod service;
 mod store;
 #[path = "fleet/supervisor.rs"]
 mod supervisor;
+#[path = "fleet/tied.rs"]
+mod tied;
 #[path = "fleet/wire.rs"]
 mod wire;
 #[path = "fleet/world.rs"]

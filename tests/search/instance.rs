@@ -6,7 +6,7 @@ use super::Search;
 use super::interned::{Act, Effect, Fed, NEVER, News, Reply, Told};
 use super::mistakes::Mistake;
 use super::world::{
-    Attendance, Broken, Call, Id, Kind, Life, Process, Request, Stage, Stray, Tree, World,
+    Attendance, Broken, Call, Deed, Id, Kind, Life, Process, Request, Stage, Stray, Tree, World,
 };
 
 /// What a supervisor does next.
@@ -69,14 +69,14 @@ impl Search {
                 return;
             };
             match work {
-                Work::End => return ends(world, p),
+                Work::End => return self.ends(world, p),
                 Work::Hear(news) => {
                     let process = &mut world.processes[p];
                     process.inbox.remove(0);
                     process.busy &= !matches!(news, News::TreeEmpty(_) | News::NotStarted);
                     self.tell(world, p, Told::Workload(news));
                 }
-                Work::Lose => lose(world, p),
+                Work::Lose => self.lose(world, p),
                 Work::FindEmpty => {
                     let empty = News::TreeEmpty(world.tick);
                     world.processes[p].attendance = Attendance::Over;
@@ -128,10 +128,14 @@ impl Search {
                     process.proposed = 0;
                 }
                 process.spent = 0;
-                if process.proposed == 0 {
+                let is_fresh = process.proposed == 0;
+                if is_fresh {
                     process.proposed = fresh;
                 }
                 let id = process.proposed;
+                if is_fresh {
+                    self.does_visibly(p, Deed::Proposes(id));
+                }
                 self.call(world, p, Kind::Acquire, id, give_up);
             }
             Effect::Withdraw { give_up } => world.processes[p].withdrawn = give_up,
@@ -187,6 +191,7 @@ impl Search {
         let process = &mut world.processes[p];
         if process.attendance == Attendance::Well && process.guardian != Life::Dead {
             process.requests.push(request);
+            self.does_visibly(p, Deed::Orders(request));
         }
     }
 
@@ -197,7 +202,10 @@ impl Search {
         let stage = match (kind, id) {
             (Kind::Renew, 0) => Stage::Answered(Reply::Lost),
             (Kind::Release, 0) => Stage::Answered(Reply::Done(0)),
-            _ => Stage::Sent,
+            _ => {
+                self.does_visibly(p, Deed::Asks(kind, id));
+                Stage::Sent
+            }
         };
         world.processes[p].call = Some(Call {
             kind,
@@ -328,7 +336,7 @@ impl Search {
                 let process = &mut world.processes[p];
                 process.release = id;
                 if tick >= term.min(kill) {
-                    return process.inbox.push(News::NotStarted);
+                    return self.says(world, p, News::NotStarted);
                 }
                 if process.tree.is_some() {
                     return world.breaks(Broken::StartsBeside);
@@ -372,6 +380,14 @@ impl Search {
         }
     }
 
+    fn says(&mut self, world: &mut World, p: usize, news: News) {
+        let process = &mut world.processes[p];
+        if process.supervisor != Life::Dead {
+            process.inbox.push(news);
+            self.does_visibly(p, Deed::Says(news));
+        }
+    }
+
     fn feed(&mut self, world: &mut World, p: usize, fed: Fed) {
         let (next, acts) = self
             .interned
@@ -379,70 +395,76 @@ impl Search {
         world.processes[p].guardian_state = next;
         for act in acts {
             match act {
-                Act::Tell(news) => {
-                    let process = &mut world.processes[p];
-                    if process.supervisor != Life::Dead {
-                        process.inbox.push(news);
-                    }
-                }
+                Act::Tell(news) => self.says(world, p, news),
                 Act::SignalGroup => {
+                    self.does_visibly(p, Deed::Signals);
                     world.judge_need(p);
                     if let Some(tree) = &mut world.processes[p].tree {
                         tree.asked = true;
                     }
                 }
                 Act::TermRest => {
-                    if let Some(tree) = &mut world.processes[p].tree {
-                        tree.daemon_asked = true;
+                    if let Some(tree) = &mut world.processes[p].tree
+                        && !std::mem::replace(&mut tree.daemon_asked, true)
+                    {
+                        self.does_visibly(p, Deed::SignalsTheRest);
                     }
                 }
                 Act::Kill => {
                     world.judge_need(p);
                     kill(&mut world.processes[p]);
+                    self.does_visibly(p, Deed::Kills);
                 }
                 Act::Depart => {
                     let tick = world.tick;
                     let process = &mut world.processes[p];
                     process.guardian = Life::Dead;
-                    if process.release != 0 {
+                    let id = std::mem::take(&mut process.release);
+                    if id != 0 {
+                        let kind = Kind::Release;
                         process.strays.push(Stray {
-                            kind: Kind::Release,
-                            id: std::mem::take(&mut process.release),
+                            kind,
+                            id,
                             sent: tick,
                         });
+                        self.does_visibly(p, Deed::GivesBack(id));
                     }
                 }
             }
         }
+    }
+
+    // --- ends ---
+
+    /// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
+    pub(crate) fn lose(&mut self, world: &mut World, p: usize) {
+        let process = &mut world.processes[p];
+        process.guardian = Life::Dead;
+        process.requests.clear();
+        process.attendance = Attendance::Lost;
+        process.busy = false;
+        process.inbox.push(News::Lost);
+        kill(process);
+        self.does_visibly(p, Deed::GivesUp);
+    }
+
+    /// The instance is done: its guardian is dismissed.
+    fn ends(&mut self, world: &mut World, p: usize) {
+        let process = &mut world.processes[p];
+        process.supervisor = Life::Dead;
+        process.drop_call();
+        process.guardian = Life::Dead;
+        process.requests.clear();
+        process.inbox.clear();
+        if process.tree.is_some() {
+            world.breaks(Broken::EndsEarly);
+        }
+        self.does_visibly(p, Deed::Ends);
     }
 }
 
 fn kill(process: &mut Process) {
     if let Some(tree) = &mut process.tree {
         tree.dies = true;
-    }
-}
-
-/// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
-pub(crate) fn lose(world: &mut World, p: usize) {
-    let process = &mut world.processes[p];
-    process.guardian = Life::Dead;
-    process.requests.clear();
-    process.attendance = Attendance::Lost;
-    process.busy = false;
-    process.inbox.push(News::Lost);
-    kill(process);
-}
-
-/// The instance is done: its guardian is dismissed.
-fn ends(world: &mut World, p: usize) {
-    let process = &mut world.processes[p];
-    process.supervisor = Life::Dead;
-    process.drop_call();
-    process.guardian = Life::Dead;
-    process.requests.clear();
-    process.inbox.clear();
-    if process.tree.is_some() {
-        world.breaks(Broken::EndsEarly);
     }
 }

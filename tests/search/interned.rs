@@ -30,13 +30,14 @@ const STOP: i32 = 15;
 /// ETIME and ESRCH are no different to who hears of them.
 const NOT_STARTED: i32 = 62;
 
-fn rules(seed: u64) -> Rules {
+/// What an instance goes by that gives an attempt so long.
+pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
     let budget = Budget {
         lease: TICK * u32::from(LEASE),
         renew_every: TICK * 2,
         grace_on_loss: TICK,
         margin: TICK * u32::from(MARGIN),
-        attempt: TICK,
+        attempt,
     };
     budget.validate().expect("a division that is not refused");
     Rules {
@@ -304,6 +305,7 @@ type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickl
 /// All of them that there are.
 pub(crate) struct Interned {
     seed: u64,
+    attempt: Duration,
     cores: Vec<Core>,
     cores_by_text: HashMap<String, u32>,
     steps: Known<u32, Told, Effect>,
@@ -314,10 +316,11 @@ pub(crate) struct Interned {
 
 impl Interned {
     /// None yet but that of a new guardian, which is the first.
-    pub(crate) fn new(seed: u64) -> Interned {
+    pub(crate) fn new(seed: u64, attempt: Duration) -> Interned {
         let guardian = GuardianState::with_grace(TICK);
         Interned {
             seed,
+            attempt,
             cores: Vec::new(),
             cores_by_text: HashMap::new(),
             steps: HashMap::default(),
@@ -329,7 +332,7 @@ impl Interned {
 
     /// The core of an instance that begins now.
     pub(crate) fn begin(&mut self, tick: u8) -> u32 {
-        let core = Tenure::new(rules(self.seed), at(tick));
+        let core = Tenure::new(rules(self.seed, self.attempt), at(tick));
         self.keep(&core, u32::MAX, tick, Told::New)
     }
 
@@ -377,7 +380,7 @@ impl Interned {
         loop {
             let core = &self.cores[at_core as usize];
             if core.told == Told::New {
-                let mut real = Tenure::new(rules(self.seed), at(core.tick));
+                let mut real = Tenure::new(rules(self.seed, self.attempt), at(core.tick));
                 for (tick, told) in way.into_iter().rev() {
                     real.step(at(tick), Told::event(told));
                 }

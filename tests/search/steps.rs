@@ -2,13 +2,43 @@
 //! fault, the passing of time.
 
 use super::Search;
-use super::instance::lose;
 use super::interned::{LEASE, Reply};
 use super::mistakes::Mistake;
 use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
 
 /// After so many ticks a request that nobody waits for is on its way no more.
 const LATE: u8 = 2;
+
+/// One of them, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A supervisor does what is due.
+    Supervises(usize),
+    /// ... finds its guardian silent.
+    Loses(usize),
+    /// A guardian does what is due.
+    Guards(usize),
+    /// What nobody waits for any more, the first, second or so, reaches the service.
+    Strays(usize, usize),
+    /// A request reaches the service.
+    Serves(usize),
+    /// An answer comes back.
+    Answers(usize),
+    /// Something of a command ends that was to end: whether the main process lives, and what is left behind.
+    Dies(usize, bool, bool),
+    /// A command's main process ends by itself.
+    MainEnds(usize),
+    SupervisorStops(usize),
+    SupervisorContinues(usize),
+    SupervisorDies(usize),
+    GuardianStops(usize),
+    GuardianContinues(usize),
+    GuardianDies(usize),
+    MachineStops(usize),
+    /// A stop is asked for.
+    Asks(usize),
+    TimePasses,
+}
 
 impl Search {
     pub(crate) fn steps(&mut self, world: &World) {
@@ -25,18 +55,18 @@ impl Search {
         if self.is_due(world, p) {
             let mut next = world.clone();
             self.supervise(&mut next, p);
-            self.reach(next);
+            self.reach(Step::Supervises(p), next);
         }
         if self.is_guardian_due(world, p) {
             let mut next = world.clone();
             self.guard(&mut next, p);
-            self.reach(next);
+            self.reach(Step::Guards(p), next);
         }
         let process = &world.processes[p];
         if is_silent(process) {
             let mut next = world.clone();
-            lose(&mut next, p);
-            self.reach(next);
+            self.lose(&mut next, p);
+            self.reach(Step::Loses(p), next);
         }
     }
 
@@ -47,19 +77,22 @@ impl Search {
             let mut next = world.clone();
             let Stray { kind, id, .. } = next.processes[p].strays.remove(at);
             self.serves(&mut next, p, kind, id);
-            self.reach(next);
+            self.reach(Step::Strays(p, at), next);
         }
         let Some(call) = process.call else { return };
         let mut next = world.clone();
-        let stage = match call.stage {
-            Stage::Sent => Stage::Done(self.serves(&mut next, p, call.kind, call.id)),
-            Stage::Done(reply) => Stage::Answered(reply),
+        let (step, stage) = match call.stage {
+            Stage::Sent => {
+                let reply = self.serves(&mut next, p, call.kind, call.id);
+                (Step::Serves(p), Stage::Done(reply))
+            }
+            Stage::Done(reply) => (Step::Answers(p), Stage::Answered(reply)),
             Stage::Answered(_) => return,
         };
         if let Some(call) = &mut next.processes[p].call {
             call.stage = stage;
         }
-        self.reach(next);
+        self.reach(step, next);
     }
 
     /// What the service does: a leased blob, by the table of the reference.
@@ -122,7 +155,7 @@ impl Search {
             if process.guardian == Life::Dead && !main && !daemon {
                 process.tree = None;
             }
-            self.reach(next);
+            self.reach(Step::Dies(p, main, daemon), next);
         }
     }
 
@@ -134,13 +167,13 @@ impl Search {
             let mut next = world.clone();
             next.processes[p].supervisor = Life::Runs;
             next.quiet = next.tick;
-            self.reach(next);
+            self.reach(Step::SupervisorContinues(p), next);
         }
         if process.guardian == Life::Stopped {
             let mut next = world.clone();
             next.processes[p].guardian = Life::Runs;
             next.quiet = next.tick;
-            self.reach(next);
+            self.reach(Step::GuardianContinues(p), next);
         }
         let Some(world) = self.one_more_fault(world) else {
             return;
@@ -156,37 +189,42 @@ impl Search {
         let has_supervisor = process.supervisor == Life::Runs;
         let has_guardian = process.guardian == Life::Runs;
         if has_supervisor {
-            self.reach(hurt(|process| process.supervisor = Life::Stopped));
-            self.reach(hurt(|process| {
+            let stopped = hurt(|process| process.supervisor = Life::Stopped);
+            self.reach(Step::SupervisorStops(p), stopped);
+            let dead = hurt(|process| {
                 process.supervisor = Life::Dead;
                 process.drop_call();
                 process.inbox.clear();
-            }));
+            });
+            self.reach(Step::SupervisorDies(p), dead);
             let mut asked = hurt(|_| {});
             self.is_asked_to_stop(&mut asked, p);
-            self.reach(asked);
+            self.reach(Step::Asks(p), asked);
         }
         if has_guardian {
-            self.reach(hurt(|process| process.guardian = Life::Stopped));
-            self.reach(hurt(guardian_dies));
+            let stopped = hurt(|process| process.guardian = Life::Stopped);
+            self.reach(Step::GuardianStops(p), stopped);
+            self.reach(Step::GuardianDies(p), hurt(guardian_dies));
         }
         if has_supervisor && has_guardian {
             // The whole machine.
-            self.reach(hurt(|process| {
+            let stopped = hurt(|process| {
                 process.supervisor = Life::Stopped;
                 process.guardian = Life::Stopped;
-            }));
+            });
+            self.reach(Step::MachineStops(p), stopped);
         }
         if process
             .tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
         {
             // It ends by itself, and leaves something behind.
-            self.reach(hurt(|process| {
+            let ended = hurt(|process| {
                 if let Some(tree) = &mut process.tree {
                     tree.main = false;
                 }
-            }));
+            });
+            self.reach(Step::MainEnds(p), ended);
         }
     }
 
@@ -256,7 +294,7 @@ impl Search {
             }
         }
         self.judge_rest(&mut next);
-        self.reach(next);
+        self.reach(Step::TimePasses, next);
     }
 
     /// Somebody runs again a while after the last fault, if there is anybody.

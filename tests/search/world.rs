@@ -71,6 +71,31 @@ pub(crate) enum Request {
     ForgetRelease,
 }
 
+/// What a process does, as far as others can see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// An id that nobody knew is to be leased: it is asked for next.
+    Proposes(Id),
+    /// A supervisor asks the service.
+    Asks(Kind, Id),
+    /// ... tells its guardian.
+    Orders(Request),
+    /// A guardian tells its supervisor.
+    Says(News),
+    /// ... signals the command's group.
+    Signals,
+    /// ... signals what is left of the command.
+    SignalsTheRest,
+    /// ... sends SIGKILL to all of it.
+    Kills,
+    /// ... gives back the lease that its dead supervisor has left.
+    GivesBack(Id),
+    /// A supervisor takes its guardian for dead: kills it, and what it guards.
+    GivesUp,
+    /// A supervisor has come to its end.
+    Ends,
+}
+
 /// How the supervisor is to its guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Attendance {
