@@ -13,6 +13,8 @@
 //!   answered at once.
 //! - An attempt to acquire that is granted at the very tick of its end, and so has no time left to write its
 //!   record. In the model that tick stands for a moment before it.
+//! - A guardian that is silent before a start is heard of is given up when its deadline comes, and not after
+//!   the ten seconds that a start may take.
 //! - Whoever is asked to stop, or loses its guardian, does at once what is due.
 //! - The dismissal of a guardian, and how it gives a lease back once it has begun to: the fleet plays both.
 
@@ -429,18 +431,25 @@ impl Shipped {
 
     /// Whether this is what the model did.
     fn agrees(&mut self, with: &[Deed], deeds: &[Deed]) -> bool {
+        // What a guardian says and whom it signals are told apart, and so one after the other.
+        let says = |deed: &&Deed| matches!(deed, Deed::Says(_));
+        let in_order = |deeds: &[Deed]| -> Vec<Deed> {
+            let (says, does): (Vec<_>, Vec<_>) = deeds.iter().partition(says);
+            does.into_iter().chain(says).copied().collect()
+        };
+        let (with, deeds) = (in_order(with), in_order(deeds));
         let mut shown = deeds.iter();
         for deed in with {
             if let Deed::Proposes(id) = deed {
-                self.leases.remove(id);
+                self.leases.remove(&id);
                 continue;
             }
             let Some(theirs) = shown.next() else {
                 return false;
             };
-            let (ours, of_theirs) = (lease_of(deed), lease_of(theirs));
+            let (ours, of_theirs) = (lease_of(&deed), lease_of(theirs));
             let ours = ours.map(|ours| self.meant(ours, of_theirs));
-            if of_theirs != ours || with_lease(*deed, 0) != with_lease(*theirs, 0) {
+            if of_theirs != ours || with_lease(deed, 0) != with_lease(*theirs, 0) {
                 return false;
             }
         }
@@ -465,7 +474,7 @@ fn said(word: &[u8]) -> Result<Option<Deed>, String> {
     let event = Event::decode(word).map_err(|bad| format!("{bad:?}"))?;
     Ok(Some(Deed::Says(match event {
         Event::Workload(WorkloadEvent::Started { .. }) => News::Started,
-        Event::Workload(WorkloadEvent::NotStarted { .. }) => News::NotStarted,
+        Event::Workload(WorkloadEvent::NotStarted { .. }) => News::TooLate,
         Event::Workload(WorkloadEvent::Exited(_)) => News::Exited,
         Event::Workload(WorkloadEvent::LeftBehind) => News::LeftBehind,
         Event::Workload(WorkloadEvent::TreeEmpty { at }) => News::TreeEmpty(tick_of(at)),
@@ -558,13 +567,15 @@ impl Walk {
             Step::Answers(p) | Step::Supervises(p) => {
                 let granted = of(p).call.filter(|call| {
                     let reply = match call.stage {
-                        Stage::Sent => None,
+                        Stage::Ordered | Stage::Sent => None,
                         Stage::Done(reply) | Stage::Answered(reply) => Some(reply),
                     };
                     call.kind == Kind::Acquire && matches!(reply, Some(interned::Reply::Done(_)))
                 });
                 granted.is_none_or(|call| tick != call.give_up)
             }
+            // More than a tick is given to a start.
+            Step::Loses(p) => tick >= of(p).starting,
             _ => true,
         }
     }
@@ -642,15 +653,16 @@ impl Walk {
         let shipped = &mut self.shipped[p];
         {
             let mut service = shipped.service.lock().expect("whole");
-            service.sees(&shipped.texts, u64::from(token));
-            let asked: Vec<_> = with
-                .iter()
-                .filter_map(|deed| match deed {
-                    Deed::Asks(kind, _) => Some(*kind),
-                    _ => None,
-                })
-                .collect();
-            service.releases = asked == [Kind::Release, Kind::Acquire];
+            let of_kind = |deed: &Deed| match deed {
+                Deed::Asks(kind, _) => Some(*kind),
+                _ => None,
+            };
+            let asked: Vec<_> = with.iter().filter_map(of_kind).collect();
+            if asked.last() == Some(&Kind::Acquire) {
+                service.sees(&shipped.texts, u64::from(token));
+            }
+            // Once more, before it looks.
+            service.releases = asked.ends_with(&[Kind::Release, Kind::Acquire]);
         }
         let deeds = shipped.supervise(tick, is_silent)?;
         self.compare(p, &with, &deeds)

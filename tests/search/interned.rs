@@ -27,8 +27,8 @@ pub(crate) const MARGIN: u8 = 1;
 pub(crate) const NEVER: u8 = u8::MAX;
 
 const STOP: i32 = 15;
-/// ETIME and ESRCH are no different to who hears of them.
-const NOT_STARTED: i32 = 62;
+const ESRCH: i32 = 3;
+const ETIME: i32 = 62;
 
 /// What an instance goes by that gives an attempt so long.
 pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
@@ -79,6 +79,8 @@ fn nanos_of_a_tick() -> u64 {
 pub(crate) enum News {
     Started,
     NotStarted,
+    /// Not started, as its deadline had passed.
+    TooLate,
     Exited,
     LeftBehind,
     TreeEmpty(u8),
@@ -91,7 +93,8 @@ impl News {
     fn event(self) -> WorkloadEvent {
         match self {
             News::Started => WorkloadEvent::Started { pid: 1 },
-            News::NotStarted => WorkloadEvent::NotStarted { errno: NOT_STARTED },
+            News::NotStarted => WorkloadEvent::NotStarted { errno: ESRCH },
+            News::TooLate => WorkloadEvent::NotStarted { errno: ETIME },
             News::Exited => WorkloadEvent::Exited(Exit::Signal(STOP)),
             News::LeftBehind => WorkloadEvent::LeftBehind,
             News::TreeEmpty(tick) => WorkloadEvent::TreeEmpty { at: at(tick) },
@@ -104,7 +107,7 @@ impl News {
     fn of(event: WorkloadEvent) -> News {
         match event {
             WorkloadEvent::Started { .. } => News::Started,
-            WorkloadEvent::NotStarted { .. } => News::NotStarted,
+            WorkloadEvent::NotStarted { errno: ETIME } => News::TooLate,
             WorkloadEvent::Exited(_) => News::Exited,
             WorkloadEvent::LeftBehind => News::LeftBehind,
             WorkloadEvent::TreeEmpty { at } => News::TreeEmpty(tick_of(at)),

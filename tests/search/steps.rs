@@ -87,7 +87,7 @@ impl Search {
                 (Step::Serves(p), Stage::Done(reply))
             }
             Stage::Done(reply) => (Step::Answers(p), Stage::Answered(reply)),
-            Stage::Answered(_) => return,
+            Stage::Ordered | Stage::Answered(_) => return,
         };
         if let Some(call) = &mut next.processes[p].call {
             call.stage = stage;
@@ -249,11 +249,13 @@ impl Search {
         let mut next = world.clone();
         for p in 0..2 {
             let process = &next.processes[p];
+            // A start may take longer, until the deadline.
+            let is_silent = is_silent(process) && next.tick >= process.starting;
             let kills = process
                 .tree
                 .is_some_and(|tree| tree.dies || tree.main && process.guardian == Life::Dead);
             if kills
-                || is_silent(process)
+                || is_silent
                 || self.is_due(&next, p)
                 || self.is_guardian_due(&next, p)
             {
@@ -261,7 +263,7 @@ impl Search {
             }
             let waits = process
                 .call
-                .is_some_and(|call| !call.is_slow && !matches!(call.stage, Stage::Answered(_)));
+                .is_some_and(|call| !call.is_slow && matches!(call.stage, Stage::Sent | Stage::Done(_)));
             if waits {
                 let Some(slower) = self.one_more_fault(&next) else {
                     return;
