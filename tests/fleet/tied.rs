@@ -13,8 +13,8 @@
 //!   answered at once.
 //! - An attempt to acquire that is granted at the very tick of its end, and so has no time left to write its
 //!   record. In the model that tick stands for a moment before it.
-//! - A guardian that is silent before a start is heard of is given up when its deadline comes, and not after
-//!   the ten seconds that a start may take.
+//! - A guardian that is silent before a start was heard of is given up when its deadline comes, and not after
+//!   the ten seconds that a start may take, which are more than a tick.
 //! - Whoever is asked to stop, or loses its guardian, does at once what is due.
 //! - The dismissal of a guardian, and how it gives a lease back once it has begun to: the fleet plays both.
 
@@ -115,6 +115,8 @@ struct Shipped {
     /// What it waits for is answered here.
     slot: Option<u64>,
     is_ended: bool,
+    /// When its guardian kills, as it was told last.
+    kill: u8,
     /// It does its dead guardian's work.
     is_lost: bool,
     /// All of its command is to die, and what of it has not had SIGKILL yet dies when it has.
@@ -151,6 +153,7 @@ impl Shipped {
             behind: Duration::ZERO,
             slot: None,
             is_ended: false,
+            kill: NEVER,
             is_lost: false,
             dies: false,
             leases: HashMap::new(),
@@ -219,7 +222,14 @@ impl Shipped {
     fn did(&mut self, did: Did, deeds: &mut Vec<Deed>) -> Result<(), String> {
         match did {
             Did::Sent(bytes, _) => {
-                deeds.extend(self.order(&bytes)?);
+                let order = self.order(&bytes)?;
+                if let Some(Deed::Orders(
+                    model::Request::Start { kill, .. } | model::Request::Extend { kill, .. },
+                )) = order
+                {
+                    self.kill = kill;
+                }
+                deeds.extend(order);
                 self.pair
                     .kernel
                     .facts()
@@ -574,8 +584,12 @@ impl Walk {
                 });
                 granted.is_none_or(|call| tick != call.give_up)
             }
-            // More than a tick is given to a start.
-            Step::Loses(p) => tick >= of(p).starting,
+            // Whoever listens for a second does meanwhile what is due; and a start is given more than a tick, but
+            // for its deadline.
+            Step::Loses(p) => {
+                let is_heard = of(p).starting == 0 || tick >= self.shipped[p].kill;
+                is_heard && !self.search.is_due(&self.world, p)
+            }
             _ => true,
         }
     }

@@ -88,10 +88,7 @@ impl Network {
     }
 
     /// From now on this is asked of each request, and its answer is on the wire for no time.
-    pub(crate) fn answer_at_once(
-        &self,
-        by: impl FnMut(Request) -> Option<Reply> + Send + 'static,
-    ) {
+    pub(crate) fn answer_at_once(&self, by: impl FnMut(Request) -> Option<Reply> + Send + 'static) {
         self.at_once.lock().expect("whole").0 = Some(Box::new(by));
     }
 

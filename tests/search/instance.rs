@@ -27,6 +27,9 @@ const STEPS: usize = 100;
 /// What the store has for a release whose answer is not waited for (`UNDO` of the driver), in ticks.
 const UNDO: u8 = 1;
 
+/// What a silent guardian is given to start a command (`PATIENCE_AT_THE_START` of its liveness), in ticks.
+const START: u8 = 4;
+
 impl Search {
     fn next_work(&self, world: &World, p: usize) -> Option<Work> {
         let process = &world.processes[p];
@@ -159,7 +162,9 @@ impl Search {
                 if process.busy {
                     return world.breaks(Broken::StartsBeside);
                 }
-                (process.busy, process.starting, process.term) = (true, kill, term);
+                let patience = world.tick + START;
+                process.starting = patience.min(kill);
+                (process.busy, process.term) = (true, term);
                 process.is_judged = false;
                 let id = process.held;
                 let start = Request::Start {
@@ -174,9 +179,6 @@ impl Search {
                 let process = &mut world.processes[p];
                 if process.busy {
                     process.term = term;
-                }
-                if process.starting != 0 {
-                    process.starting = kill;
                 }
                 self.demand(world, p, Request::Extend { term, kill });
             }
@@ -197,10 +199,7 @@ impl Search {
         let process = &mut world.processes[p];
         // The workload has heard that nothing is there, even if the core has not yet.
         let is_heard = process.busy || request == Request::ForgetRelease;
-        if is_heard
-            && process.attendance == Attendance::Well
-            && process.guardian != Life::Dead
-        {
+        if is_heard && process.attendance == Attendance::Well && process.guardian != Life::Dead {
             process.requests.push(request);
             self.does_visibly(p, Deed::Orders(request));
         }
@@ -492,8 +491,7 @@ impl Search {
     /// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
     pub(crate) fn lose(&mut self, world: &mut World, p: usize) {
         let process = &mut world.processes[p];
-        process.guardian = Life::Dead;
-        process.requests.clear();
+        process.is_bereft();
         process.attendance = Attendance::Lost;
         process.is_rid();
         process.inbox.push(News::Lost);

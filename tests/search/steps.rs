@@ -151,9 +151,8 @@ impl Search {
                 daemon,
                 ..tree
             });
-            // Without a guardian it is the supervisor, or nobody, that sees it.
-            if process.guardian == Life::Dead && !main && !daemon {
-                process.tree = None;
+            if process.guardian == Life::Dead {
+                process.is_bereft();
             }
             self.reach(Step::Dies(p, main, daemon), next);
         }
@@ -249,21 +248,17 @@ impl Search {
         let mut next = world.clone();
         for p in 0..2 {
             let process = &next.processes[p];
-            // A start may take longer, until the deadline.
+            // A start may take longer.
             let is_silent = is_silent(process) && next.tick >= process.starting;
             let kills = process
                 .tree
                 .is_some_and(|tree| tree.dies || tree.main && process.guardian == Life::Dead);
-            if kills
-                || is_silent
-                || self.is_due(&next, p)
-                || self.is_guardian_due(&next, p)
-            {
+            if kills || is_silent || self.is_due(&next, p) || self.is_guardian_due(&next, p) {
                 return;
             }
-            let waits = process
-                .call
-                .is_some_and(|call| !call.is_slow && matches!(call.stage, Stage::Sent | Stage::Done(_)));
+            let waits = process.call.is_some_and(|call| {
+                !call.is_slow && matches!(call.stage, Stage::Sent | Stage::Done(_))
+            });
             if waits {
                 let Some(slower) = self.one_more_fault(&next) else {
                     return;
@@ -319,8 +314,7 @@ fn is_silent(process: &Process) -> bool {
 }
 
 fn guardian_dies(process: &mut Process) {
-    process.guardian = Life::Dead;
-    process.requests.clear();
+    process.is_bereft();
     process.release = 0;
     if let Some(tree) = &mut process.tree {
         tree.asked = true;

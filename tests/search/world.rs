@@ -131,7 +131,7 @@ pub(crate) struct Process {
     pub(crate) withdrawn: u8,
     pub(crate) attendance: Attendance,
     pub(crate) busy: bool,
-    /// While a command that was ordered has not been heard of: until when it may live.
+    /// While a command that was ordered has not been heard of: from when on silence counts.
     pub(crate) starting: u8,
     /// When the command is to be asked to end, by what its workload was told last.
     pub(crate) term: u8,
@@ -206,6 +206,13 @@ impl Process {
     pub(crate) fn works(&self) -> bool {
         self.tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
+    }
+
+    /// Its guardian is dead: it is the supervisor, or nobody, that sees that nothing is left.
+    pub(crate) fn is_bereft(&mut self) {
+        self.guardian = Life::Dead;
+        self.requests.clear();
+        self.tree = self.tree.filter(|tree| tree.main || tree.daemon);
     }
 
     /// The call is given up; its request may still be on its way.
