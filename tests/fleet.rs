@@ -42,6 +42,8 @@ mod network;
 mod pair;
 #[path = "fleet/service.rs"]
 mod service;
+#[path = "fleet/shipped.rs"]
+mod shipped;
 #[path = "fleet/store.rs"]
 mod store;
 #[path = "fleet/supervisor.rs"]
