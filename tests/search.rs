@@ -73,18 +73,18 @@ fn chance_makes_no_difference() {
 
 #[test]
 fn each_mistake_is_found() {
-    for (mistake, faults, broken) in [
-        (Mistake::NeverTimesOut, 1, Broken::NeedlessStop),
-        (Mistake::FirstBlipIsLoss, 1, Broken::NeedlessStop),
-        (Mistake::TokenBeginsAnew, 1, Broken::TokenGoesBack),
-        (Mistake::WallClocks, 0, Broken::Overlap),
-        (Mistake::T0OfTheAnswer, 2, Broken::Overlap),
-        (Mistake::RelativeDeadline, 2, Broken::Overlap),
-        (Mistake::EmptyListIsBelieved, 1, Broken::ReleasedEarly),
+    // What is enough for it, of faults and of the time in which they are.
+    for (mistake, faults, last_fault, broken) in [
+        (Mistake::NeverTimesOut, 1, 4, Broken::NeedlessStop),
+        (Mistake::FirstBlipIsLoss, 1, 4, Broken::NeedlessStop),
+        (Mistake::TokenBeginsAnew, 1, 4, Broken::TokenGoesBack),
+        (Mistake::WallClocks, 0, 0, Broken::Overlap),
+        (Mistake::T0OfTheAnswer, 2, 1, Broken::Overlap),
+        (Mistake::RelativeDeadline, 2, 3, Broken::Overlap),
+        (Mistake::EmptyListIsBelieved, 1, 4, Broken::ReleasedEarly),
     ] {
-        // What takes two takes them soon.
         let bound = Bound {
-            last_fault: 5 - faults,
+            last_fault,
             ticks: 10,
             ..Bound::of(faults)
         };

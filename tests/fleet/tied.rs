@@ -39,6 +39,8 @@ struct Plan {
     contained: bool,
     /// Of a hundred steps so many are faults, where both are possible.
     faults: u8,
+    /// What is stopped goes on at one of so many steps.
+    stops: u8,
 }
 
 /// One walk, and what ships beside it.
@@ -240,6 +242,13 @@ fn is_fault(step: Step) -> bool {
     }
 }
 
+fn continues(step: Step) -> bool {
+    matches!(
+        step,
+        Step::SupervisorContinues(_) | Step::GuardianContinues(_)
+    )
+}
+
 /// The walk of a seed, to its end or to where what ships parts from it.
 fn walk(seed: u64) -> (Walk, Result<(), String>) {
     let mut rng = Rng::with_seed(seed);
@@ -253,13 +262,18 @@ fn walk(seed: u64) -> (Walk, Result<(), String>) {
         attempt: *rng.choice(&[TICK, TICK * 4 / 3]).expect("two"),
         contained: rng.bool(),
         faults: rng.u8(1..30),
+        stops: *rng.choice(&[1, 4, 30]).expect("three"),
     };
     let mut walk = Walk::new(plan);
     loop {
         let next = walk.next();
         let wants_fault = rng.u8(0..100) < walk.plan.faults;
-        let (faults, others): (Vec<_>, Vec<_>) =
+        let stays = rng.u8(0..walk.plan.stops) > 0;
+        let (faults, mut others): (Vec<_>, Vec<_>) =
             next.into_iter().partition(|next| is_fault(next.step));
+        if stays && others.iter().any(|next| !continues(next.step)) {
+            others.retain(|next| !continues(next.step));
+        }
         let of = match (wants_fault || others.is_empty()) && !faults.is_empty() {
             true => faults,
             false => others,
