@@ -37,6 +37,9 @@ mod handle;
 mod judge;
 #[path = "fleet/kernel.rs"]
 mod kernel;
+#[expect(dead_code, reason = "it is walked here; the search explores it")]
+#[path = "search/model.rs"]
+mod model;
 #[path = "fleet/mount.rs"]
 mod mount;
 #[path = "fleet/network.rs"]
@@ -47,10 +50,14 @@ mod operator;
 mod pair;
 #[path = "fleet/service.rs"]
 mod service;
+#[path = "fleet/shipped.rs"]
+mod shipped;
 #[path = "fleet/store.rs"]
 mod store;
 #[path = "fleet/supervisor.rs"]
 mod supervisor;
+#[path = "fleet/tied.rs"]
+mod tied;
 #[path = "fleet/wire.rs"]
 mod wire;
 #[path = "fleet/world.rs"]

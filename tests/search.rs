@@ -17,218 +17,14 @@
 mod alone;
 #[path = "search/chain/mod.rs"]
 mod chain;
-#[path = "search/explore.rs"]
-mod explore;
-#[path = "search/instance.rs"]
-mod instance;
-#[path = "search/interned.rs"]
-mod interned;
-#[path = "search/mistakes.rs"]
-mod mistakes;
-#[path = "search/steps.rs"]
-mod steps;
-#[path = "search/world.rs"]
-mod world;
+#[expect(dead_code, reason = "it is walked by the fleet")]
+#[path = "search/model.rs"]
+mod model;
 
-use std::collections::HashMap;
 use std::io::Write;
 
-use explore::{Quickly, Space, explore};
-use interned::Interned;
-use mistakes::Mistake;
-use world::{Broken, Process, World};
-
-/// From t0 to SIGKILL, in ticks.
-pub(crate) const KILLED_AFTER: u8 = interned::LEASE - interned::MARGIN;
-
-/// How far the search goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
-    /// So many of them in one history, at this tick or before.
-    pub(crate) faults: u8,
-    pub(crate) last_fault: u8,
-    pub(crate) ticks: u8,
-    /// So long after the last fault somebody runs again.
-    pub(crate) rest: u8,
-}
-
-impl Bound {
-    pub(crate) fn of(faults: u8) -> Bound {
-        Bound {
-            faults,
-            last_fault: 4,
-            ticks: 14,
-            rest: 10,
-        }
-    }
-}
-
-/// A state, in a few words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct State {
-    ticks: [u8; 3],
-    lease: [u8; 4],
-    broken: Broken,
-    processes: [u32; 2],
-}
-
-/// A search, with all that it met.
-pub(crate) struct Search {
-    bound: Bound,
-    mistake: Option<Mistake>,
-    interned: Interned,
-    processes: Vec<Process>,
-    by_process: HashMap<Process, u32, Quickly>,
-    reached: Vec<State>,
-    longest_rest: u8,
-}
-
-/// What it came to.
-#[derive(Debug)]
-pub(crate) struct Summary {
-    pub(crate) states: usize,
-    pub(crate) depth: usize,
-    pub(crate) broken: Broken,
-    /// How the last of these came about.
-    pub(crate) way: String,
-    pub(crate) longest_rest: u8,
-    /// Cores, guardians, and instances with all that is on their wires.
-    pub(crate) met: [usize; 3],
-}
-
-impl Search {
-    fn is(&self, mistake: Mistake) -> bool {
-        self.mistake == Some(mistake)
-    }
-
-    fn reach(&mut self, mut world: World) {
-        world.judge_overlap();
-        let state = self.pack(&world);
-        self.reached.push(state);
-    }
-
-    fn pack(&mut self, world: &World) -> State {
-        let mut ids = [0; 2];
-        for (id, process) in ids.iter_mut().zip(&world.processes) {
-            *id = match self.by_process.get(process) {
-                Some(known) => *known,
-                None => {
-                    let new = u32::try_from(self.processes.len()).expect("fewer of them");
-                    self.processes.push(process.clone());
-                    self.by_process.insert(process.clone(), new);
-                    new
-                }
-            };
-        }
-        // Which of the two is which makes no difference.
-        ids.sort_unstable();
-        State {
-            ticks: [world.tick, world.quiet, world.faults],
-            lease: [world.lease, world.until, world.token, world.started],
-            broken: world.broken,
-            processes: ids,
-        }
-    }
-
-    fn unpack(&self, state: &State) -> World {
-        let [tick, quiet, faults] = state.ticks;
-        let [lease, until, token, started] = state.lease;
-        World {
-            tick,
-            quiet,
-            faults,
-            lease,
-            until,
-            token,
-            started,
-            broken: state.broken,
-            processes: state
-                .processes
-                .map(|id| self.processes[id as usize].clone()),
-        }
-    }
-}
-
-impl Space for Search {
-    type State = State;
-    type Key = [u64; 2];
-
-    fn key(&self, state: &State) -> [u64; 2] {
-        let [a, b, c] = state.ticks.map(u64::from);
-        let [d, e, f, g] = state.lease.map(u64::from);
-        let word = [a, b, c, d, e, f, g, state.broken as u64]
-            .into_iter()
-            .fold(0, |word, byte| word << 8 | byte);
-        let [one, other] = state.processes.map(u64::from);
-        [word, one << 32 | other]
-    }
-
-    fn is_bad(&self, state: &State) -> bool {
-        state.broken != Broken::Nothing
-    }
-
-    fn successors(&mut self, state: State, reached: &mut Vec<State>) {
-        let world = self.unpack(&state);
-        self.steps(&world);
-        reached.append(&mut self.reached);
-    }
-}
-
-/// Searches to the bound, or to the first that must not be.
-pub(crate) fn search(bound: Bound, seed: u64, mistake: Option<Mistake>) -> Summary {
-    let mut search = Search {
-        bound,
-        mistake,
-        interned: Interned::new(seed),
-        processes: Vec::new(),
-        by_process: HashMap::default(),
-        reached: Vec::new(),
-        longest_rest: 0,
-    };
-    let core = search.interned.begin(0);
-    // Elsewhere it would only keep apart what is the same.
-    let ahead = 5 * u8::from(mistake == Some(Mistake::WallClocks));
-    let first = World {
-        tick: 0,
-        quiet: 0,
-        faults: 0,
-        lease: 0,
-        until: 0,
-        token: 0,
-        started: 0,
-        broken: Broken::Nothing,
-        processes: [Process::new(core, 0), Process::new(core, ahead)],
-    };
-    let first = search.pack(&first);
-    let found = explore(&mut search, first);
-    let mut way = Vec::new();
-    let mut before: &[u32] = &[];
-    for state in found.way.iter().flatten() {
-        let World {
-            processes, tick, ..
-        } = search.unpack(state);
-        let (lease, until, broken) = (state.lease[0], state.lease[1], state.broken);
-        way.push(format!(
-            "tick {tick}: lease {lease} until {until}, {broken:?}"
-        ));
-        for (id, process) in state.processes.iter().zip(&processes) {
-            if !before.contains(id) {
-                way.push(format!("    {process:?}"));
-            }
-        }
-        before = &state.processes;
-    }
-    let last = found.way.as_ref().and_then(|way| way.last());
-    let (cores, guardians) = search.interned.count();
-    Summary {
-        states: found.states,
-        depth: found.depth,
-        broken: last.map_or(Broken::Nothing, |state| state.broken),
-        way: way.join("\n"),
-        longest_rest: search.longest_rest,
-        met: [cores, guardians, search.processes.len()],
-    }
-}
+use model::world::Broken;
+use model::{Bound, Mistake, search};
 
 /// Past the capture of the test harness: the numbers are worth something when all is well, too.
 pub(crate) fn print(text: &str) {
@@ -275,4 +71,30 @@ fn chance_makes_no_difference() {
     let bound = Bound::of(0);
     let [one, other] = [1, 2].map(|seed| search(bound, seed, None));
     assert_eq!((one.states, one.depth), (other.states, other.depth));
+}
+
+#[test]
+fn each_mistake_is_found() {
+    // What is enough for it, of faults and of the time in which they are.
+    for (mistake, faults, last_fault, broken) in [
+        (Mistake::NeverTimesOut, 1, 4, Broken::NeedlessStop),
+        (Mistake::FirstBlipIsLoss, 1, 4, Broken::NeedlessStop),
+        (Mistake::TokenBeginsAnew, 1, 4, Broken::TokenGoesBack),
+        (Mistake::WallClocks, 0, 0, Broken::Overlap),
+        (Mistake::T0OfTheAnswer, 2, 1, Broken::Overlap),
+        (Mistake::RelativeDeadline, 2, 3, Broken::Overlap),
+        (Mistake::EmptyListIsBelieved, 1, 4, Broken::ReleasedEarly),
+    ] {
+        let bound = Bound {
+            last_fault,
+            ticks: 10,
+            ..Bound::of(faults)
+        };
+        let found = search(bound, 1, Some(mistake));
+        print(&format!(
+            "search: {mistake:?}: {:?} after {} states, {} steps deep\n",
+            found.broken, found.states, found.depth
+        ));
+        assert_eq!(found.broken, broken, "{mistake:?}");
+    }
 }

@@ -20,11 +20,14 @@ use trafficcop::internals::run::CommandWorkload;
 use trafficcop::{Instant, LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 use super::pair::Life;
+use super::store::Request;
 
 /// What a supervisor did, in its order.
 pub(crate) enum Did {
     /// It sends this to its guardian.
     Sent(Vec<u8>, Option<OwnedFd>),
+    /// It asks the service, where that is noted as soon as it is.
+    Asked(Request),
     Started(Start),
     Ended(Ending),
     Extended(Deadlines),

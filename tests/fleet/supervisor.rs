@@ -253,6 +253,8 @@ impl World {
                 pair.said_overlap |= notice == Notice::Overlapped;
                 self.say(|| format!("#{p} says {notice:?}"));
             }
+            // By the network.
+            Did::Asked(_) => {}
             Did::Wrong(what) => self.violate(format!("#{p} {what}")),
         }
     }

@@ -6,7 +6,7 @@ use super::Search;
 use super::interned::{Act, Effect, Fed, NEVER, News, Reply, Told};
 use super::mistakes::Mistake;
 use super::world::{
-    Attendance, Broken, Call, Id, Kind, Life, Process, Request, Stage, Stray, Tree, World,
+    Attendance, Broken, Call, Deed, Kind, Life, Process, Request, Stage, Stray, Tree, World,
 };
 
 /// What a supervisor does next.
@@ -15,6 +15,7 @@ enum Work {
     Hear(News),
     Lose,
     FindEmpty,
+    Send(Call),
     Answer(Call, Reply),
     Undo,
     Tick,
@@ -25,6 +26,9 @@ const STEPS: usize = 100;
 
 /// What the store has for a release whose answer is not waited for (`UNDO` of the driver), in ticks.
 const UNDO: u8 = 1;
+
+/// What a silent guardian is given to start a command (`PATIENCE_AT_THE_START` of its liveness), in ticks.
+const START: u8 = 4;
 
 impl Search {
     fn next_work(&self, world: &World, p: usize) -> Option<Work> {
@@ -45,6 +49,9 @@ impl Search {
             Attendance::Well | Attendance::Lost | Attendance::Over => {}
         }
         if let Some(call) = process.call {
+            if call.stage == Stage::Ordered {
+                return Some(Work::Send(call));
+            }
             if let Stage::Answered(reply) = call.stage {
                 return Some(Work::Answer(call, reply));
             }
@@ -69,26 +76,36 @@ impl Search {
                 return;
             };
             match work {
-                Work::End => return ends(world, p),
+                Work::End => return self.ends(world, p),
                 Work::Hear(news) => {
                     let process = &mut world.processes[p];
                     process.inbox.remove(0);
-                    process.busy &= !matches!(news, News::TreeEmpty(_) | News::NotStarted);
-                    self.tell(world, p, Told::Workload(news));
+                    // Without time to start it that is doubt, and not a command that cannot be run.
+                    let told = match news {
+                        News::TooLate => News::TreeEmpty(process.term),
+                        news => news,
+                    };
+                    match news {
+                        News::TreeEmpty(_) | News::NotStarted | News::TooLate => process.is_rid(),
+                        News::Started => process.starting = 0,
+                        _ => {}
+                    }
+                    self.tell(world, p, Told::Workload(told));
                 }
-                Work::Lose => lose(world, p),
+                Work::Lose => self.lose(world, p),
                 Work::FindEmpty => {
                     let empty = News::TreeEmpty(world.tick);
                     world.processes[p].attendance = Attendance::Over;
                     self.tell(world, p, Told::Workload(empty));
                 }
+                Work::Send(call) => self.send(world, p, call),
                 Work::Answer(call, reply) => self.answered(world, p, call, reply),
                 Work::Undo => {
                     let process = &mut world.processes[p];
                     process.withdrawn = NEVER;
                     process.drop_call();
                     let give_up = world.tick + UNDO;
-                    self.release(world, p, give_up);
+                    order(world, p, Kind::Release, give_up);
                     self.tell(world, p, Told::Ticked);
                 }
                 Work::Tick => self.tell(world, p, Told::Ticked),
@@ -121,24 +138,9 @@ impl Search {
 
     fn does(&mut self, world: &mut World, p: usize, effect: Effect) {
         match effect {
-            Effect::Acquire { give_up } => {
-                let fresh = world.fresh_id();
-                let process = &mut world.processes[p];
-                if std::mem::take(&mut process.held) != 0 {
-                    process.proposed = 0;
-                }
-                process.spent = 0;
-                if process.proposed == 0 {
-                    process.proposed = fresh;
-                }
-                let id = process.proposed;
-                self.call(world, p, Kind::Acquire, id, give_up);
-            }
+            Effect::Acquire { give_up } => order(world, p, Kind::Acquire, give_up),
             Effect::Withdraw { give_up } => world.processes[p].withdrawn = give_up,
-            Effect::Renew { give_up } => {
-                let id = world.processes[p].held;
-                self.call(world, p, Kind::Renew, id, give_up);
-            }
+            Effect::Renew { give_up } => order(world, p, Kind::Renew, give_up),
             Effect::Release { give_up } => {
                 let process = &mut world.processes[p];
                 process.drop_call();
@@ -146,7 +148,7 @@ impl Search {
                     world.breaks(Broken::ReleasedEarly);
                 }
                 self.demand(world, p, Request::ForgetRelease);
-                self.release(world, p, give_up);
+                order(world, p, Kind::Release, give_up);
             }
             Effect::Abandon => {
                 world.processes[p].drop_call();
@@ -160,7 +162,9 @@ impl Search {
                 if process.busy {
                     return world.breaks(Broken::StartsBeside);
                 }
-                process.busy = true;
+                let patience = world.tick + START;
+                process.starting = patience.min(kill);
+                (process.busy, process.term) = (true, term);
                 process.is_judged = false;
                 let id = process.held;
                 let start = Request::Start {
@@ -171,13 +175,21 @@ impl Search {
                 };
                 self.demand(world, p, start);
             }
-            Effect::Extend { term, kill } => self.demand(world, p, Request::Extend { term, kill }),
+            Effect::Extend { term, kill } => {
+                let process = &mut world.processes[p];
+                if process.busy {
+                    process.term = term;
+                }
+                self.demand(world, p, Request::Extend { term, kill });
+            }
             Effect::Drain { end } => {
                 world.judge_need(p);
                 self.demand(world, p, Request::Drain { end });
             }
             Effect::Kill => {
                 world.judge_need(p);
+                // Who insists does not wait for a start.
+                world.processes[p].starting = 0;
                 self.demand(world, p, Request::Kill);
             }
         }
@@ -185,36 +197,75 @@ impl Search {
 
     fn demand(&mut self, world: &mut World, p: usize, request: Request) {
         let process = &mut world.processes[p];
-        if process.attendance == Attendance::Well && process.guardian != Life::Dead {
+        // The workload has heard that nothing is there, even if the core has not yet.
+        let is_heard = process.busy || request == Request::ForgetRelease;
+        if is_heard && process.attendance == Attendance::Well && process.guardian != Life::Dead {
             process.requests.push(request);
+            self.does_visibly(p, Deed::Orders(request));
         }
     }
 
     // --- the store ---
 
-    fn call(&mut self, world: &mut World, p: usize, kind: Kind, id: Id, give_up: u8) {
-        // What is not ours, or nothing, is not asked for.
-        let stage = match (kind, id) {
+    /// What was ordered is about to be sent.
+    fn send(&mut self, world: &mut World, p: usize, call: Call) {
+        let fresh = world.fresh_id();
+        let tick = world.tick;
+        let process = &mut world.processes[p];
+        let mut is_sure = false;
+        let id = match call.kind {
+            Kind::Acquire => {
+                if std::mem::take(&mut process.held) != 0 {
+                    (process.proposed, process.perhaps) = (0, false);
+                }
+                let is_fresh = process.proposed == 0;
+                if is_fresh {
+                    process.proposed = fresh;
+                    self.does_visibly(p, Deed::Proposes(fresh));
+                }
+                let (kind, id) = (Kind::Release, std::mem::take(&mut process.spent));
+                if id != 0 {
+                    // Said once more: it may be what keeps everybody out.
+                    let sent = tick;
+                    process.strays.push(Stray { kind, id, sent });
+                    self.does_visibly(p, Deed::Asks(kind, id));
+                }
+                process.proposed
+            }
+            Kind::Renew => process.held,
+            Kind::Release => {
+                let held = std::mem::take(&mut process.held);
+                let perhaps = std::mem::take(&mut process.perhaps);
+                is_sure = held != 0;
+                let id = match held {
+                    0 if perhaps => process.proposed,
+                    0 => process.spent,
+                    held => held,
+                };
+                if id != 0 {
+                    (process.proposed, process.spent) = (0, id);
+                }
+                id
+            }
+        };
+        let stage = match (call.kind, id) {
+            // What is not ours, or nothing, is not asked for.
             (Kind::Renew, 0) => Stage::Answered(Reply::Lost),
             (Kind::Release, 0) => Stage::Answered(Reply::Done(0)),
-            _ => Stage::Sent,
+            // Nor what could not be answered any more.
+            _ if tick >= call.give_up => Stage::Answered(Reply::Silence),
+            _ => {
+                self.does_visibly(p, Deed::Asks(call.kind, id));
+                Stage::Sent
+            }
         };
-        world.processes[p].call = Some(Call {
-            kind,
+        process.call = Some(Call {
             id,
             stage,
-            sent: world.tick,
-            give_up,
-            is_slow: false,
+            sent: tick,
+            is_sure,
+            ..call
         });
-    }
-
-    fn release(&mut self, world: &mut World, p: usize, give_up: u8) {
-        let process = &mut world.processes[p];
-        let ours = [process.held, process.proposed, process.spent];
-        let id = ours.into_iter().find(|id| *id != 0).unwrap_or(0);
-        (process.held, process.proposed, process.spent) = (0, 0, id);
-        self.call(world, p, Kind::Release, id, give_up);
     }
 
     fn answered(&mut self, world: &mut World, p: usize, call: Call, reply: Reply) {
@@ -233,11 +284,20 @@ impl Search {
         };
         match call.kind {
             Kind::Acquire => {
+                let mut reply = reply;
                 if matches!(reply, Reply::Done(_)) {
-                    (process.held, process.proposed) = (call.id, 0);
+                    (process.proposed, process.perhaps) = (0, false);
+                    if tick > call.give_up {
+                        // No time is left to write the record: nothing was acquired.
+                        process.spent = call.id;
+                        reply = Reply::Silence;
+                    } else {
+                        process.held = call.id;
+                    }
                 }
-                if std::mem::replace(&mut process.withdrawn, NEVER) != NEVER {
-                    return self.release(world, p, tick + UNDO);
+                let withdrawn = std::mem::replace(&mut process.withdrawn, NEVER);
+                if withdrawn != NEVER {
+                    return order(world, p, Kind::Release, withdrawn);
                 }
                 self.tell(world, p, Told::Acquired(t0, reply));
             }
@@ -259,9 +319,9 @@ impl Search {
                 if reply != Reply::Silence {
                     process.spent = 0;
                 }
-                // Not ours: so the request before this one was carried out.
+                // Not ours: so a request before this one was carried out, if there was one.
                 let reply = match reply {
-                    Reply::Lost => Reply::Done(0),
+                    Reply::Lost if !call.is_sure => Reply::Done(0),
                     reply => reply,
                 };
                 self.tell(world, p, Told::Released(reply));
@@ -328,7 +388,7 @@ impl Search {
                 let process = &mut world.processes[p];
                 process.release = id;
                 if tick >= term.min(kill) {
-                    return process.inbox.push(News::NotStarted);
+                    return self.says(world, p, News::TooLate);
                 }
                 if process.tree.is_some() {
                     return world.breaks(Broken::StartsBeside);
@@ -372,6 +432,14 @@ impl Search {
         }
     }
 
+    fn says(&mut self, world: &mut World, p: usize, news: News) {
+        let process = &mut world.processes[p];
+        if process.supervisor != Life::Dead {
+            process.inbox.push(news);
+            self.does_visibly(p, Deed::Says(news));
+        }
+    }
+
     fn feed(&mut self, world: &mut World, p: usize, fed: Fed) {
         let (next, acts) = self
             .interned
@@ -379,70 +447,88 @@ impl Search {
         world.processes[p].guardian_state = next;
         for act in acts {
             match act {
-                Act::Tell(news) => {
-                    let process = &mut world.processes[p];
-                    if process.supervisor != Life::Dead {
-                        process.inbox.push(news);
-                    }
-                }
+                Act::Tell(news) => self.says(world, p, news),
                 Act::SignalGroup => {
+                    self.does_visibly(p, Deed::Signals);
                     world.judge_need(p);
                     if let Some(tree) = &mut world.processes[p].tree {
                         tree.asked = true;
                     }
                 }
                 Act::TermRest => {
-                    if let Some(tree) = &mut world.processes[p].tree {
-                        tree.daemon_asked = true;
+                    if let Some(tree) = &mut world.processes[p].tree
+                        && !std::mem::replace(&mut tree.daemon_asked, true)
+                    {
+                        self.does_visibly(p, Deed::SignalsTheRest);
                     }
                 }
                 Act::Kill => {
                     world.judge_need(p);
                     kill(&mut world.processes[p]);
+                    self.does_visibly(p, Deed::Kills);
                 }
                 Act::Depart => {
                     let tick = world.tick;
                     let process = &mut world.processes[p];
                     process.guardian = Life::Dead;
-                    if process.release != 0 {
+                    let id = std::mem::take(&mut process.release);
+                    if id != 0 {
+                        let kind = Kind::Release;
                         process.strays.push(Stray {
-                            kind: Kind::Release,
-                            id: std::mem::take(&mut process.release),
+                            kind,
+                            id,
                             sent: tick,
                         });
+                        self.does_visibly(p, Deed::GivesBack(id));
                     }
                 }
             }
         }
     }
+
+    // --- ends ---
+
+    /// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
+    pub(crate) fn lose(&mut self, world: &mut World, p: usize) {
+        let process = &mut world.processes[p];
+        process.is_bereft();
+        process.attendance = Attendance::Lost;
+        process.is_rid();
+        process.inbox.push(News::Lost);
+        kill(process);
+        self.does_visibly(p, Deed::GivesUp);
+    }
+
+    /// The instance is done: its guardian is dismissed.
+    fn ends(&mut self, world: &mut World, p: usize) {
+        let process = &mut world.processes[p];
+        process.supervisor = Life::Dead;
+        process.drop_call();
+        process.guardian = Life::Dead;
+        process.requests.clear();
+        process.inbox.clear();
+        if process.tree.is_some() {
+            world.breaks(Broken::EndsEarly);
+        }
+        self.does_visibly(p, Deed::Ends);
+    }
+}
+
+/// What the driver has the store do next.
+fn order(world: &mut World, p: usize, kind: Kind, give_up: u8) {
+    world.processes[p].call = Some(Call {
+        kind,
+        id: 0,
+        stage: Stage::Ordered,
+        sent: NEVER,
+        give_up,
+        is_slow: false,
+        is_sure: false,
+    });
 }
 
 fn kill(process: &mut Process) {
     if let Some(tree) = &mut process.tree {
         tree.dies = true;
-    }
-}
-
-/// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
-pub(crate) fn lose(world: &mut World, p: usize) {
-    let process = &mut world.processes[p];
-    process.guardian = Life::Dead;
-    process.requests.clear();
-    process.attendance = Attendance::Lost;
-    process.busy = false;
-    process.inbox.push(News::Lost);
-    kill(process);
-}
-
-/// The instance is done: its guardian is dismissed.
-fn ends(world: &mut World, p: usize) {
-    let process = &mut world.processes[p];
-    process.supervisor = Life::Dead;
-    process.drop_call();
-    process.guardian = Life::Dead;
-    process.requests.clear();
-    process.inbox.clear();
-    if process.tree.is_some() {
-        world.breaks(Broken::EndsEarly);
     }
 }

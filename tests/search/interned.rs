@@ -27,16 +27,17 @@ pub(crate) const MARGIN: u8 = 1;
 pub(crate) const NEVER: u8 = u8::MAX;
 
 const STOP: i32 = 15;
-/// ETIME and ESRCH are no different to who hears of them.
-const NOT_STARTED: i32 = 62;
+const ESRCH: i32 = 3;
+const ETIME: i32 = 62;
 
-fn rules(seed: u64) -> Rules {
+/// What an instance goes by that gives an attempt so long.
+pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
     let budget = Budget {
         lease: TICK * u32::from(LEASE),
         renew_every: TICK * 2,
         grace_on_loss: TICK,
         margin: TICK * u32::from(MARGIN),
-        attempt: TICK,
+        attempt,
     };
     budget.validate().expect("a division that is not refused");
     Rules {
@@ -78,6 +79,8 @@ fn nanos_of_a_tick() -> u64 {
 pub(crate) enum News {
     Started,
     NotStarted,
+    /// Not started, as its deadline had passed.
+    TooLate,
     Exited,
     LeftBehind,
     TreeEmpty(u8),
@@ -90,7 +93,8 @@ impl News {
     fn event(self) -> WorkloadEvent {
         match self {
             News::Started => WorkloadEvent::Started { pid: 1 },
-            News::NotStarted => WorkloadEvent::NotStarted { errno: NOT_STARTED },
+            News::NotStarted => WorkloadEvent::NotStarted { errno: ESRCH },
+            News::TooLate => WorkloadEvent::NotStarted { errno: ETIME },
             News::Exited => WorkloadEvent::Exited(Exit::Signal(STOP)),
             News::LeftBehind => WorkloadEvent::LeftBehind,
             News::TreeEmpty(tick) => WorkloadEvent::TreeEmpty { at: at(tick) },
@@ -103,7 +107,7 @@ impl News {
     fn of(event: WorkloadEvent) -> News {
         match event {
             WorkloadEvent::Started { .. } => News::Started,
-            WorkloadEvent::NotStarted { .. } => News::NotStarted,
+            WorkloadEvent::NotStarted { errno: ETIME } => News::TooLate,
             WorkloadEvent::Exited(_) => News::Exited,
             WorkloadEvent::LeftBehind => News::LeftBehind,
             WorkloadEvent::TreeEmpty { at } => News::TreeEmpty(tick_of(at)),
@@ -304,6 +308,7 @@ type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickl
 /// All of them that there are.
 pub(crate) struct Interned {
     seed: u64,
+    attempt: Duration,
     cores: Vec<Core>,
     cores_by_text: HashMap<String, u32>,
     steps: Known<u32, Told, Effect>,
@@ -314,10 +319,11 @@ pub(crate) struct Interned {
 
 impl Interned {
     /// None yet but that of a new guardian, which is the first.
-    pub(crate) fn new(seed: u64) -> Interned {
+    pub(crate) fn new(seed: u64, attempt: Duration) -> Interned {
         let guardian = GuardianState::with_grace(TICK);
         Interned {
             seed,
+            attempt,
             cores: Vec::new(),
             cores_by_text: HashMap::new(),
             steps: HashMap::default(),
@@ -329,7 +335,7 @@ impl Interned {
 
     /// The core of an instance that begins now.
     pub(crate) fn begin(&mut self, tick: u8) -> u32 {
-        let core = Tenure::new(rules(self.seed), at(tick));
+        let core = Tenure::new(rules(self.seed, self.attempt), at(tick));
         self.keep(&core, u32::MAX, tick, Told::New)
     }
 
@@ -377,7 +383,7 @@ impl Interned {
         loop {
             let core = &self.cores[at_core as usize];
             if core.told == Told::New {
-                let mut real = Tenure::new(rules(self.seed), at(core.tick));
+                let mut real = Tenure::new(rules(self.seed, self.attempt), at(core.tick));
                 for (tick, told) in way.into_iter().rev() {
                     real.step(at(tick), Told::event(told));
                 }

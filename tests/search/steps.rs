@@ -2,13 +2,43 @@
 //! fault, the passing of time.
 
 use super::Search;
-use super::instance::lose;
 use super::interned::{LEASE, Reply};
 use super::mistakes::Mistake;
 use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
 
 /// After so many ticks a request that nobody waits for is on its way no more.
 const LATE: u8 = 2;
+
+/// One of them, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A supervisor does what is due.
+    Supervises(usize),
+    /// ... finds its guardian silent.
+    Loses(usize),
+    /// A guardian does what is due.
+    Guards(usize),
+    /// What nobody waits for any more, the first, second or so, reaches the service.
+    Strays(usize, usize),
+    /// A request reaches the service.
+    Serves(usize),
+    /// An answer comes back.
+    Answers(usize),
+    /// Something of a command ends that was to end: whether the main process lives, and what is left behind.
+    Dies(usize, bool, bool),
+    /// A command's main process ends by itself.
+    MainEnds(usize),
+    SupervisorStops(usize),
+    SupervisorContinues(usize),
+    SupervisorDies(usize),
+    GuardianStops(usize),
+    GuardianContinues(usize),
+    GuardianDies(usize),
+    MachineStops(usize),
+    /// A stop is asked for.
+    Asks(usize),
+    TimePasses,
+}
 
 impl Search {
     pub(crate) fn steps(&mut self, world: &World) {
@@ -25,18 +55,18 @@ impl Search {
         if self.is_due(world, p) {
             let mut next = world.clone();
             self.supervise(&mut next, p);
-            self.reach(next);
+            self.reach(Step::Supervises(p), next);
         }
         if self.is_guardian_due(world, p) {
             let mut next = world.clone();
             self.guard(&mut next, p);
-            self.reach(next);
+            self.reach(Step::Guards(p), next);
         }
         let process = &world.processes[p];
         if is_silent(process) {
             let mut next = world.clone();
-            lose(&mut next, p);
-            self.reach(next);
+            self.lose(&mut next, p);
+            self.reach(Step::Loses(p), next);
         }
     }
 
@@ -47,19 +77,22 @@ impl Search {
             let mut next = world.clone();
             let Stray { kind, id, .. } = next.processes[p].strays.remove(at);
             self.serves(&mut next, p, kind, id);
-            self.reach(next);
+            self.reach(Step::Strays(p, at), next);
         }
         let Some(call) = process.call else { return };
         let mut next = world.clone();
-        let stage = match call.stage {
-            Stage::Sent => Stage::Done(self.serves(&mut next, p, call.kind, call.id)),
-            Stage::Done(reply) => Stage::Answered(reply),
-            Stage::Answered(_) => return,
+        let (step, stage) = match call.stage {
+            Stage::Sent => {
+                let reply = self.serves(&mut next, p, call.kind, call.id);
+                (Step::Serves(p), Stage::Done(reply))
+            }
+            Stage::Done(reply) => (Step::Answers(p), Stage::Answered(reply)),
+            Stage::Ordered | Stage::Answered(_) => return,
         };
         if let Some(call) = &mut next.processes[p].call {
             call.stage = stage;
         }
-        self.reach(next);
+        self.reach(step, next);
     }
 
     /// What the service does: a leased blob, by the table of the reference.
@@ -118,11 +151,10 @@ impl Search {
                 daemon,
                 ..tree
             });
-            // Without a guardian it is the supervisor, or nobody, that sees it.
-            if process.guardian == Life::Dead && !main && !daemon {
-                process.tree = None;
+            if process.guardian == Life::Dead {
+                process.is_bereft();
             }
-            self.reach(next);
+            self.reach(Step::Dies(p, main, daemon), next);
         }
     }
 
@@ -134,13 +166,13 @@ impl Search {
             let mut next = world.clone();
             next.processes[p].supervisor = Life::Runs;
             next.quiet = next.tick;
-            self.reach(next);
+            self.reach(Step::SupervisorContinues(p), next);
         }
         if process.guardian == Life::Stopped {
             let mut next = world.clone();
             next.processes[p].guardian = Life::Runs;
             next.quiet = next.tick;
-            self.reach(next);
+            self.reach(Step::GuardianContinues(p), next);
         }
         let Some(world) = self.one_more_fault(world) else {
             return;
@@ -156,37 +188,42 @@ impl Search {
         let has_supervisor = process.supervisor == Life::Runs;
         let has_guardian = process.guardian == Life::Runs;
         if has_supervisor {
-            self.reach(hurt(|process| process.supervisor = Life::Stopped));
-            self.reach(hurt(|process| {
+            let stopped = hurt(|process| process.supervisor = Life::Stopped);
+            self.reach(Step::SupervisorStops(p), stopped);
+            let dead = hurt(|process| {
                 process.supervisor = Life::Dead;
                 process.drop_call();
                 process.inbox.clear();
-            }));
+            });
+            self.reach(Step::SupervisorDies(p), dead);
             let mut asked = hurt(|_| {});
             self.is_asked_to_stop(&mut asked, p);
-            self.reach(asked);
+            self.reach(Step::Asks(p), asked);
         }
         if has_guardian {
-            self.reach(hurt(|process| process.guardian = Life::Stopped));
-            self.reach(hurt(guardian_dies));
+            let stopped = hurt(|process| process.guardian = Life::Stopped);
+            self.reach(Step::GuardianStops(p), stopped);
+            self.reach(Step::GuardianDies(p), hurt(guardian_dies));
         }
         if has_supervisor && has_guardian {
             // The whole machine.
-            self.reach(hurt(|process| {
+            let stopped = hurt(|process| {
                 process.supervisor = Life::Stopped;
                 process.guardian = Life::Stopped;
-            }));
+            });
+            self.reach(Step::MachineStops(p), stopped);
         }
         if process
             .tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
         {
             // It ends by itself, and leaves something behind.
-            self.reach(hurt(|process| {
+            let ended = hurt(|process| {
                 if let Some(tree) = &mut process.tree {
                     tree.main = false;
                 }
-            }));
+            });
+            self.reach(Step::MainEnds(p), ended);
         }
     }
 
@@ -211,19 +248,17 @@ impl Search {
         let mut next = world.clone();
         for p in 0..2 {
             let process = &next.processes[p];
+            // A start may take longer.
+            let is_silent = is_silent(process) && next.tick >= process.starting;
             let kills = process
                 .tree
                 .is_some_and(|tree| tree.dies || tree.main && process.guardian == Life::Dead);
-            if kills
-                || is_silent(process)
-                || self.is_due(&next, p)
-                || self.is_guardian_due(&next, p)
-            {
+            if kills || is_silent || self.is_due(&next, p) || self.is_guardian_due(&next, p) {
                 return;
             }
-            let waits = process
-                .call
-                .is_some_and(|call| !call.is_slow && !matches!(call.stage, Stage::Answered(_)));
+            let waits = process.call.is_some_and(|call| {
+                !call.is_slow && matches!(call.stage, Stage::Sent | Stage::Done(_))
+            });
             if waits {
                 let Some(slower) = self.one_more_fault(&next) else {
                     return;
@@ -256,7 +291,7 @@ impl Search {
             }
         }
         self.judge_rest(&mut next);
-        self.reach(next);
+        self.reach(Step::TimePasses, next);
     }
 
     /// Somebody runs again a while after the last fault, if there is anybody.
@@ -279,8 +314,7 @@ fn is_silent(process: &Process) -> bool {
 }
 
 fn guardian_dies(process: &mut Process) {
-    process.guardian = Life::Dead;
-    process.requests.clear();
+    process.is_bereft();
     process.release = 0;
     if let Some(tree) = &mut process.tree {
         tree.asked = true;

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
 /// Where a call to the service is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
+    /// Not sent yet: what the tree has to say comes first.
+    Ordered,
     /// On its way there, or lost.
     Sent,
     /// On its way back, or lost.
@@ -41,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) give_up: u8,
     /// That it takes its time is counted as a fault already.
     pub(crate) is_slow: bool,
+    /// A release of what was ours for certain, and was not asked for before.
+    pub(crate) is_sure: bool,
 }
 
 /// A request nobody waits for any more.
@@ -69,6 +73,31 @@ pub(crate) enum Request {
     },
     Kill,
     ForgetRelease,
+}
+
+/// What a process does, as far as others can see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// An id that nobody knew is to be leased: it is asked for next.
+    Proposes(Id),
+    /// A supervisor asks the service.
+    Asks(Kind, Id),
+    /// ... tells its guardian.
+    Orders(Request),
+    /// A guardian tells its supervisor.
+    Says(News),
+    /// ... signals the command's group.
+    Signals,
+    /// ... signals what is left of the command.
+    SignalsTheRest,
+    /// ... sends SIGKILL to all of it.
+    Kills,
+    /// ... gives back the lease that its dead supervisor has left.
+    GivesBack(Id),
+    /// A supervisor takes its guardian for dead: kills it, and what it guards.
+    GivesUp,
+    /// A supervisor has come to its end.
+    Ends,
 }
 
 /// How the supervisor is to its guardian.
@@ -102,9 +131,15 @@ pub(crate) struct Process {
     pub(crate) withdrawn: u8,
     pub(crate) attendance: Attendance,
     pub(crate) busy: bool,
+    /// While a command that was ordered has not been heard of: from when on silence counts.
+    pub(crate) starting: u8,
+    /// When the command is to be asked to end, by what its workload was told last.
+    pub(crate) term: u8,
     pub(crate) inbox: Vec<News>,
     // Its store.
     pub(crate) proposed: Id,
+    /// What was asked for under that may have been granted.
+    pub(crate) perhaps: bool,
     pub(crate) held: Id,
     pub(crate) spent: Id,
     // The guardian.
@@ -136,8 +171,11 @@ impl Process {
             withdrawn: NEVER,
             attendance: Attendance::Well,
             busy: false,
+            starting: 0,
+            term: 0,
             inbox: Vec::new(),
             proposed: 0,
+            perhaps: false,
             held: 0,
             spent: 0,
             guardian: Life::Runs,
@@ -170,18 +208,34 @@ impl Process {
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
     }
 
+    /// Its guardian is dead: it is the supervisor, or nobody, that sees that nothing is left.
+    pub(crate) fn is_bereft(&mut self) {
+        self.guardian = Life::Dead;
+        self.requests.clear();
+        self.tree = self.tree.filter(|tree| tree.main || tree.daemon);
+    }
+
     /// The call is given up; its request may still be on its way.
     pub(crate) fn drop_call(&mut self) {
-        if let Some(Call {
+        let Some(Call {
             kind,
             id,
             sent,
-            stage: Stage::Sent,
+            stage,
             ..
         }) = self.call.take()
-        {
+        else {
+            return;
+        };
+        self.perhaps |= kind == Kind::Acquire && stage != Stage::Ordered;
+        if stage == Stage::Sent {
             self.strays.push(Stray { kind, id, sent });
         }
+    }
+
+    /// Nothing of its command is there, or will be.
+    pub(crate) fn is_rid(&mut self) {
+        (self.busy, self.starting, self.term) = (false, 0, 0);
     }
 
     fn knows(&self, id: Id) -> bool {

@@ -11,7 +11,7 @@ use trafficcop::internals::core::observed::Exists;
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
 use super::mistakes::Mistake;
 use super::states::{Call, Kind, Made, Process, Record, Run, Stage, State, claim, make};
-use crate::explore::{Space, explore};
+use crate::model::explore::{Space, explore};
 use crate::{number, print};
 
 /// How often one process can begin anew: each time by another number.

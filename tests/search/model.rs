@@ -1,0 +1,261 @@
+//! The model that the search explores: two instances, one service, and what stands between the real core
+//! and the real guardian and the world.
+//!
+//! Explored whole by `tests/search.rs`, and walked at random by `tests/fleet/tied.rs`, which holds the code
+//! that ships against it.
+
+#[path = "explore.rs"]
+pub(crate) mod explore;
+#[path = "instance.rs"]
+mod instance;
+#[path = "interned.rs"]
+pub(crate) mod interned;
+#[path = "mistakes.rs"]
+mod mistakes;
+#[path = "steps.rs"]
+pub(crate) mod steps;
+#[path = "world.rs"]
+pub(crate) mod world;
+
+use std::collections::HashMap;
+
+use explore::{Quickly, Space, explore};
+use interned::Interned;
+pub(crate) use mistakes::Mistake;
+use steps::Step;
+use world::{Broken, Deed, Process, World};
+
+/// From t0 to SIGKILL, in ticks.
+pub(crate) const KILLED_AFTER: u8 = interned::LEASE - interned::MARGIN;
+
+/// How far the search goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// So many of them in one history, at this tick or before.
+    pub(crate) faults: u8,
+    pub(crate) last_fault: u8,
+    pub(crate) ticks: u8,
+    /// So long after the last fault somebody runs again.
+    pub(crate) rest: u8,
+}
+
+impl Bound {
+    pub(crate) fn of(faults: u8) -> Bound {
+        Bound {
+            faults,
+            last_fault: 4,
+            ticks: 14,
+            rest: 10,
+        }
+    }
+}
+
+/// A state, in a few words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    ticks: [u8; 3],
+    lease: [u8; 4],
+    broken: Broken,
+    processes: [u32; 2],
+}
+
+/// A search, with all that it met.
+pub(crate) struct Search {
+    bound: Bound,
+    mistake: Option<Mistake>,
+    interned: Interned,
+    processes: Vec<Process>,
+    by_process: HashMap<Process, u32, Quickly>,
+    reached: Vec<State>,
+    longest_rest: u8,
+    /// All that can come next and what is done in it, for who walks and does not search.
+    next: Option<Vec<Next>>,
+    deeds: Vec<(usize, Deed)>,
+}
+
+/// What can come next.
+#[derive(Clone, Debug)]
+pub(crate) struct Next {
+    pub(crate) step: Step,
+    pub(crate) world: World,
+    /// What was done in it, and by which instance.
+    pub(crate) deeds: Vec<(usize, Deed)>,
+}
+
+/// What it came to.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    pub(crate) states: usize,
+    pub(crate) depth: usize,
+    pub(crate) broken: Broken,
+    /// How the last of these came about.
+    pub(crate) way: String,
+    pub(crate) longest_rest: u8,
+    /// Cores, guardians, and instances with all that is on their wires.
+    pub(crate) met: [usize; 3],
+}
+
+impl Search {
+    fn is(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    /// An instance does what others can see.
+    fn does_visibly(&mut self, p: usize, deed: Deed) {
+        if self.next.is_some() {
+            self.deeds.push((p, deed));
+        }
+    }
+
+    fn reach(&mut self, step: Step, mut world: World) {
+        world.judge_overlap();
+        if let Some(next) = &mut self.next {
+            let deeds = std::mem::take(&mut self.deeds);
+            return next.push(Next { step, world, deeds });
+        }
+        let state = self.pack(&world);
+        self.reached.push(state);
+    }
+
+    fn pack(&mut self, world: &World) -> State {
+        let mut ids = [0; 2];
+        for (id, process) in ids.iter_mut().zip(&world.processes) {
+            *id = match self.by_process.get(process) {
+                Some(known) => *known,
+                None => {
+                    let new = u32::try_from(self.processes.len()).expect("fewer of them");
+                    self.processes.push(process.clone());
+                    self.by_process.insert(process.clone(), new);
+                    new
+                }
+            };
+        }
+        // Which of the two is which makes no difference.
+        ids.sort_unstable();
+        State {
+            ticks: [world.tick, world.quiet, world.faults],
+            lease: [world.lease, world.until, world.token, world.started],
+            broken: world.broken,
+            processes: ids,
+        }
+    }
+
+    fn unpack(&self, state: &State) -> World {
+        let [tick, quiet, faults] = state.ticks;
+        let [lease, until, token, started] = state.lease;
+        World {
+            tick,
+            quiet,
+            faults,
+            lease,
+            until,
+            token,
+            started,
+            broken: state.broken,
+            processes: state
+                .processes
+                .map(|id| self.processes[id as usize].clone()),
+        }
+    }
+}
+
+impl Space for Search {
+    type State = State;
+    type Key = [u64; 2];
+
+    fn key(&self, state: &State) -> [u64; 2] {
+        let [a, b, c] = state.ticks.map(u64::from);
+        let [d, e, f, g] = state.lease.map(u64::from);
+        let word = [a, b, c, d, e, f, g, state.broken as u64]
+            .into_iter()
+            .fold(0, |word, byte| word << 8 | byte);
+        let [one, other] = state.processes.map(u64::from);
+        [word, one << 32 | other]
+    }
+
+    fn is_bad(&self, state: &State) -> bool {
+        state.broken != Broken::Nothing
+    }
+
+    fn successors(&mut self, state: State, reached: &mut Vec<State>) {
+        let world = self.unpack(&state);
+        self.steps(&world);
+        reached.append(&mut self.reached);
+    }
+}
+
+impl Search {
+    pub(crate) fn new(bound: Bound, interned: Interned, mistake: Option<Mistake>) -> Search {
+        Search {
+            bound,
+            mistake,
+            interned,
+            processes: Vec::new(),
+            by_process: HashMap::default(),
+            reached: Vec::new(),
+            longest_rest: 0,
+            next: None,
+            deeds: Vec::new(),
+        }
+    }
+
+    /// Two instances that begin.
+    pub(crate) fn first(&mut self) -> World {
+        let core = self.interned.begin(0);
+        // Elsewhere it would only keep apart what is the same.
+        let ahead = 5 * u8::from(self.is(Mistake::WallClocks));
+        World {
+            tick: 0,
+            quiet: 0,
+            faults: 0,
+            lease: 0,
+            until: 0,
+            token: 0,
+            started: 0,
+            broken: Broken::Nothing,
+            processes: [Process::new(core, 0), Process::new(core, ahead)],
+        }
+    }
+
+    /// All that can come next.
+    pub(crate) fn next(&mut self, world: &World) -> Vec<Next> {
+        self.next = Some(Vec::new());
+        self.steps(world);
+        self.next.take().unwrap_or_default()
+    }
+}
+
+/// Searches to the bound, or to the first that must not be.
+pub(crate) fn search(bound: Bound, seed: u64, mistake: Option<Mistake>) -> Summary {
+    let mut search = Search::new(bound, Interned::new(seed, interned::TICK), mistake);
+    let first = search.first();
+    let first = search.pack(&first);
+    let found = explore(&mut search, first);
+    let mut way = Vec::new();
+    let mut before: &[u32] = &[];
+    for state in found.way.iter().flatten() {
+        let World {
+            processes, tick, ..
+        } = search.unpack(state);
+        let (lease, until, broken) = (state.lease[0], state.lease[1], state.broken);
+        way.push(format!(
+            "tick {tick}: lease {lease} until {until}, {broken:?}"
+        ));
+        for (id, process) in state.processes.iter().zip(&processes) {
+            if !before.contains(id) {
+                way.push(format!("    {process:?}"));
+            }
+        }
+        before = &state.processes;
+    }
+    let last = found.way.as_ref().and_then(|way| way.last());
+    let (cores, guardians) = search.interned.count();
+    Summary {
+        states: found.states,
+        depth: found.depth,
+        broken: last.map_or(Broken::Nothing, |state| state.broken),
+        way: way.join("\n"),
+        longest_rest: search.longest_rest,
+        met: [cores, guardians, search.processes.len()],
+    }
+}
