@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::internals::core::{
-    After, Budget, Exit, HoldPolicy, IfLost, OnFailure, Once, Restart, Ring, Rules,
+    After, Budget, Exit, Failed, HealthRules, HoldPolicy, IfLost, OnFailure, Once, ProbeFailure,
+    ProbeRules, Restart, Ring, Rules, Unfit, WatchdogWord,
 };
 
 /// What befalls a request that is sent while it lasts.
@@ -37,6 +38,8 @@ pub(crate) enum Deed {
     Echo(u8),
     /// Trees that SIGKILL ends so much later, or never.
     Stuck(Option<Duration>),
+    /// Of who asks after the command's health.
+    ProberDies,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +91,16 @@ pub(crate) struct Plan {
     pub(crate) is_one_of_many: bool,
     pub(crate) rings: Vec<(Ring, Duration)>,
     pub(crate) acts: Vec<Act>,
+    /// Whether the machine is fit to take control is asked so often, and answered so, after so long;
+    /// `None`: never.
+    pub(crate) condition: Option<Duration>,
+    pub(crate) answers: Vec<(Result<(), Unfit>, Option<Duration>)>,
+    pub(crate) health: HealthRules,
+    /// What the command says of its watchdog, after which pause; so many of these before it hangs.
+    pub(crate) words: Vec<(WatchdogWord, Duration)>,
+    pub(crate) speaks: usize,
+    /// How the probes end, after so long; `None`: not at all.
+    pub(crate) probes: Vec<(Result<(), ProbeFailure>, Option<Duration>)>,
     /// Nothing more befalls it from here on.
     pub(crate) rest: Duration,
 }
@@ -263,6 +276,71 @@ fn deed(rng: &mut Rng) -> Deed {
     }
 }
 
+/// Fit for most of the time; an answer takes its time, or never comes.
+fn answer(rng: &mut Rng) -> (Result<(), Unfit>, Option<Duration>) {
+    let no = [
+        Unfit::Failed(Failed::Exited(Exit::Code(1))),
+        Unfit::Failed(Failed::NotStarted(2)),
+        Unfit::Said,
+    ];
+    let answer = match rng.u8(0..3) {
+        0 => Err(one(rng, &no)),
+        _ => Ok(()),
+    };
+    let spans = [0, 0, 1, 30, 300, 2000, 5000, 9000];
+    (answer, maybe(rng, 90, |rng| ms(one(rng, &spans))))
+}
+
+fn health(rng: &mut Rng) -> HealthRules {
+    let every = ms(one(rng, &[300, 1000, 10_000]));
+    HealthRules {
+        watchdog: maybe(rng, 60, |rng| {
+            ms(one(rng, &[1000, 2000, 6000, 20_000, 60_000]))
+        }),
+        probe: maybe(rng, 60, |rng| ProbeRules {
+            every,
+            timeout: every / one(rng, &[1, 2, 5]),
+            failures: rng.u32(1..4),
+            delay: ms(one(rng, &[0, 0, 1000, 20_000])),
+        }),
+    }
+}
+
+fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
+    let word = match rng.u8(0..40) {
+        0 => WatchdogWord::Trigger,
+        1 | 2 => WatchdogWord::Period(one(
+            rng,
+            &[Duration::ZERO, Duration::MAX, ms(20), secs(3), secs(40)],
+        )),
+        _ => WatchdogWord::Alive,
+    };
+    // As sd_watchdog_enabled(3) has it; seldom at the very end of its time, or too late.
+    let pause = match rng.u8(0..24) {
+        0 => period,
+        1 => period - Duration::from_nanos(1),
+        2 => period * 5 / 4,
+        _ => period / 2,
+    };
+    (word, pause)
+}
+
+fn probe(rng: &mut Rng, rule: Option<ProbeRules>) -> (Result<(), ProbeFailure>, Option<Duration>) {
+    let failures = [
+        ProbeFailure::Exited(Exit::Code(1)),
+        ProbeFailure::NotStarted(2),
+        ProbeFailure::Answered(503),
+        ProbeFailure::NoConnection,
+    ];
+    let result = match rng.u8(0..3) {
+        0 => Err(one(rng, &failures)),
+        _ => Ok(()),
+    };
+    let timeout = rule.map_or(Duration::ZERO, |rule| rule.timeout);
+    let part = one(rng, &[0, 1, 2, 8, 9]);
+    (result, maybe(rng, 90, |_| timeout * part / 10))
+}
+
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0xA10E_0000_5EED);
@@ -289,6 +367,20 @@ impl Plan {
                 deed,
             });
         }
+        // Another source, so that the histories without these are what they were.
+        let mut more = Rng::with_seed(seed ^ 0x40_0E00);
+        let conditions = [20, 500, 2000, 2000, 6000, 30_000];
+        let condition = maybe(&mut more, 20, |more| ms(one(more, &conditions)));
+        let health = match more.u8(0..5) {
+            0 => health(&mut more),
+            _ => HealthRules::default(),
+        };
+        if !health.is_empty()
+            && let Some(at) = maybe(&mut more, 10, |more| ms(more.u64(0..length)))
+        {
+            let deed = Deed::ProberDies;
+            acts.push(Act { at, deed });
+        }
         acts.sort_by_key(|act| act.at);
         let rest = acts.iter().map(|act| {
             act.at
@@ -300,7 +392,14 @@ impl Plan {
         });
         let rest = rest.max().unwrap_or_default().max(ms(length)) + secs(6);
         let exits = [Exit::Code(0), Exit::Code(0), Exit::Code(3), Exit::Signal(9)];
+        let period = health.watchdog.unwrap_or(secs(2));
         Plan {
+            condition,
+            answers: (0..16).map(|_| answer(&mut more)).collect(),
+            words: (0..32).map(|_| word(&mut more, period)).collect(),
+            speaks: one(&mut more, &[1, 5, 20, 100, usize::MAX]),
+            probes: (0..16).map(|_| probe(&mut more, health.probe)).collect(),
+            health,
             seed,
             wakes,
             ticks_first: rng.u8(0..3) > 0,

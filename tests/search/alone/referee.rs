@@ -17,10 +17,14 @@ mod bell;
 mod causes;
 #[path = "referee/command.rs"]
 mod command;
+#[path = "referee/condition.rs"]
+mod condition;
 #[path = "referee/duties.rs"]
 mod duties;
 #[path = "referee/giving_back.rs"]
 mod giving_back;
+#[path = "referee/health.rs"]
+mod health;
 #[path = "referee/ledger.rs"]
 mod ledger;
 #[path = "referee/notices.rs"]
@@ -70,6 +74,10 @@ enum Reason {
     Doubt,
     Lost,
     Guardian,
+    /// It does not work.
+    Hung,
+    /// Nobody can say whether it works.
+    Unwatched,
 }
 
 /// A command, from its start until nothing of it lives.
@@ -84,6 +92,8 @@ struct Run {
     drained: Option<(Instant, Instant)>,
     killed: bool,
     announced: bool,
+    /// Nobody is to come closer for a lease that is kept.
+    quiet: bool,
 }
 
 /// What comes after a command.
@@ -114,6 +124,7 @@ enum Why {
     Guardian,
     HandOver,
     Cordoned,
+    Unfit,
     GivenUp,
     NotRecorded,
     AlreadyDone,
@@ -130,7 +141,8 @@ impl Reason {
             Reason::Cordon => Why::Cordoned,
             Reason::Doubt => Why::Doubt,
             Reason::Lost => Why::Lost,
-            Reason::Guardian => Why::Guardian,
+            Reason::Guardian | Reason::Unwatched => Why::Guardian,
+            Reason::Hung => Why::GivenUp,
         }
     }
 }
@@ -145,6 +157,7 @@ fn why(cause: &Cause) -> Why {
         Cause::GuardianLost => Why::Guardian,
         Cause::HandOver => Why::HandOver,
         Cause::Cordoned { .. } => Why::Cordoned,
+        Cause::Unfit(_) => Why::Unfit,
         Cause::GivenUp(_) => Why::GivenUp,
         Cause::NotRecorded { .. } => Why::NotRecorded,
         Cause::AlreadyDone(_) => Why::AlreadyDone,

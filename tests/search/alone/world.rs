@@ -8,16 +8,19 @@ use fastrand::Rng;
 use trafficcop::Instant;
 use trafficcop::internals::core::{
     Action, Bell, Cordon, Deadlines, Event, Exit, Failed, Failure, Grant, HolderInfo, Outcome,
-    Ring, State, TaskResult, Tenure, WorkloadEvent,
+    Ring, State, TaskResult, Tenure, Unfit, WorkloadEvent,
 };
 use trafficcop::internals::guardian::state::{GuardianState, Input, Step};
 
+use super::health::Monitor;
 use super::plan::{Deed, Plan, Weather, ms, secs};
 use super::referee::Ledger;
 
 /// Whose a lease is: 0 is nobody's.
 pub(crate) type Id = u32;
 const RIVAL: Id = Id::MAX;
+/// Who looks at the record alone needs no lease.
+const READER: Id = Id::MAX - 1;
 /// More steps than this at one moment are a loop without a pause.
 const STEPS: u32 = 60;
 /// What the driver gives to a release whose answer is not waited for.
@@ -28,6 +31,8 @@ pub(crate) const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
+    /// At the record alone.
+    Look,
     Renew,
     Record(Outcome),
     Release,
@@ -43,21 +48,21 @@ pub(crate) struct Call {
 }
 
 #[derive(Clone, Debug)]
-enum Reply {
+pub(crate) enum Reply {
     Granted(Grant),
     Done,
     Failed(Failure),
 }
 
 #[derive(Clone, Debug)]
-enum Order {
+pub(crate) enum Order {
     Start(Deadlines),
     Extend(Deadlines),
     Drain(i32, Instant),
     Kill,
 }
 
-enum Due {
+pub(crate) enum Due {
     Begins,
     Wake(u64),
     Arrives(Call, Option<Duration>),
@@ -71,6 +76,13 @@ enum Due {
     RestEnds(u64),
     HookFails,
     Rings,
+    /// Whether the machine is fit to take control.
+    Fitness(Result<(), Unfit>),
+    /// The command's health is to be looked at.
+    Health(u64),
+    /// The command of this generation says something of its watchdog.
+    Speaks(u64, usize),
+    Probed(u64),
     Rival,
     Freed,
     Act(usize),
@@ -81,7 +93,7 @@ enum Due {
 }
 
 pub(crate) struct Tree {
-    generation: u64,
+    pub(crate) generation: u64,
     pub(crate) id: Id,
     pub(crate) main: bool,
     pub(crate) rest: bool,
@@ -146,6 +158,8 @@ pub(crate) struct World {
     generations: u64,
     pub(crate) lock: Lock,
     freed_planned: bool,
+    asked: usize,
+    pub(crate) monitor: Monitor,
     weather: Vec<(Weather, Instant)>,
     pub(crate) rests: bool,
     pub(crate) ledger: Ledger,
@@ -160,7 +174,10 @@ impl World {
             why: "a reboot".to_owned(),
             before: Instant::FOREVER,
         });
-        let tenure = Tenure::new(plan.rules.clone(), BEGIN).cordoned_by(cordon.clone());
+        let tenure = Tenure::new(plan.rules.clone(), BEGIN)
+            .cordoned_by(cordon.clone())
+            .only_if(plan.condition);
+        let ledger = Ledger::new(cordon, &plan);
         let mut world = World {
             rng: Rng::with_seed(plan.seed),
             now: BEGIN,
@@ -203,9 +220,11 @@ impl World {
                 rival_ends: Instant::FOREVER,
             },
             freed_planned: false,
+            asked: 0,
+            monitor: Monitor::new(plan.health.clone()),
             weather: Vec::new(),
             rests: false,
-            ledger: Ledger::new(cordon),
+            ledger,
             violation: None,
             trace: tracing.then(Vec::new),
             tenures: 0,
@@ -228,7 +247,7 @@ impl World {
         world
     }
 
-    fn due(&mut self, at: Instant, due: Due) {
+    pub(crate) fn due(&mut self, at: Instant, due: Due) {
         self.made += 1;
         self.queue.insert((at.max(self.now), self.made), due);
     }
@@ -280,6 +299,8 @@ impl World {
                     | Due::Undo(_)
                     | Due::News(_)
                     | Due::Freed
+                    | Due::Fitness(_)
+                    | Due::Health(_)
                     | Due::Uncordoned
             )
         {
@@ -352,6 +373,8 @@ impl World {
                     self.news(WorkloadEvent::HookFailed { at: self.now, how });
                 }
             }
+            Due::Fitness(answer) => self.tell(Event::Workload(WorkloadEvent::Condition(answer))),
+            Due::Health(_) | Due::Speaks(..) | Due::Probed(_) => self.is_heard(due),
             Due::Rival => self.rival(),
             Due::Freed => {
                 self.freed_planned = false;
@@ -367,6 +390,7 @@ impl World {
                 for due in std::mem::take(&mut self.deferred) {
                     self.due(self.now, due);
                 }
+                self.looks_after_health();
             }
             Due::Rests => {
                 self.rests = true;
@@ -416,6 +440,7 @@ impl World {
             Deed::CommandStopping => self.hears(Event::CommandStopping),
             Deed::Echo(which) => self.echo(which),
             Deed::Stuck(span) => (self.stuck, self.dies_within) = (true, span),
+            Deed::ProberDies => self.prober_dies(),
         }
     }
 
@@ -432,6 +457,9 @@ impl World {
         let standby = *self.tenure.state() == State::Standby && !self.paused;
         let standby = standby && self.began;
         let event = match which % 12 {
+            0 if self.plan.condition.is_some() && which > 60 && !self.ledger.is_asking() => {
+                Event::Workload(WorkloadEvent::Condition(Ok(())))
+            }
             0 => Event::Workload(WorkloadEvent::TreeEmpty { at: stale }),
             1 if *self.tenure.state() != State::Releasing => Event::Released(Ok(())),
             2 if self.recording.is_none() => Event::Recorded(Ok(())),
@@ -488,12 +516,7 @@ impl World {
                     .done_by_another
                     .is_some_and(|at| now >= BEGIN + at);
                 if self.lock.over || another {
-                    return Reply::Failed(Failure::AlreadyDone(TaskResult {
-                        status: 3,
-                        holder: "rival".to_owned(),
-                        at: String::new(),
-                        token: 1,
-                    }));
+                    return Reply::Failed(Failure::AlreadyDone(self.result()));
                 }
                 if self.lock.keeps_out(now) && !ours {
                     return Reply::Failed(Failure::Held(self.holder()));
@@ -506,6 +529,19 @@ impl World {
                     token: self.lock.token,
                     failed: self.lock.failed,
                 })
+            }
+            Kind::Look => {
+                let another = self
+                    .plan
+                    .done_by_another
+                    .is_some_and(|at| now >= BEGIN + at);
+                if self.lock.over || another {
+                    return Reply::Failed(Failure::AlreadyDone(self.result()));
+                }
+                if self.lock.keeps_out(now) && self.rng.bool() {
+                    return Reply::Failed(Failure::Held(self.holder()));
+                }
+                Reply::Done
             }
             Kind::Renew if ours => {
                 self.lock.until = self.until();
@@ -533,6 +569,16 @@ impl World {
             Kind::Renew | Kind::Record(_) | Kind::Release => {
                 Reply::Failed(Failure::Held(self.holder()))
             }
+        }
+    }
+
+    /// How the task ended, as its record says.
+    fn result(&self) -> TaskResult {
+        TaskResult {
+            status: 3,
+            holder: "rival".to_owned(),
+            at: String::new(),
+            token: 1,
         }
     }
 
@@ -633,7 +679,7 @@ impl World {
 
     // --- the driver ---
 
-    fn ask(&mut self, kind: Kind, id: Id, give_up_at: Instant) {
+    pub(crate) fn ask(&mut self, kind: Kind, id: Id, give_up_at: Instant) {
         self.made += 1;
         let call = Call {
             number: self.made,
@@ -643,7 +689,7 @@ impl World {
         };
         let slot = match kind {
             Kind::Record(_) => &mut self.recording,
-            Kind::Acquire | Kind::Renew | Kind::Release => &mut self.call,
+            Kind::Acquire | Kind::Look | Kind::Renew | Kind::Release => &mut self.call,
         };
         if slot.replace(call).is_some() {
             return self.violate("two calls to the store at once");
@@ -685,6 +731,23 @@ impl World {
                 self.due(self.now + way * 2, Due::Answers(call.number, reply));
             }
         }
+    }
+
+    /// Whether this machine is fit to take control.
+    fn answers(&mut self, give_up_at: Instant) {
+        let (answer, span) = self.plan.answers[self.asked % 16];
+        self.asked += 1;
+        // In the end each is, and soon.
+        let (answer, span) = match self.rests {
+            true => (Ok(()), Some(span.unwrap_or_default().min(ms(100)))),
+            false => (answer, span),
+        };
+        let at = span.map_or(give_up_at, |span| self.now + span);
+        let answer = match at < give_up_at {
+            true => answer,
+            false => Err(Unfit::TimedOut),
+        };
+        self.due(at.min(give_up_at), Due::Fitness(answer));
     }
 
     fn release(&mut self, give_up_at: Instant) {
@@ -729,6 +792,7 @@ impl World {
                 self.tell(Event::Renewed { t0, reply: result });
             }
             Kind::Record(_) => self.tell(Event::Recorded(result)),
+            Kind::Look => self.tell(Event::Looked(result)),
             Kind::Release => {
                 if !matches!(result, Err(Failure::Transient { .. })) {
                     self.spent = 0;
@@ -738,7 +802,8 @@ impl World {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.monitor_hears(&event);
         if self.over || self.violation.is_some() {
             return;
         }
@@ -835,13 +900,16 @@ impl World {
                 signal,
                 end_of_grace,
             } => {
+                self.monitor.stops();
                 self.order(Order::Drain(signal, end_of_grace));
             }
-            Action::Kill => self.order(Order::Kill),
-            // Two of them are wrong here, and said by the referee.
+            Action::Kill => {
+                self.monitor.stops();
+                self.order(Order::Kill);
+            }
+            Action::Ask { give_up_at } => self.answers(give_up_at),
+            Action::Look { give_up_at } => self.ask(Kind::Look, READER, give_up_at),
             Action::Announce
-            | Action::Ask { .. }
-            | Action::Look { .. }
             | Action::Attend { .. }
             | Action::StandBy
             | Action::TenureOver { .. }
@@ -916,6 +984,7 @@ impl World {
             pid: 1,
         });
         self.feed(Input::Executed);
+        self.speaks(generation, 0);
         if let Some(lives) = habit
             .lives
             .filter(|_| !self.rests || !generation.is_multiple_of(3))

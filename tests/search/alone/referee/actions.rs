@@ -7,7 +7,7 @@ use super::settings::outcome;
 use super::window::Window;
 use super::{ATTEMPT, Next};
 use crate::alone::plan::secs;
-use crate::alone::world::{Kind, World};
+use crate::alone::world::{BEGIN, Kind, World};
 
 impl World {
     pub(crate) fn judge(&mut self, at: usize, action: &Action, actions: &[Action]) {
@@ -33,12 +33,15 @@ impl World {
             Action::Abandon => self.judge_abandonment(actions),
             Action::StandBy => {
                 let twice = std::mem::replace(&mut self.ledger.standing, true);
-                twice.then_some("it is told to stand by twice")
+                let knows = self.ledger.cordon.is_some() || self.unfit().is_some() || self.is_fit();
+                let wrong = (!knows).then_some("it stands by before it is known to be fit");
+                wrong.or(twice.then_some("it is told to stand by twice"))
             }
             Action::TenureOver { cause } => self.judge_end_of_tenure(cause),
             Action::Notify(notice) => self.judge_notice(notice),
             Action::Attend { bell } => self.judge_listening(*bell),
-            Action::Ask { .. } | Action::Look { .. } => Some("nobody here has a condition"),
+            Action::Ask { give_up_at } => self.judge_question(*give_up_at),
+            Action::Look { give_up_at } => self.judge_look(*give_up_at),
         };
         if let Some(wrong) = wrong {
             self.violate(format!("{wrong}: {action:?}"));
@@ -47,10 +50,9 @@ impl World {
 
     fn judge_attempt(&mut self, give_up_at: Instant) -> Option<&'static str> {
         let (now, rules) = (self.now, self.plan.rules.clone());
-        // What is over is over before the next attempt, also where it rang meanwhile.
-        if self.ledger.leaving.is_some() && !self.ledger.tenure {
-            self.ledger
-                .follow(now, State::Releasing, State::Standby, &rules);
+        self.goes_on();
+        if !self.is_fit() {
+            return Some("it competes although nobody says that it is fit");
         }
         let ledger = &mut self.ledger;
         if ledger.held.is_some() || ledger.run.is_some() || ledger.tenure || self.call.is_some() {
@@ -65,28 +67,50 @@ impl World {
         let Some(look) = ledger.due() else {
             return Some("it looks unasked");
         };
-        ledger.look = None;
-        if let Some((since, span, kept)) =
-            ledger.waits.take().filter(|_| ledger.bell.look.is_none())
+        (ledger.look, ledger.offered) = (None, false);
+        if let Some((since, span, kept)) = ledger
+            .waits
+            .take()
+            .filter(|_| ledger.bell.look.is_none() && ledger.fitness.is_none())
         {
             let hundredths = now.since(since).as_secs_f64() / span.as_secs_f64() * 100.0;
             self.waited.push((kept, hundredths));
         }
+        self.ledger.first_sent.get_or_insert(now);
+        let expected = self.attempt_ends();
         let ledger = &mut self.ledger;
-        ledger.first_sent.get_or_insert(now);
         (ledger.bell.looked, ledger.bell.look) = (Some(now), None);
-        let mut end = now + rules.budget.map_or(ATTEMPT, |b| ATTEMPT.min(b.lease / 2));
-        if !ledger.contacted {
-            end = end.min(ledger.patience_ends(&rules).max(now + secs(1)));
-        }
         ledger.sent = now;
         if now < look.0 {
             return Some("it looks too soon");
         }
-        if self.is_late(look.1.max(self.ledger.free_since)) {
+        let fitness = self.ledger.fitness.as_ref();
+        let yes_at = fitness.map_or(BEGIN, |fitness| fitness.yes_at);
+        if self.is_late(look.1.max(self.ledger.free_since).max(yes_at)) {
             return Some("it looks too late");
         }
-        (give_up_at != end).then_some("an attempt has another limit")
+        (give_up_at != expected).then_some("an attempt has another limit")
+    }
+
+    /// What is over is over before the next attempt, also where it rang meanwhile.
+    pub(super) fn goes_on(&mut self) {
+        let waits = *self.tenure.state() == State::Standby;
+        let had = self.ledger.leaving.is_some() || self.ledger.held.is_some() && waits;
+        if had && !self.ledger.tenure {
+            let (now, rules) = (self.now, self.plan.rules.clone());
+            self.ledger
+                .follow(now, State::Releasing, State::Standby, &rules);
+            self.ledger.followed = true;
+        }
+    }
+
+    pub(super) fn attempt_ends(&self) -> Instant {
+        let (now, rules) = (self.now, self.rules());
+        let end = now + rules.budget.map_or(ATTEMPT, |b| ATTEMPT.min(b.lease / 2));
+        if self.ledger.contacted {
+            return end;
+        }
+        end.min(self.ledger.patience_ends(rules).max(now + secs(1)))
     }
 
     fn judge_withdrawal(&mut self, give_up_at: Instant) -> Option<&'static str> {

@@ -1,6 +1,6 @@
 //! Why a tenure ends, and how all of it does.
 
-use trafficcop::internals::core::{Cause, Ending, Exit, IfLost};
+use trafficcop::internals::core::{Cause, Ending, Exit, HandOverReason, IfLost};
 
 use super::{Held, Why, why};
 use crate::alone::world::World;
@@ -14,6 +14,7 @@ impl World {
             return Some("the tenure ends beside its command");
         }
         self.ledger.last = Some(why(cause));
+        self.ledger.was_hung = matches!(cause, Cause::GivenUp(HandOverReason::Hung(_)));
         if !self.ledger.stuck
             && self
                 .ledger
@@ -34,7 +35,7 @@ impl World {
         let lost = |held: &Held| held.safe_until.is_some();
         let paused = ledger.paused;
         let holds = match why(cause) {
-            Why::Ended => ledger.natural,
+            Why::Ended => ledger.natural || ledger.hung.is_some() && rules.once.is_some(),
             Why::NotStarted => ledger.not_started.is_some(),
             Why::Stopped => {
                 let first = ledger.stop.map(|(_, signal)| signal);
@@ -46,9 +47,17 @@ impl World {
             Why::HandOver => long || paused,
             Why::Cordoned if ledger.last.is_some() => ledger.cordoned,
             Why::Cordoned => ledger.cordon.is_some() && ledger.is_out_of_time(rules, now),
-            Why::GivenUp => ledger.spent || ledger.hook_failed,
-            Why::NotRecorded => rules.once.is_some() && ledger.natural,
+            Why::GivenUp => match cause {
+                Cause::GivenUp(HandOverReason::Hung(hung)) => ledger.hung == Some(*hung),
+                _ => ledger.spent || ledger.hook_failed,
+            },
+            Why::NotRecorded => rules.once.is_some() && (ledger.natural || ledger.hung.is_some()),
             Why::AlreadyDone => ledger.done_told,
+            Why::Unfit => {
+                let said = matches!(cause, Cause::Unfit(why) if self.is_unfit(*why));
+                said && ledger.is_out_of_time(rules, now)
+            }
+            _ if self.is_kept_by_fitness(why(cause)) => false,
             Why::NotObtained if ledger.cordon.is_some() && ledger.leaving.is_none() => false,
             Why::NotObtained => ledger.contacted && ledger.is_out_of_time(rules, now),
             Why::Store => {
@@ -75,7 +84,14 @@ impl World {
         let left = self.ledger.leaving.map_or(self.now, |(began, _)| began);
         let lately = self.resumed.max(self.ledger.free_since);
         let missed = look.is_some_and(|look| look.1 < left && look.1 >= lately);
-        if missed && ended == Why::NotObtained {
+        // What is due while nobody knows whether it is fit is not due.
+        let fitness = self.ledger.fitness.as_ref();
+        let fit = fitness.is_none_or(|fitness| {
+            fitness.is_said() && look.is_some_and(|look| look.1 < fitness.due())
+        });
+        let fit =
+            fit && fitness.is_none_or(|fitness| look.is_some_and(|look| look.1 >= fitness.yes_at));
+        if missed && fit && ended == Why::NotObtained {
             return Some("it gives up before its last look");
         }
         let competes = match self.ledger.last {

@@ -84,6 +84,7 @@ impl World {
         ledger.hurried = false;
         ledger.expected = None;
         ledger.at_once = false;
+        ledger.hung = None;
         ledger.run = Some(Run {
             since: now,
             started: false,
@@ -92,6 +93,7 @@ impl World {
             drained: None,
             killed: false,
             announced: false,
+            quiet: false,
         });
         None
     }
@@ -140,7 +142,11 @@ impl World {
                 let before = cordon.map_or(now, |cordon| cordon.before);
                 (now + rules.grace).min((before - secs(3)).max(now + rules.grace.min(secs(5))))
             }
-            Reason::Exited | Reason::Asked | Reason::HandOver => now + rules.grace,
+            Reason::Exited
+            | Reason::Asked
+            | Reason::HandOver
+            | Reason::Hung
+            | Reason::Unwatched => now + rules.grace,
             // What time it was went before that.
             Reason::Guardian if now >= held.term(&rules) => held.kill(&rules),
             Reason::Guardian if is_long(held, &rules, now) => now + rules.grace,
@@ -188,6 +194,9 @@ impl World {
         let Some(run) = &self.ledger.run else {
             return false;
         };
+        if run.quiet {
+            return true;
+        }
         let (Some((Reason::Exited, at)), Some((_, exit))) = (run.reason, run.exit) else {
             return false;
         };

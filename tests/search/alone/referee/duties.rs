@@ -3,6 +3,7 @@
 use trafficcop::Instant;
 use trafficcop::internals::core::{Action, Event, Failure, State};
 
+use super::condition::Fitness;
 use super::{Next, Reason, Why, why};
 use crate::alone::plan::ms;
 use crate::alone::world::{Kind, World};
@@ -44,7 +45,7 @@ impl World {
         }
         let runs = self.ledger.run.is_some();
         if let Some(run) = &self.ledger.run {
-            let killed = run.killed || self.ledger.guardian_lost;
+            let killed = run.killed || self.ledger.corpse;
             if killed != (state == State::Killing) {
                 return said("it does not know whether its command is killed");
             }
@@ -61,24 +62,18 @@ impl World {
             match run.reason {
                 None if asked => return said("a command is stopped without need"),
                 Some((Reason::Guardian, _)) | None => {}
-                Some(_) if !asked && !self.ledger.guardian_lost => {
+                Some(_) if !asked && !self.ledger.corpse => {
                     return said("a command is not asked to end");
                 }
                 Some(_) => {
                     let end = run.drained.map_or(Instant::FOREVER, |(_, end)| end);
                     let due = now >= end.min(held.kill(&rules)) || self.ledger.at_once;
-                    if due && before == State::Draining && !run.killed && !self.ledger.guardian_lost
-                    {
+                    if due && before == State::Draining && !run.killed && !self.ledger.corpse {
                         return said("a command is not killed");
                     }
                     let kept = self.will_be_kept();
                     let announces = run.drained.is_some_and(|(since, _)| now >= since + ms(200));
-                    if announces
-                        && !run.announced
-                        && !run.killed
-                        && !kept
-                        && !self.ledger.guardian_lost
-                    {
+                    if announces && !run.announced && !run.killed && !kept && !self.ledger.corpse {
                         return said("nobody is told that it drains");
                     }
                 }
@@ -130,21 +125,26 @@ impl World {
         let wrong = match state {
             State::Standby => {
                 let due = self.ledger.due().is_some_and(|look| now >= look.1);
-                let may = self.ledger.cordon.is_none();
+                let looking = self.ledger.looking.is_some();
+                let free = self.ledger.cordon.is_none();
+                let may = free && self.is_fit() && !looking;
+                let fitness = self.ledger.fitness.as_ref();
+                let listens = free && fitness.is_none_or(Fitness::is_said) && !looking;
+                let knows = !free || may || self.unfit().is_some();
                 if self.ledger.stop.is_some() || self.ledger.guardian_lost {
                     Some("it waits although it is to end")
-                } else if self.ledger.is_out_of_time(&rules, now) {
+                } else if self.ledger.is_out_of_time(&rules, now) && !looking {
                     Some("it waits although the wait is over")
                 } else if due && may {
                     Some("it does not look")
-                } else if !may && !self.ledger.told_cordoned {
+                } else if !free && !looking && !self.ledger.told_cordoned {
                     Some("nobody is told that it is cordoned")
-                } else if !self.ledger.standing {
+                } else if !self.ledger.standing && knows && !looking {
                     Some("nothing stands by")
-                } else if self.tenure.listens() != (may && self.ledger.look.is_none()) {
+                } else if self.tenure.listens() != (listens && self.ledger.look.is_none()) {
                     Some("it listens, or does not")
                 } else {
-                    None
+                    self.judge_fitness()
                 }
             }
             State::Acquiring => {
@@ -189,7 +189,8 @@ impl World {
             return said(wrong.unwrap_or_default());
         }
         let wakes = self.tenure.wake_at();
-        let busy = self.has_news || self.call.is_some() || self.recording.is_some() || runs;
+        let calls = self.call.is_some() || self.recording.is_some();
+        let busy = self.has_news || calls || self.ledger.is_asking() || runs;
         if wakes == Instant::FOREVER
             && !busy
             && !self.tenure.listens()

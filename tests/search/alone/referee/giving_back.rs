@@ -37,7 +37,7 @@ impl World {
             if !may_leave {
                 return Some("it gives back what is kept");
             }
-        } else if !ledger.ambiguous && ledger.leaving.is_none() {
+        } else if !ledger.ambiguous && ledger.leaving.is_none() && !ledger.offered {
             return Some("there is nothing to give back");
         }
         ledger.next = Some(Next::Leave);

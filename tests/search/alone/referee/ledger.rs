@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Cordon, Exit, Rules, State};
+use trafficcop::internals::core::{Cordon, Exit, Hung, Rules, State};
 
 use super::bell::Listening;
+use super::condition::Fitness;
+use super::health::Watched;
 use super::window::Window;
 use super::{Held, Next, RETRY, Run, Why};
 use crate::alone::plan::{Plan, ms, secs};
@@ -73,10 +75,26 @@ pub(crate) struct Ledger {
     pub(super) cordoned: bool,
     pub(super) hurried: bool,
     pub(super) expected: Option<Why>,
+    pub(super) fitness: Option<Fitness>,
+    /// A look at a task's record is under way since then.
+    pub(super) looking: Option<Instant>,
+    /// Since when it stands by.
+    pub(super) came: Instant,
+    /// The store keeps the lock for it.
+    pub(super) offered: bool,
+    pub(super) watched: Option<Watched>,
+    /// Its command does not work.
+    pub(super) hung: Option<Hung>,
+    /// For that it waits behind the others.
+    pub(super) was_hung: bool,
+    /// The guardian of its command is dead.
+    pub(super) corpse: bool,
+    /// What follows from the last change of state is known.
+    pub(super) followed: bool,
 }
 
 impl Ledger {
-    pub(crate) fn new(cordon: Option<Cordon>) -> Ledger {
+    pub(crate) fn new(cordon: Option<Cordon>, plan: &Plan) -> Ledger {
         Ledger {
             broken: None,
             stop: None,
@@ -133,6 +151,15 @@ impl Ledger {
             cordoned: false,
             hurried: false,
             expected: None,
+            fitness: plan.condition.map(Fitness::new),
+            looking: None,
+            came: BEGIN,
+            offered: false,
+            watched: None,
+            hung: None,
+            was_hung: false,
+            corpse: false,
+            followed: false,
         }
     }
 
@@ -159,12 +186,19 @@ impl Ledger {
         if state == State::Releasing && self.leaving.is_none() {
             self.leaving = Some((now, Window(now, Instant::FOREVER)));
         }
+        let left = matches!(state, State::Releasing | State::Standby) && state != before;
+        if let Some(fitness) = self.fitness.as_mut().filter(|_| left) {
+            fitness.leaves(state == State::Releasing);
+        }
         let gave_back = self.held.is_some() || self.leaving.is_some();
         let looked = matches!(before, State::Standby | State::Acquiring);
-        if state == State::Standby && (gave_back || !looked) {
+        let done = std::mem::take(&mut self.followed);
+        if state == State::Standby && (gave_back || !looked) && !done {
             let behind = matches!(self.last, Some(Why::HandOver | Why::GivenUp));
             let poll = rules.poll;
             let cool = poll.map_or(ms(500), |poll| 2 * poll);
+            let lease = rules.budget.map_or(secs(10), |budget| budget.lease);
+            let cool = if self.was_hung { lease } else { cool };
             let cool = rules.hold_policy.cooldown.unwrap_or(cool);
             let look = if behind {
                 Window::at(now + cool)
@@ -178,10 +212,15 @@ impl Ledger {
             (self.held, self.next, self.leaving) = (None, None, None);
             (self.last, self.expected, self.record) = (None, None, None);
             (self.released, self.run_out, self.exit) = (false, false, None);
+            (self.came, self.offered) = (now, false);
         }
         if state == State::Standby && self.cordon.is_some() {
             self.seen = None;
         }
+    }
+
+    pub(crate) fn is_asking(&self) -> bool {
+        self.fitness.as_ref().is_some_and(Fitness::is_asking)
     }
 
     pub(crate) fn has_started(&self) -> bool {
@@ -194,13 +233,17 @@ impl Ledger {
         let lease = rules.budget.map_or(Duration::ZERO, |budget| budget.lease);
         let poll = rules.poll.unwrap_or(RETRY);
         let cool = rules.hold_policy.cooldown.unwrap_or_default();
-        lease * 2 + poll * 4 + cool + secs(200) + rules.grace + plan.rival_holds
+        let asks = plan.condition.unwrap_or_default() * 2;
+        lease * 3 + poll * 4 + cool + asks + secs(210) + rules.grace + plan.rival_holds
     }
 
-    fn wait_ends(&self, rules: &Rules) -> Instant {
+    pub(super) fn wait_ends(&self, rules: &Rules) -> Instant {
         match rules.wait {
             Some(span) if !self.controlled => {
-                let asks = self.cordon.is_some() || self.first_sent.is_some() && !span.is_zero();
+                let unfit = self.fitness.as_ref().and_then(Fitness::unfit);
+                let asks = self.cordon.is_some() || unfit.is_some();
+                let began = self.first_sent.is_some() || self.fitness.is_some();
+                let asks = asks || began && !span.is_zero();
                 if asks { BEGIN + span } else { Instant::FOREVER }
             }
             _ => Instant::FOREVER,

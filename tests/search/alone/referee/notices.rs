@@ -1,6 +1,6 @@
 //! What people are told.
 
-use trafficcop::internals::core::{Cause, Exit, Notice};
+use trafficcop::internals::core::{Cause, Exit, HandOverReason, Notice};
 
 use super::Next;
 use super::settings::outcome;
@@ -24,6 +24,10 @@ impl World {
             Notice::Overlapped => {
                 self.ledger.said = true;
                 (!self.may_have_overlapped()).then_some("there was no overlap")
+            }
+            Notice::Unfit(_) | Notice::Fit => self.judge_word_of_fitness(notice),
+            Notice::Draining(Cause::GivenUp(HandOverReason::Hung(hung))) => {
+                (self.ledger.hung != Some(*hung)).then_some("it does not hang so")
             }
             Notice::Cordoned { .. } => {
                 let twice = std::mem::replace(&mut self.ledger.told_cordoned, true);

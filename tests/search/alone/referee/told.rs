@@ -18,6 +18,13 @@ impl World {
             held.doubted |= now >= held.term(&rules);
         }
         self.ledger.urgent = false;
+        self.ledger.followed = false;
+        if state != State::Standby {
+            self.ledger.came = now;
+        }
+        if let Event::Workload(WorkloadEvent::Condition(answer)) = event {
+            self.hear_of_the_condition(state, *answer);
+        }
         let over = self.is_over_by(event);
         // The clock goes before what happened.
         if let (Some(held), Some(run), false) = (&self.ledger.held, &mut self.ledger.run, over)
@@ -74,16 +81,18 @@ impl World {
                 if lifted {
                     self.ledger.free_since = now;
                 }
-                if state == State::Standby && self.ledger.look.is_none() {
+                let looking = self.ledger.looking.is_some();
+                if state == State::Standby && self.ledger.look.is_none() && !looking {
                     self.ledger.look = Some(Window::at(now));
                 }
             }
-            Event::Freed if state == State::Standby => {
+            Event::Freed if state == State::Standby && self.ledger.looking.is_none() => {
                 let next = self
                     .ledger
                     .woken
                     .map_or(now, |woken| (woken + ms(50)).max(now));
                 self.ledger.woken = Some(next);
+                self.ledger.offered = true;
                 self.ledger.look = Some(Window::at(next));
             }
             Event::Acquired(reply) => self.hear_of_an_attempt(state, reply),
@@ -103,7 +112,8 @@ impl World {
                 }
             }
             Event::Workload(event) => self.hear_of_the_tree(*event, over),
-            Event::Ticked | Event::Freed | Event::CommandStopping | Event::Looked(_) => {}
+            Event::Looked(reply) => self.hear_of_a_look(reply),
+            Event::Ticked | Event::Freed | Event::CommandStopping => {}
         }
     }
 
@@ -113,7 +123,13 @@ impl World {
             match &mut run.reason {
                 None => run.reason = Some((reason, due)),
                 Some((before, _)) if lost => {
-                    if matches!(before, Reason::Doubt | Reason::HandOver | Reason::Cordon) {
+                    let may = [
+                        Reason::Doubt,
+                        Reason::HandOver,
+                        Reason::Cordon,
+                        Reason::Hung,
+                    ];
+                    if may.contains(before) {
                         *before = Reason::Lost;
                     }
                 }

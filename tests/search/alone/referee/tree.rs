@@ -1,7 +1,7 @@
 //! What the instance is told of its command, and what follows from its end.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{After, Event, Exit, WorkloadEvent};
+use trafficcop::internals::core::{After, Event, Exit, HealthEvent, WorkloadEvent};
 
 use super::settings::backoff;
 use super::window::Window;
@@ -41,6 +41,7 @@ impl World {
             }
             WorkloadEvent::Lost => {
                 self.ledger.guardian_lost = true;
+                self.ledger.corpse = true;
                 self.is_to_end(Reason::Guardian, now);
             }
             WorkloadEvent::Acting => {
@@ -53,6 +54,23 @@ impl World {
                         held.doubted = true;
                         run.drained = Some((now, held.kill(&self.plan.rules)));
                     }
+                }
+            }
+            WorkloadEvent::Health(HealthEvent::Hung(hung)) => {
+                let restarts = self.rules().hold_policy.restart.is_some();
+                if let Some(run) = &mut self.ledger.run
+                    && run.reason.is_none()
+                {
+                    (run.reason, run.quiet) = (Some((Reason::Hung, now)), restarts);
+                    self.ledger.hung = Some(hung);
+                }
+            }
+            WorkloadEvent::Health(HealthEvent::GuardianLost) => {
+                if let Some(run) = &mut self.ledger.run
+                    && run.reason.is_none()
+                {
+                    run.reason = Some((Reason::Unwatched, now));
+                    self.ledger.guardian_lost = true;
                 }
             }
             WorkloadEvent::TreeStuck => self.ledger.stuck = self.ledger.run.is_some(),
@@ -102,7 +120,7 @@ impl World {
         let mut natural = match run.reason {
             None => at < held.term(&rules),
             Some((Reason::Exited, _)) => true,
-            Some((Reason::Guardian, _)) => false,
+            Some((Reason::Guardian | Reason::Unwatched, _)) => false,
             Some((_, due)) => at < due,
         };
         if run.reason.is_none()
@@ -121,8 +139,19 @@ impl World {
             Some((reason, _)) => reason.why(),
         });
         let ran = run.exit.map_or(now, |(at, _)| at).since(run.since);
+        // A failure, whatever it ended with when it was asked to.
+        let hung = !natural && !self.ledger.stuck && matches!(run.reason, Some((Reason::Hung, _)));
+        if !hung {
+            self.ledger.hung = None;
+        }
+        let once = rules.once.is_some();
+        let exit = match exit {
+            Some(Exit::Code(0)) if hung && once => Some(Exit::Signal(rules.stop_signal)),
+            exit => exit,
+        };
         self.leaves(exit);
-        if rules.once.is_some() {
+        if once {
+            let natural = natural || hung;
             if natural && exit.is_some() {
                 self.ledger.next = Some(Next::Record);
                 self.ledger.record = Some((now, Window::at(now)));
@@ -133,12 +162,13 @@ impl World {
             }
             return;
         }
-        let Some(exit) = exit.filter(|_| natural && !stopped) else {
+        let ended = exit.filter(|_| natural && !stopped);
+        if ended.is_none() && (!hung || stopped) {
             return;
-        };
-        let again = policy
-            .restart
-            .filter(|rule| rule.after == After::Any || exit != Exit::Code(0));
+        }
+        let again = policy.restart.filter(|rule| {
+            hung || rule.after == After::Any || exit.is_some_and(|exit| exit != Exit::Code(0))
+        });
         if let Some(rule) = again {
             self.ledger.exit = None;
             let gone = now >= held.term(&rules) || held.safe_until.is_some();
@@ -173,6 +203,7 @@ impl World {
             self.ledger.next = Some(Next::Restart { until });
             self.ledger.expected = None;
         } else if let Some(span) = policy.min_hold
+            && !hung
             && now < held.began + span
             && now < held.kill(&rules)
         {
