@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HealthEvent,
+    After, Bell, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HealthEvent,
     HolderInfo, Hung, Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit, WorkloadEvent,
 };
 
