@@ -6,6 +6,8 @@
 //! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 4000) the number of histories. One
 //! that fails is shrunk to the deeds it needs, and printed.
 
+#[path = "alone/drive.rs"]
+mod drive;
 #[path = "alone/health.rs"]
 mod health;
 #[path = "alone/plan.rs"]

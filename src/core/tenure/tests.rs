@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    After, Bell, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason, HealthEvent,
-    HolderInfo, Hung, Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit, WorkloadEvent,
+    After, Bell, Cause, Cordon, Deadlines, Exit, Failed, Failure, Grant, HandOverReason,
+    HealthEvent, HolderInfo, Hung, Notice, OnFailure, Outcome, Restart, Start, TaskResult, Unfit,
+    WorkloadEvent,
 };
 
 const TERM: i32 = 15;

@@ -92,7 +92,10 @@ impl World {
             self.monitor.said_at = self.now;
         }
         self.say(|| format!("the command says {word:?}"));
-        self.monitor.words.push(word);
+        // One word is as good as a hundred, to who was not there.
+        if self.monitor.words.len() < 8 {
+            self.monitor.words.push(word);
+        }
         let next = self.now + pause.max(ms(1));
         self.due(next, Due::Speaks(generation, number + 1));
         if !self.paused {

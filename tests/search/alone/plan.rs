@@ -10,6 +10,8 @@ use trafficcop::internals::core::{
     ProbeRules, Restart, Ring, Rules, Unfit, WatchdogWord,
 };
 
+use super::drive::DrivePlan;
+
 /// What befalls a request that is sent while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
@@ -101,6 +103,8 @@ pub(crate) struct Plan {
     pub(crate) speaks: usize,
     /// How the probes end, after so long; `None`: not at all.
     pub(crate) probes: Vec<(Result<(), ProbeFailure>, Option<Duration>)>,
+    /// The lock lies on a drive that machines share.
+    pub(crate) drive: Option<DrivePlan>,
     /// Nothing more befalls it from here on.
     pub(crate) rest: Duration,
 }
@@ -341,11 +345,32 @@ fn probe(rng: &mut Rng, rule: Option<ProbeRules>) -> (Result<(), ProbeFailure>, 
     (result, maybe(rng, 90, |_| timeout * part / 10))
 }
 
+fn drive(rng: &mut Rng, rules: &mut Rules) -> Option<DrivePlan> {
+    let leased = rules.budget.is_some_and(|budget| {
+        let lease = budget.lease;
+        (secs(10)..=secs(60)).contains(&lease)
+    });
+    if !leased || rules.once.is_some() || rules.poll.is_none() {
+        return None;
+    }
+    let cron = maybe(rng, 30, |rng| ms(rng.u64(500..20_000)));
+    if cron.is_some() {
+        rules.wait = Some(Duration::ZERO);
+    }
+    Some(DrivePlan {
+        rival_lease: secs(one(rng, &[10, 15, 30, 60])),
+        dies: one(rng, &[0, 0, 50, 100]),
+        unread: one(rng, &[0, 0, 10, 50]),
+        stale: one(rng, &[0, 0, 10, 50]),
+        cron,
+    })
+}
+
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0xA10E_0000_5EED);
         let rng = &mut rng;
-        let (rules, wakes) = rules(rng);
+        let (mut rules, wakes) = rules(rng);
         let length = rng.u64(5000..200_000);
         let mut acts: Vec<Act> = (0..rng.usize(0..7))
             .map(|_| Act {
@@ -375,6 +400,18 @@ impl Plan {
             0 => health(&mut more),
             _ => HealthRules::default(),
         };
+        let drive = match more.u8(0..4) {
+            0 => drive(&mut more, &mut rules),
+            _ => None,
+        };
+        // They leave nobody to be told of a cordon, or of a condition.
+        let cron = drive.as_ref().is_some_and(|drive| drive.cron.is_some());
+        let condition = condition.filter(|_| !cron);
+        if cron {
+            acts.retain(|act| {
+                !matches!(act.deed, Deed::Cordon(..) | Deed::Pause(_) | Deed::Stop(_))
+            });
+        }
         if !health.is_empty()
             && let Some(at) = maybe(&mut more, 10, |more| ms(more.u64(0..length)))
         {
@@ -400,6 +437,7 @@ impl Plan {
             speaks: one(&mut more, &[1, 5, 20, 100, usize::MAX]),
             probes: (0..16).map(|_| probe(&mut more, health.probe)).collect(),
             health,
+            drive,
             seed,
             wakes,
             ticks_first: rng.u8(0..3) > 0,
@@ -426,7 +464,7 @@ impl Plan {
             done_by_another: rules
                 .once
                 .and_then(|_| maybe(rng, 20, |rng| ms(rng.u64(0..length)))),
-            cordoned_before: rng.u8(0..20) == 0,
+            cordoned_before: rng.u8(0..20) == 0 && !cron,
             bell: maybe(rng, 50, |rng| one(rng, &addresses())),
             is_one_of_many: rng.u8(0..4) == 0,
             rings: (0..24).map(|_| ring(rng)).collect(),

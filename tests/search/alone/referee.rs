@@ -19,6 +19,8 @@ mod causes;
 mod command;
 #[path = "referee/condition.rs"]
 mod condition;
+#[path = "referee/drive.rs"]
+mod drive;
 #[path = "referee/duties.rs"]
 mod duties;
 #[path = "referee/giving_back.rs"]

@@ -12,13 +12,14 @@ use trafficcop::internals::core::{
 };
 use trafficcop::internals::guardian::state::{GuardianState, Input, Step};
 
+use super::drive::{Drive, Learned};
 use super::health::Monitor;
 use super::plan::{Deed, Plan, Weather, ms, secs};
 use super::referee::Ledger;
 
 /// Whose a lease is: 0 is nobody's.
 pub(crate) type Id = u32;
-const RIVAL: Id = Id::MAX;
+pub(crate) const RIVAL: Id = Id::MAX;
 /// Who looks at the record alone needs no lease.
 const READER: Id = Id::MAX - 1;
 /// More steps than this at one moment are a loop without a pause.
@@ -83,6 +84,10 @@ pub(crate) enum Due {
     /// The command of this generation says something of its watchdog.
     Speaks(u64, usize),
     Probed(u64),
+    /// The store of a shared drive hears of what was made.
+    Learns(Learned),
+    /// Of those that look once, the next.
+    Process,
     Rival,
     Freed,
     Act(usize),
@@ -111,7 +116,7 @@ pub(crate) struct Lock {
     failed: u32,
     over: bool,
     draining: bool,
-    rival_ends: Instant,
+    pub(crate) rival_ends: Instant,
 }
 
 impl Lock {
@@ -150,7 +155,7 @@ pub(crate) struct World {
     // A socket keeps the order.
     order_at: Instant,
     news_at: Instant,
-    guardian: GuardianState,
+    pub(crate) guardian: GuardianState,
     pub(crate) guardian_lives: bool,
     pub(crate) stuck: bool,
     dies_within: Option<Duration>,
@@ -160,6 +165,7 @@ pub(crate) struct World {
     freed_planned: bool,
     asked: usize,
     pub(crate) monitor: Monitor,
+    pub(crate) drive: Option<Drive>,
     weather: Vec<(Weather, Instant)>,
     pub(crate) rests: bool,
     pub(crate) ledger: Ledger,
@@ -222,6 +228,7 @@ impl World {
             freed_planned: false,
             asked: 0,
             monitor: Monitor::new(plan.health.clone()),
+            drive: Drive::new(&plan),
             weather: Vec::new(),
             rests: false,
             ledger,
@@ -238,7 +245,10 @@ impl World {
         }
         world.due(BEGIN + world.plan.rest, Due::Rests);
         if world.plan.rival > 0 {
-            world.rival();
+            match world.drive {
+                Some(_) => world.rival_on_drive(),
+                None => world.rival(),
+            }
         }
         world.judge_settings();
         if world.plan.bell.is_some() {
@@ -279,7 +289,8 @@ impl World {
             self.happens(due);
             self.listens();
             self.judge_protection();
-            if self.violation.is_some() || self.over && self.tree.is_none() {
+            let over = self.over && self.tree.is_none();
+            if self.violation.is_some() || over && !self.is_followed() {
                 return;
             }
         }
@@ -312,6 +323,9 @@ impl World {
                     self.tell(Event::Ticked);
                 }
             }
+            Due::Arrives(call, back) if self.drive.is_some() => self.drive_serves(call, back),
+            Due::Learns(learned) => self.learns(learned),
+            Due::Process => self.next_process(),
             Due::Arrives(call, back) => {
                 let reply = self.serves(call);
                 self.say(|| format!("lock: {:?} of {} -> {reply:?}", call.kind, call.id));
@@ -375,6 +389,7 @@ impl World {
             }
             Due::Fitness(answer) => self.tell(Event::Workload(WorkloadEvent::Condition(answer))),
             Due::Health(_) | Due::Speaks(..) | Due::Probed(_) => self.is_heard(due),
+            Due::Rival if self.drive.is_some() => self.rival_on_drive(),
             Due::Rival => self.rival(),
             Due::Freed => {
                 self.freed_planned = false;
@@ -394,6 +409,10 @@ impl World {
             }
             Due::Rests => {
                 self.rests = true;
+                let tenures = self.tenures;
+                if let Some(drive) = &mut self.drive {
+                    drive.tenures_before = tenures;
+                }
                 let bound = self.ledger.bound(&self.plan);
                 self.due(self.now + bound, Due::Judgement);
             }
@@ -406,6 +425,7 @@ impl World {
         self.say(|| format!("DEED: {deed:?}"));
         match deed {
             Deed::Weather(weather, span) => self.weather.push((weather, self.now + span)),
+            Deed::Break(_) if self.drive.is_some() => self.breaks_on_drive(),
             Deed::Break(span) => {
                 if self.lock.keeps_out(self.now)
                     && self.lock.holder != RIVAL
@@ -467,7 +487,11 @@ impl World {
                 t0: stale,
                 reply: Ok(()),
             },
-            4 if standby && kind.is_none() && !self.lock.keeps_out(self.now) => {
+            4 if standby
+                && self.drive.is_none()
+                && kind.is_none()
+                && !self.lock.keeps_out(self.now) =>
+            {
                 self.ids += 1;
                 (self.lock.holder, self.held, self.proposed) = (self.ids, self.ids, 0);
                 self.lock.until = self.until();
@@ -497,7 +521,7 @@ impl World {
     // --- the lock ---
 
     /// Until when the lock counts a lease of this moment, by a clock that is as fast as can be.
-    fn until(&self) -> Instant {
+    pub(crate) fn until(&self) -> Instant {
         let lease = self.plan.rules.budget.map(|budget| budget.lease);
         lease.map_or(Instant::FOREVER, |lease| self.now + (lease - lease / 50))
     }
@@ -707,6 +731,14 @@ impl World {
             };
             return self.due(self.now, Due::Answers(call.number, reply));
         }
+        if self.is_busy() {
+            let why = "the request before it still hangs".to_owned();
+            let busy = Failure::Transient {
+                why,
+                retry_after: None,
+            };
+            return self.due(self.now, Due::Answers(call.number, Reply::Failed(busy)));
+        }
         self.weather.retain(|(_, until)| self.now < *until);
         let refused = |why: &str, retry_after| {
             let why = why.to_owned();
@@ -748,6 +780,14 @@ impl World {
             false => Err(Unfit::TimedOut),
         };
         self.due(at.min(give_up_at), Due::Fitness(answer));
+    }
+
+    /// Another process, of which nothing is known.
+    pub(crate) fn begins_anew(&mut self) {
+        (self.call, self.recording, self.withdrawn) = (None, None, None);
+        (self.held, self.proposed, self.spent) = (0, 0, 0);
+        (self.over, self.freed_planned) = (false, false);
+        self.tell(Event::Ticked);
     }
 
     fn release(&mut self, give_up_at: Instant) {

@@ -7,6 +7,7 @@ use trafficcop::internals::core::{Cordon, Exit, Hung, Rules, State};
 
 use super::bell::Listening;
 use super::condition::Fitness;
+use super::drive::Chain;
 use super::health::Watched;
 use super::window::Window;
 use super::{Held, Next, RETRY, Run, Why};
@@ -56,7 +57,7 @@ pub(crate) struct Ledger {
     pub(super) sent: Instant,
     pub(super) free_since: Instant,
     pub(super) told_at: Instant,
-    pub(super) controlled_at: Instant,
+    pub(crate) controlled_at: Instant,
     pub(super) tired_at: Instant,
     /// The second request to stop, which is heard now.
     pub(super) urgent: bool,
@@ -89,6 +90,7 @@ pub(crate) struct Ledger {
     pub(super) was_hung: bool,
     /// The guardian of its command is dead.
     pub(super) corpse: bool,
+    pub(crate) chain: Chain,
     /// What follows from the last change of state is known.
     pub(super) followed: bool,
 }
@@ -159,8 +161,15 @@ impl Ledger {
             hung: None,
             was_hung: false,
             corpse: false,
+            chain: Chain::default(),
             followed: false,
         }
+    }
+
+    /// Of a process that begins at this moment.
+    pub(crate) fn since(mut self, now: Instant, controlled_at: Instant) -> Ledger {
+        (self.look, self.controlled_at) = (Some(Window::at(now)), controlled_at);
+        self
     }
 
     /// When the next attempt is due: as planned, or because it rang.

@@ -36,6 +36,12 @@ impl World {
 
     /// It has been quiet for long: somebody is in control, or has a reason not to be.
     pub(crate) fn judge_liveness(&mut self) {
+        if let Some(drive) = &self.drive
+            && self.waits_for_a_process()
+            && drive.tenures_before == self.tenures
+        {
+            return self.violate("whoever looks once never takes what is nobody's");
+        }
         if self.over || self.ledger.cordon.is_some() {
             return;
         }
