@@ -55,11 +55,13 @@ pub(crate) struct Drive {
     kept: Version,
     pub(crate) observed: Observed,
     nonces: u128,
-    /// A tenure was granted, and not given back.
-    granted: bool,
+    /// A tenure was granted to somebody who waited for it, and not given back.
+    pub(crate) granted: bool,
     /// What the processes before this one have left.
     stamp: Option<(Version, Instant)>,
     remembered: bool,
+    /// What a look shows, until then.
+    view: Option<(Version, Instant)>,
     busy_until: Instant,
     /// The next process is to begin.
     waits: bool,
@@ -77,6 +79,7 @@ impl Drive {
             granted: false,
             stamp: None,
             remembered: false,
+            view: None,
             busy_until: Instant::ZERO,
             waits: false,
             tenures_before: 0,
@@ -213,7 +216,8 @@ impl World {
             )
         });
         if let Some(back) = back {
-            let at = self.now + back;
+            // Somebody else may wait for that, or nobody.
+            let at = self.now + back * 2;
             self.drive().busy_until = at;
             self.due(at, Due::Learns(learned));
             self.due(at, Due::Answers(call.number, reply));
@@ -292,12 +296,24 @@ impl World {
         }
         let mut version = self.drive().greatest();
         if !self.rests && self.percent(stale) {
-            version = version.saturating_sub(self.rng.u64(1..6));
+            let shown = version.saturating_sub(self.rng.u64(1..6));
+            let until = now + secs(self.rng.u64(1..90));
+            self.drive().view.get_or_insert((shown, until));
+        }
+        let rests = self.rests;
+        if let Some((shown, _)) = self
+            .drive()
+            .view
+            .filter(|(_, until)| now < *until && !rests)
+        {
+            version = shown;
             // Nobody needs them any more.
             if self.rng.u8(0..4) == 0 {
                 let drive = self.drive();
-                drive.kept = drive.kept.max((version + 2).min(drive.greatest()));
+                drive.kept = drive.kept.max((shown + 2).min(drive.greatest()));
             }
+        } else {
+            self.drive().view = None;
         }
         let drive = self.drive();
         let claim = drive.claim(version, now);
@@ -342,9 +358,6 @@ impl World {
                     made: Some((version, now)),
                     ..Learned::default()
                 };
-                if !is_lost {
-                    self.drive().granted = true;
-                }
                 let (t0, token, failed) = (now, version, 0);
                 (Reply::Granted(Grant { t0, token, failed }), learned)
             }

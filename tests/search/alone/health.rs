@@ -54,13 +54,16 @@ impl World {
         let Event::Workload(event) = event else {
             return;
         };
-        if self.plan.health.is_empty() {
+        if !self.has_health() {
             return;
         }
         match event {
             WorkloadEvent::Started { .. } if self.tree.is_some() => {
                 (self.monitor.ended, self.monitor.probe) = (None, None);
                 self.monitor.health.started(self.now);
+                if !self.monitor.health.is_running() {
+                    self.violate("nobody looks after the command");
+                }
                 self.watches();
                 self.rearm();
             }
@@ -68,8 +71,21 @@ impl World {
             | WorkloadEvent::NotStarted { .. }
             | WorkloadEvent::TreeEmpty { .. }
             | WorkloadEvent::Lost
-            | WorkloadEvent::HookFailed { .. } => self.monitor.stops(),
+            | WorkloadEvent::HookFailed { .. } => self.stops_watching(),
             _ => {}
+        }
+    }
+
+    fn has_health(&self) -> bool {
+        self.plan.health.watchdog.is_some() || self.plan.health.probe.is_some()
+    }
+
+    /// It has ended or is to end.
+    pub(crate) fn stops_watching(&mut self) {
+        self.monitor.stops();
+        let health = &self.monitor.health;
+        if health.is_running() || health.wake_at() < Instant::FOREVER {
+            self.violate("something is expected of what is to end");
         }
     }
 
@@ -130,7 +146,7 @@ impl World {
 
     /// First what was said, then the clock, then how a probe ended.
     pub(crate) fn looks_after_health(&mut self) {
-        if self.plan.health.is_empty() || self.over || !self.monitor.health.is_running() {
+        if !self.has_health() || self.over || !self.monitor.health.is_running() {
             return;
         }
         let now = self.now;

@@ -366,6 +366,49 @@ fn drive(rng: &mut Rng, rules: &mut Rules) -> Option<DrivePlan> {
     })
 }
 
+/// What seldom meets, at the moment of a renewal, of the first attempt or of the command's end.
+fn meetings(
+    rng: &mut Rng,
+    budget: &Budget,
+    way: Duration,
+    lives: &mut Option<Duration>,
+) -> Vec<Act> {
+    let offsets = [
+        Duration::ZERO,
+        way / 2,
+        way,
+        way * 3 / 2,
+        way * 2,
+        ms(3),
+        ms(101),
+        secs(1),
+    ];
+    let renewal = budget.renew_every * rng.u32(1..6);
+    if rng.u8(0..3) == 0 {
+        *lives = Some(renewal.saturating_sub(way * 2) + one(rng, &offsets));
+    }
+    let end = lives.map_or(renewal, |lives| way * 2 + lives);
+    let around = one(rng, &[renewal, renewal, end, end, Duration::ZERO]);
+    let lease = budget.lease;
+    (0..rng.usize(1..5))
+        .map(|_| {
+            let long = [lease * 8 / 15, lease * 2 / 3, lease - budget.margin, lease];
+            let deed = match rng.u8(0..10) {
+                0..3 => Deed::Pause(one(rng, &long)),
+                3 => Deed::Break(None),
+                4 => Deed::Break(Some(ms(rng.u64(0..20_000)))),
+                5 => Deed::GuardianDies,
+                6 => Deed::Weather(Weather::AnswersLost, lease / 2),
+                7 => Deed::Weather(Weather::Slow(ms(rng.u64(500..5000))), lease),
+                8 => Deed::Weather(Weather::RequestsLost, lease * 2 / 3),
+                _ => Deed::Stop(15),
+            };
+            let at = around + one(rng, &offsets);
+            Act { at, deed }
+        })
+        .collect()
+}
+
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0xA10E_0000_5EED);
@@ -412,6 +455,18 @@ impl Plan {
                 !matches!(act.deed, Deed::Cordon(..) | Deed::Pause(_) | Deed::Stop(_))
             });
         }
+        if condition.is_some() && more.u8(0..6) == 0 {
+            rules.wait = Some(ms(more.u64(1..3000)));
+        }
+        // Things that meet seldom: the answer to a renewal, the end of a command, a loss, a pause.
+        let ticks_first = rng.u8(0..3) > 0;
+        let way = ms(one(rng, &[0, 1, 10, 100]));
+        let mut lives = maybe(rng, 60, |rng| {
+            ms(one(rng, &[1, 1000, 10_000, 90_000]) * rng.u64(1..5))
+        });
+        if let Some(budget) = rules.budget.filter(|_| more.u8(0..4) == 0 && !cron) {
+            acts.extend(meetings(&mut more, &budget, way, &mut lives));
+        }
         if !health.is_empty()
             && let Some(at) = maybe(&mut more, 10, |more| ms(more.u64(0..length)))
         {
@@ -440,12 +495,10 @@ impl Plan {
             drive,
             seed,
             wakes,
-            ticks_first: rng.u8(0..3) > 0,
-            way: ms(one(rng, &[0, 1, 10, 100])),
+            ticks_first,
+            way,
             habit: Habit {
-                lives: maybe(rng, 60, |rng| {
-                    ms(one(rng, &[1, 1000, 10_000, 90_000]) * rng.u64(1..5))
-                }),
+                lives,
                 exits: (0..8).map(|_| one(rng, &exits)).collect(),
                 deaf: one(rng, &[0, 0, 50, 100]),
                 daemon: one(rng, &[0, 0, 50]),

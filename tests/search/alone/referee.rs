@@ -96,6 +96,8 @@ struct Run {
     announced: bool,
     /// Nobody is to come closer for a lease that is kept.
     quiet: bool,
+    /// When the grace of a doubt ends: fixed before anything is heard.
+    doubt_ends: Option<Instant>,
 }
 
 /// What comes after a command.

@@ -504,7 +504,10 @@ impl World {
                 Event::Workload(WorkloadEvent::NotStarted { errno: 2 })
             }
             7 => Event::Workload(WorkloadEvent::HookFailed {
-                at: stale,
+                at: match which > 128 && self.ledger.has_started() {
+                    true => self.now,
+                    false => stale,
+                },
                 how: Failed::NotStarted(2),
             }),
             8 => Event::Workload(WorkloadEvent::LeftBehind),
@@ -810,6 +813,7 @@ impl World {
         match call.kind {
             Kind::Acquire => {
                 if matches!(reply, Reply::Granted(_)) {
+                    self.drive.iter_mut().for_each(|drive| drive.granted = true);
                     (self.held, self.proposed) = (call.id, 0);
                 }
                 if let Some(give_up_at) = self.withdrawn.take() {
@@ -940,11 +944,11 @@ impl World {
                 signal,
                 end_of_grace,
             } => {
-                self.monitor.stops();
+                self.stops_watching();
                 self.order(Order::Drain(signal, end_of_grace));
             }
             Action::Kill => {
-                self.monitor.stops();
+                self.stops_watching();
                 self.order(Order::Kill);
             }
             Action::Ask { give_up_at } => self.answers(give_up_at),

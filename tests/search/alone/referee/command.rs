@@ -94,6 +94,7 @@ impl World {
             killed: false,
             announced: false,
             quiet: false,
+            doubt_ends: None,
         });
         None
     }
@@ -132,7 +133,7 @@ impl World {
             return Some("another signal");
         }
         let expected = match reason {
-            Reason::Doubt => held.kill(&rules),
+            Reason::Doubt => run.doubt_ends.unwrap_or(held.kill(&rules)),
             Reason::Lost => {
                 let grace = rules.budget.map_or(rules.grace, |b| b.grace_on_loss);
                 held.kill(&rules).min(now + grace)

@@ -67,6 +67,9 @@ impl World {
             };
             wrong |= exact.limit_is_within_reach();
         }
+        let health = &self.plan.health;
+        let none = health.watchdog.is_none() && health.probe.is_none();
+        wrong |= health.is_empty() != none;
         if wrong {
             self.violate("settings that are not sound");
         }

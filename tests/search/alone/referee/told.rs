@@ -36,6 +36,7 @@ impl World {
                 .map_or(Instant::FOREVER, |span| held.began + span);
             if now >= held.term(&rules) {
                 run.reason = Some((Reason::Doubt, held.term(&rules)));
+                run.doubt_ends = Some(held.kill(&rules));
             } else if now >= long {
                 run.reason = Some((Reason::HandOver, now));
             }
