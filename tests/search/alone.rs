@@ -70,7 +70,7 @@ fn is_spread(waited: &[(bool, f64)]) {
             .zip(most)
             .is_some_and(|(least, most)| most * 10 < least * 15);
         assert!(
-            all < 1000 || even,
+            all < 2000 || even,
             "breaks a rule: looks are not spread: {counts:?}"
         );
     }

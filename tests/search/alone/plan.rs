@@ -379,6 +379,7 @@ fn meetings(
         way,
         way * 3 / 2,
         way * 2,
+        ms(1),
         ms(3),
         ms(101),
         secs(1),
@@ -388,7 +389,7 @@ fn meetings(
         *lives = Some(renewal.saturating_sub(way * 2) + one(rng, &offsets));
     }
     let end = lives.map_or(renewal, |lives| way * 2 + lives);
-    let around = one(rng, &[renewal, renewal, end, end, Duration::ZERO]);
+    let around = one(rng, &[renewal, renewal, end, end, way * 2, Duration::ZERO]);
     let lease = budget.lease;
     (0..rng.usize(1..5))
         .map(|_| {
@@ -407,6 +408,51 @@ fn meetings(
             Act { at, deed }
         })
         .collect()
+}
+
+/// A loss, or a guardian's death, just where a command ends by itself.
+fn ends(
+    rng: &mut Rng,
+    which: u8,
+    rules: &mut Rules,
+    budget: &Budget,
+    way: Duration,
+    lives: &mut Duration,
+) -> Vec<Act> {
+    let act = |at, deed| Act { at, deed };
+    let renewal = budget.renew_every * rng.u32(1..4);
+    let some = ms(rng.u64(1..1500));
+    let span = maybe(rng, 30, |rng| ms(rng.u64(0..3000)));
+    match which {
+        // It was confirmed, then lost, then the command ended, and then the confirmation is heard.
+        0 => {
+            *lives = renewal.saturating_sub(way) + some + ms(rng.u64(1..900));
+            let slow = Deed::Weather(Weather::Slow(secs(4)), secs(1));
+            let lost = act(renewal + way + some, Deed::Break(span));
+            vec![act(renewal.saturating_sub(ms(1)), slow), lost]
+        }
+        // It is lost after the command's end, and after the last confirmation.
+        1 => {
+            *lives = ms(rng.u64(1..3000));
+            let keeps = renewal + secs(1) + some;
+            if rules.once.is_none() {
+                rules.hold_policy.min_hold = Some(keeps);
+                rules.hold_policy.restart = None;
+            }
+            vec![act(keeps - ms(rng.u64(1..900)), Deed::Break(span))]
+        }
+        // Its guardian dies while it is stopped, until the lease is as good as over.
+        _ => {
+            *lives = ms(rng.u64(1..3000));
+            let at = way * 2 + *lives + ms(200) + some / 4;
+            let long = budget.lease - ms(rng.u64(0..2000)).min(budget.lease / 4);
+            if let Some(restart) = &mut rules.hold_policy.restart {
+                restart.after = After::Any;
+            }
+            let dies = act(at + ms(1), Deed::GuardianDies);
+            vec![act(at, Deed::Pause(long)), dies]
+        }
+    }
 }
 
 impl Plan {
@@ -459,13 +505,25 @@ impl Plan {
             rules.wait = Some(ms(more.u64(1..3000)));
         }
         // Things that meet seldom: the answer to a renewal, the end of a command, a loss, a pause.
-        let ticks_first = rng.u8(0..3) > 0;
+        let mut ticks_first = rng.u8(0..3) > 0;
         let way = ms(one(rng, &[0, 1, 10, 100]));
         let mut lives = maybe(rng, 60, |rng| {
             ms(one(rng, &[1, 1000, 10_000, 90_000]) * rng.u64(1..5))
         });
         if let Some(budget) = rules.budget.filter(|_| more.u8(0..4) == 0 && !cron) {
             acts.extend(meetings(&mut more, &budget, way, &mut lives));
+        } else if let Some(budget) = rules.budget.filter(|_| more.u8(0..8) == 0 && !cron) {
+            let (mut at, which) = (Duration::ZERO, more.u8(0..3));
+            ticks_first &= which != 2;
+            acts = ends(&mut more, which, &mut rules, &budget, way, &mut at);
+            lives = Some(at);
+        }
+        if health.probe.is_some() && more.bool() {
+            acts.extend((0..3).map(|_| {
+                let at = ms(more.u64(0..length));
+                let deed = Deed::Pause(ms(more.u64(300..20_000)));
+                Act { at, deed }
+            }));
         }
         if !health.is_empty()
             && let Some(at) = maybe(&mut more, 10, |more| ms(more.u64(0..length)))
@@ -508,10 +566,14 @@ impl Plan {
                 ends_within: ms(one(rng, &[0, 100, 300, 3000, 60_000])),
             },
             rival: one(rng, &[0, 0, 50, 100]),
-            rival_holds: ms(match rng.u8(0..4) {
-                0 => rng.u64(1..60),
-                _ => rng.u64(1..60_000),
-            }),
+            rival_holds: {
+                let holds = match rng.u8(0..4) {
+                    0 => rng.u64(1..60),
+                    _ => rng.u64(1..60_000),
+                };
+                // Longer than a bell is not listened to.
+                ms(holds) + secs(one(&mut more, &[0, 0, 0, 90]))
+            },
             rival_drains: ms(one(rng, &[0, 300, 5000])),
             tells_expiry: rng.u8(0..4) == 0,
             done_by_another: rules

@@ -515,6 +515,9 @@ impl World {
                 until: None,
                 why: String::new(),
             })),
+            10 if *self.tenure.state() == State::Releasing && self.ledger.has_ended() => {
+                Event::Workload(WorkloadEvent::Exited(Exit::Code(77)))
+            }
             10 => Event::Workload(WorkloadEvent::Stopped),
             _ => Event::Uncordoned,
         };

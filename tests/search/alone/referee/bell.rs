@@ -93,7 +93,7 @@ impl Listening {
         }
         let Some(rank) = self.rank else { return };
         // As long as a poll, from any moment within it.
-        let soon = Window(now, now + poll * 6 / 5);
+        let soon = Window(now + Duration::from_nanos(1), now + poll * 6 / 5);
         if ring == Ring::Silent {
             self.rank = None;
             return self.look(soon);

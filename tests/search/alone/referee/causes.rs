@@ -51,7 +51,18 @@ impl World {
                 Cause::GivenUp(HandOverReason::Hung(hung)) => ledger.hung == Some(*hung),
                 _ => ledger.spent || ledger.hook_failed,
             },
-            Why::NotRecorded => rules.once.is_some() && (ledger.natural || ledger.hung.is_some()),
+            Why::NotRecorded => {
+                // That it was lost is the better reason.
+                let was_lost = ledger.held.as_ref().is_some_and(lost);
+                let tells = match cause {
+                    Cause::NotRecorded { why } => why.contains("lost"),
+                    _ => false,
+                };
+                let other = !was_lost || ledger.urgent || ledger.record_failed;
+                let other = other || ledger.exit.is_none();
+                let ended = ledger.natural || ledger.hung.is_some();
+                rules.once.is_some() && ended && (other || tells)
+            }
             Why::AlreadyDone => ledger.done_told,
             Why::Unfit => {
                 let said = matches!(cause, Cause::Unfit(why) if self.is_unfit(*why));

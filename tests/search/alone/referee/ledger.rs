@@ -232,6 +232,11 @@ impl Ledger {
         self.fitness.as_ref().is_some_and(Fitness::is_asking)
     }
 
+    /// How its command ended is known.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.exit.is_some()
+    }
+
     pub(crate) fn has_started(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.started)
     }
