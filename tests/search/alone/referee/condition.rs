@@ -261,7 +261,8 @@ impl World {
 
     pub(super) fn is_kept_by_fitness(&self, ended: Why) -> bool {
         let fitness = self.ledger.fitness.as_ref();
-        ended == Why::NotObtained
+        let unasked = ended == Why::Store && self.ledger.first_sent.is_none();
+        (unasked || ended == Why::NotObtained)
             && fitness.is_some_and(|fitness| fitness.when_it_left() != Some(Ok(())))
     }
 }
