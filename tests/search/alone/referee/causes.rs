@@ -148,7 +148,7 @@ impl World {
                 .is_some_and(|held| held.safe_until.is_some());
             // Broken once more since it heard of that, of which it cannot know.
             let knew = self.ledger.broken;
-            let told = told && knew.is_none_or(|broken| broken <= self.ledger.told_at);
+            let told = told && knew.is_none_or(|broken| broken <= self.ledger.told_of);
             if told && self.ledger.overlapped && !ending.overlap {
                 return Some("it ran beside another, and does not say so");
             }

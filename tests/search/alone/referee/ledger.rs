@@ -57,6 +57,8 @@ pub(crate) struct Ledger {
     pub(super) sent: Instant,
     pub(super) free_since: Instant,
     pub(super) told_at: Instant,
+    /// When what it was told last was asked.
+    pub(super) told_of: Instant,
     pub(crate) controlled_at: Instant,
     pub(super) tired_at: Instant,
     /// The second request to stop, which is heard now.
@@ -136,6 +138,7 @@ impl Ledger {
             sent: BEGIN,
             free_since: BEGIN,
             told_at: BEGIN,
+            told_of: BEGIN,
             controlled_at: BEGIN,
             tired_at: Instant::FOREVER,
             urgent: false,

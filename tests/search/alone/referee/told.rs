@@ -237,7 +237,7 @@ impl World {
             .as_ref()
             .is_some_and(|run| run.reason.is_some());
         let limit = self.limit(if ends { State::Draining } else { state });
-        self.ledger.told_at = now;
+        (self.ledger.told_at, self.ledger.told_of) = (now, t0);
         let Some(held) = &mut self.ledger.held else {
             return;
         };
