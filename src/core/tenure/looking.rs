@@ -18,6 +18,8 @@ pub(super) struct Looking {
 impl Looking {
     pub(super) fn begin(context: &mut Context, step: &mut Step) -> Phase {
         context.attempt_sent(step.now);
+        // What rang is followed by this look; else the next would follow at once, and the next.
+        context.doorbell.looks(step.now);
         step.act(Action::Look {
             give_up_at: context.attempt_ends(step.now),
         });

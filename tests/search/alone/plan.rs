@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::internals::core::{
-    After, Budget, Exit, HoldPolicy, IfLost, OnFailure, Once, Restart, Ring, Rules,
+    After, Budget, Exit, Failed, HealthRules, HoldPolicy, IfLost, OnFailure, Once, ProbeFailure,
+    ProbeRules, Restart, Ring, Rules, Unfit, WatchdogWord,
 };
+
+use super::drive::DrivePlan;
 
 /// What befalls a request that is sent while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ pub(crate) enum Deed {
     Echo(u8),
     /// Trees that SIGKILL ends so much later, or never.
     Stuck(Option<Duration>),
+    /// Of who asks after the command's health.
+    ProberDies,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +93,18 @@ pub(crate) struct Plan {
     pub(crate) is_one_of_many: bool,
     pub(crate) rings: Vec<(Ring, Duration)>,
     pub(crate) acts: Vec<Act>,
+    /// Whether the machine is fit to take control is asked so often, and answered so, after so long;
+    /// `None`: never.
+    pub(crate) condition: Option<Duration>,
+    pub(crate) answers: Vec<(Result<(), Unfit>, Option<Duration>)>,
+    pub(crate) health: HealthRules,
+    /// What the command says of its watchdog, after which pause; so many of these before it hangs.
+    pub(crate) words: Vec<(WatchdogWord, Duration)>,
+    pub(crate) speaks: usize,
+    /// How the probes end, after so long; `None`: not at all.
+    pub(crate) probes: Vec<(Result<(), ProbeFailure>, Option<Duration>)>,
+    /// The lock lies on a drive that machines share.
+    pub(crate) drive: Option<DrivePlan>,
     /// Nothing more befalls it from here on.
     pub(crate) rest: Duration,
 }
@@ -263,11 +280,186 @@ fn deed(rng: &mut Rng) -> Deed {
     }
 }
 
+/// Fit for most of the time; an answer takes its time, or never comes.
+fn answer(rng: &mut Rng) -> (Result<(), Unfit>, Option<Duration>) {
+    let no = [
+        Unfit::Failed(Failed::Exited(Exit::Code(1))),
+        Unfit::Failed(Failed::NotStarted(2)),
+        Unfit::Said,
+    ];
+    let answer = match rng.u8(0..3) {
+        0 => Err(one(rng, &no)),
+        _ => Ok(()),
+    };
+    let spans = [0, 0, 1, 30, 300, 2000, 5000, 9000];
+    (answer, maybe(rng, 90, |rng| ms(one(rng, &spans))))
+}
+
+fn health(rng: &mut Rng) -> HealthRules {
+    let every = ms(one(rng, &[300, 1000, 10_000]));
+    HealthRules {
+        watchdog: maybe(rng, 60, |rng| {
+            ms(one(rng, &[1000, 2000, 6000, 20_000, 60_000]))
+        }),
+        probe: maybe(rng, 60, |rng| ProbeRules {
+            every,
+            timeout: every / one(rng, &[1, 2, 5]),
+            failures: rng.u32(1..4),
+            delay: ms(one(rng, &[0, 0, 1000, 20_000])),
+        }),
+    }
+}
+
+fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
+    let word = match rng.u8(0..40) {
+        0 => WatchdogWord::Trigger,
+        1 | 2 => WatchdogWord::Period(one(
+            rng,
+            &[Duration::ZERO, Duration::MAX, ms(20), secs(3), secs(40)],
+        )),
+        _ => WatchdogWord::Alive,
+    };
+    // As sd_watchdog_enabled(3) has it; seldom at the very end of its time, or too late.
+    let pause = match rng.u8(0..24) {
+        0 => period,
+        1 => period - Duration::from_nanos(1),
+        2 => period * 5 / 4,
+        _ => period / 2,
+    };
+    (word, pause)
+}
+
+fn probe(rng: &mut Rng, rule: Option<ProbeRules>) -> (Result<(), ProbeFailure>, Option<Duration>) {
+    let failures = [
+        ProbeFailure::Exited(Exit::Code(1)),
+        ProbeFailure::NotStarted(2),
+        ProbeFailure::Answered(503),
+        ProbeFailure::NoConnection,
+    ];
+    let result = match rng.u8(0..3) {
+        0 => Err(one(rng, &failures)),
+        _ => Ok(()),
+    };
+    let timeout = rule.map_or(Duration::ZERO, |rule| rule.timeout);
+    let part = one(rng, &[0, 1, 2, 8, 9]);
+    (result, maybe(rng, 90, |_| timeout * part / 10))
+}
+
+fn drive(rng: &mut Rng, rules: &mut Rules) -> Option<DrivePlan> {
+    let leased = rules.budget.is_some_and(|budget| {
+        let lease = budget.lease;
+        (secs(10)..=secs(60)).contains(&lease)
+    });
+    if !leased || rules.once.is_some() || rules.poll.is_none() {
+        return None;
+    }
+    let cron = maybe(rng, 30, |rng| ms(rng.u64(500..20_000)));
+    if cron.is_some() {
+        rules.wait = Some(Duration::ZERO);
+    }
+    Some(DrivePlan {
+        rival_lease: secs(one(rng, &[10, 15, 30, 60])),
+        dies: one(rng, &[0, 0, 50, 100]),
+        unread: one(rng, &[0, 0, 10, 50]),
+        stale: one(rng, &[0, 0, 10, 50]),
+        cron,
+    })
+}
+
+/// What seldom meets, at the moment of a renewal, of the first attempt or of the command's end.
+fn meetings(
+    rng: &mut Rng,
+    budget: &Budget,
+    way: Duration,
+    lives: &mut Option<Duration>,
+) -> Vec<Act> {
+    let offsets = [
+        Duration::ZERO,
+        way / 2,
+        way,
+        way * 3 / 2,
+        way * 2,
+        ms(1),
+        ms(3),
+        ms(101),
+        secs(1),
+    ];
+    let renewal = budget.renew_every * rng.u32(1..6);
+    if rng.u8(0..3) == 0 {
+        *lives = Some(renewal.saturating_sub(way * 2) + one(rng, &offsets));
+    }
+    let end = lives.map_or(renewal, |lives| way * 2 + lives);
+    let around = one(rng, &[renewal, renewal, end, end, way * 2, Duration::ZERO]);
+    let lease = budget.lease;
+    (0..rng.usize(1..5))
+        .map(|_| {
+            let long = [lease * 8 / 15, lease * 2 / 3, lease - budget.margin, lease];
+            let deed = match rng.u8(0..10) {
+                0..3 => Deed::Pause(one(rng, &long)),
+                3 => Deed::Break(None),
+                4 => Deed::Break(Some(ms(rng.u64(0..20_000)))),
+                5 => Deed::GuardianDies,
+                6 => Deed::Weather(Weather::AnswersLost, lease / 2),
+                7 => Deed::Weather(Weather::Slow(ms(rng.u64(500..5000))), lease),
+                8 => Deed::Weather(Weather::RequestsLost, lease * 2 / 3),
+                _ => Deed::Stop(15),
+            };
+            let at = around + one(rng, &offsets);
+            Act { at, deed }
+        })
+        .collect()
+}
+
+/// A loss, or a guardian's death, just where a command ends by itself.
+fn ends(
+    rng: &mut Rng,
+    which: u8,
+    rules: &mut Rules,
+    budget: &Budget,
+    way: Duration,
+    lives: &mut Duration,
+) -> Vec<Act> {
+    let act = |at, deed| Act { at, deed };
+    let renewal = budget.renew_every * rng.u32(1..4);
+    let some = ms(rng.u64(1..1500));
+    let span = maybe(rng, 30, |rng| ms(rng.u64(0..3000)));
+    match which {
+        // It was confirmed, then lost, then the command ended, and then the confirmation is heard.
+        0 => {
+            *lives = renewal.saturating_sub(way) + some + ms(rng.u64(1..900));
+            let slow = Deed::Weather(Weather::Slow(secs(4)), secs(1));
+            let lost = act(renewal + way + some, Deed::Break(span));
+            vec![act(renewal.saturating_sub(ms(1)), slow), lost]
+        }
+        // It is lost after the command's end, and after the last confirmation.
+        1 => {
+            *lives = ms(rng.u64(1..3000));
+            let keeps = renewal + secs(1) + some;
+            if rules.once.is_none() {
+                rules.hold_policy.min_hold = Some(keeps);
+                rules.hold_policy.restart = None;
+            }
+            vec![act(keeps - ms(rng.u64(1..900)), Deed::Break(span))]
+        }
+        // Its guardian dies while it is stopped, until the lease is as good as over.
+        _ => {
+            *lives = ms(rng.u64(1..3000));
+            let at = way * 2 + *lives + ms(200) + some / 4;
+            let long = budget.lease - ms(rng.u64(0..2000)).min(budget.lease / 4);
+            if let Some(restart) = &mut rules.hold_policy.restart {
+                restart.after = After::Any;
+            }
+            let dies = act(at + ms(1), Deed::GuardianDies);
+            vec![act(at, Deed::Pause(long)), dies]
+        }
+    }
+}
+
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut rng = Rng::with_seed(seed ^ 0xA10E_0000_5EED);
         let rng = &mut rng;
-        let (rules, wakes) = rules(rng);
+        let (mut rules, wakes) = rules(rng);
         let length = rng.u64(5000..200_000);
         let mut acts: Vec<Act> = (0..rng.usize(0..7))
             .map(|_| Act {
@@ -289,6 +481,56 @@ impl Plan {
                 deed,
             });
         }
+        // Another source, so that the histories without these are what they were.
+        let mut more = Rng::with_seed(seed ^ 0x40_0E00);
+        let conditions = [20, 500, 2000, 2000, 6000, 30_000];
+        let condition = maybe(&mut more, 20, |more| ms(one(more, &conditions)));
+        let health = match more.u8(0..5) {
+            0 => health(&mut more),
+            _ => HealthRules::default(),
+        };
+        let drive = match more.u8(0..4) {
+            0 => drive(&mut more, &mut rules),
+            _ => None,
+        };
+        // They leave nobody to be told of a cordon, or of a condition.
+        let cron = drive.as_ref().is_some_and(|drive| drive.cron.is_some());
+        let condition = condition.filter(|_| !cron);
+        if cron {
+            acts.retain(|act| {
+                !matches!(act.deed, Deed::Cordon(..) | Deed::Pause(_) | Deed::Stop(_))
+            });
+        }
+        if condition.is_some() && more.u8(0..6) == 0 {
+            rules.wait = Some(ms(more.u64(1..3000)));
+        }
+        // Things that meet seldom: the answer to a renewal, the end of a command, a loss, a pause.
+        let mut ticks_first = rng.u8(0..3) > 0;
+        let way = ms(one(rng, &[0, 1, 10, 100]));
+        let mut lives = maybe(rng, 60, |rng| {
+            ms(one(rng, &[1, 1000, 10_000, 90_000]) * rng.u64(1..5))
+        });
+        if let Some(budget) = rules.budget.filter(|_| more.u8(0..4) == 0 && !cron) {
+            acts.extend(meetings(&mut more, &budget, way, &mut lives));
+        } else if let Some(budget) = rules.budget.filter(|_| more.u8(0..8) == 0 && !cron) {
+            let (mut at, which) = (Duration::ZERO, more.u8(0..3));
+            ticks_first &= which != 2;
+            acts = ends(&mut more, which, &mut rules, &budget, way, &mut at);
+            lives = Some(at);
+        }
+        if health.probe.is_some() && more.bool() {
+            acts.extend((0..3).map(|_| {
+                let at = ms(more.u64(0..length));
+                let deed = Deed::Pause(ms(more.u64(300..20_000)));
+                Act { at, deed }
+            }));
+        }
+        if !health.is_empty()
+            && let Some(at) = maybe(&mut more, 10, |more| ms(more.u64(0..length)))
+        {
+            let deed = Deed::ProberDies;
+            acts.push(Act { at, deed });
+        }
         acts.sort_by_key(|act| act.at);
         let rest = acts.iter().map(|act| {
             act.at
@@ -300,15 +542,21 @@ impl Plan {
         });
         let rest = rest.max().unwrap_or_default().max(ms(length)) + secs(6);
         let exits = [Exit::Code(0), Exit::Code(0), Exit::Code(3), Exit::Signal(9)];
+        let period = health.watchdog.unwrap_or(secs(2));
         Plan {
+            condition,
+            answers: (0..16).map(|_| answer(&mut more)).collect(),
+            words: (0..32).map(|_| word(&mut more, period)).collect(),
+            speaks: one(&mut more, &[1, 5, 20, 100, usize::MAX]),
+            probes: (0..16).map(|_| probe(&mut more, health.probe)).collect(),
+            health,
+            drive,
             seed,
             wakes,
-            ticks_first: rng.u8(0..3) > 0,
-            way: ms(one(rng, &[0, 1, 10, 100])),
+            ticks_first,
+            way,
             habit: Habit {
-                lives: maybe(rng, 60, |rng| {
-                    ms(one(rng, &[1, 1000, 10_000, 90_000]) * rng.u64(1..5))
-                }),
+                lives,
                 exits: (0..8).map(|_| one(rng, &exits)).collect(),
                 deaf: one(rng, &[0, 0, 50, 100]),
                 daemon: one(rng, &[0, 0, 50]),
@@ -318,16 +566,20 @@ impl Plan {
                 ends_within: ms(one(rng, &[0, 100, 300, 3000, 60_000])),
             },
             rival: one(rng, &[0, 0, 50, 100]),
-            rival_holds: ms(match rng.u8(0..4) {
-                0 => rng.u64(1..60),
-                _ => rng.u64(1..60_000),
-            }),
+            rival_holds: {
+                let holds = match rng.u8(0..4) {
+                    0 => rng.u64(1..60),
+                    _ => rng.u64(1..60_000),
+                };
+                // Longer than a bell is not listened to.
+                ms(holds) + secs(one(&mut more, &[0, 0, 0, 90]))
+            },
             rival_drains: ms(one(rng, &[0, 300, 5000])),
             tells_expiry: rng.u8(0..4) == 0,
             done_by_another: rules
                 .once
                 .and_then(|_| maybe(rng, 20, |rng| ms(rng.u64(0..length)))),
-            cordoned_before: rng.u8(0..20) == 0,
+            cordoned_before: rng.u8(0..20) == 0 && !cron,
             bell: maybe(rng, 50, |rng| one(rng, &addresses())),
             is_one_of_many: rng.u8(0..4) == 0,
             rings: (0..24).map(|_| ring(rng)).collect(),

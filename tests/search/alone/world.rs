@@ -8,16 +8,20 @@ use fastrand::Rng;
 use trafficcop::Instant;
 use trafficcop::internals::core::{
     Action, Bell, Cordon, Deadlines, Event, Exit, Failed, Failure, Grant, HolderInfo, Outcome,
-    Ring, State, TaskResult, Tenure, WorkloadEvent,
+    Ring, State, TaskResult, Tenure, Unfit, WorkloadEvent,
 };
 use trafficcop::internals::guardian::state::{GuardianState, Input, Step};
 
+use super::drive::{Drive, Learned};
+use super::health::Monitor;
 use super::plan::{Deed, Plan, Weather, ms, secs};
 use super::referee::Ledger;
 
 /// Whose a lease is: 0 is nobody's.
 pub(crate) type Id = u32;
-const RIVAL: Id = Id::MAX;
+pub(crate) const RIVAL: Id = Id::MAX;
+/// Who looks at the record alone needs no lease.
+const READER: Id = Id::MAX - 1;
 /// More steps than this at one moment are a loop without a pause.
 const STEPS: u32 = 60;
 /// What the driver gives to a release whose answer is not waited for.
@@ -28,6 +32,8 @@ pub(crate) const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
+    /// At the record alone.
+    Look,
     Renew,
     Record(Outcome),
     Release,
@@ -43,21 +49,21 @@ pub(crate) struct Call {
 }
 
 #[derive(Clone, Debug)]
-enum Reply {
+pub(crate) enum Reply {
     Granted(Grant),
     Done,
     Failed(Failure),
 }
 
 #[derive(Clone, Debug)]
-enum Order {
+pub(crate) enum Order {
     Start(Deadlines),
     Extend(Deadlines),
     Drain(i32, Instant),
     Kill,
 }
 
-enum Due {
+pub(crate) enum Due {
     Begins,
     Wake(u64),
     Arrives(Call, Option<Duration>),
@@ -71,6 +77,17 @@ enum Due {
     RestEnds(u64),
     HookFails,
     Rings,
+    /// Whether the machine is fit to take control.
+    Fitness(Result<(), Unfit>),
+    /// The command's health is to be looked at.
+    Health(u64),
+    /// The command of this generation says something of its watchdog.
+    Speaks(u64, usize),
+    Probed(u64),
+    /// The store of a shared drive hears of what was made.
+    Learns(Learned),
+    /// Of those that look once, the next.
+    Process,
     Rival,
     Freed,
     Act(usize),
@@ -81,7 +98,7 @@ enum Due {
 }
 
 pub(crate) struct Tree {
-    generation: u64,
+    pub(crate) generation: u64,
     pub(crate) id: Id,
     pub(crate) main: bool,
     pub(crate) rest: bool,
@@ -99,7 +116,7 @@ pub(crate) struct Lock {
     failed: u32,
     over: bool,
     draining: bool,
-    rival_ends: Instant,
+    pub(crate) rival_ends: Instant,
 }
 
 impl Lock {
@@ -138,7 +155,7 @@ pub(crate) struct World {
     // A socket keeps the order.
     order_at: Instant,
     news_at: Instant,
-    guardian: GuardianState,
+    pub(crate) guardian: GuardianState,
     pub(crate) guardian_lives: bool,
     pub(crate) stuck: bool,
     dies_within: Option<Duration>,
@@ -146,6 +163,9 @@ pub(crate) struct World {
     generations: u64,
     pub(crate) lock: Lock,
     freed_planned: bool,
+    asked: usize,
+    pub(crate) monitor: Monitor,
+    pub(crate) drive: Option<Drive>,
     weather: Vec<(Weather, Instant)>,
     pub(crate) rests: bool,
     pub(crate) ledger: Ledger,
@@ -160,7 +180,10 @@ impl World {
             why: "a reboot".to_owned(),
             before: Instant::FOREVER,
         });
-        let tenure = Tenure::new(plan.rules.clone(), BEGIN).cordoned_by(cordon.clone());
+        let tenure = Tenure::new(plan.rules.clone(), BEGIN)
+            .cordoned_by(cordon.clone())
+            .only_if(plan.condition);
+        let ledger = Ledger::new(cordon, &plan);
         let mut world = World {
             rng: Rng::with_seed(plan.seed),
             now: BEGIN,
@@ -203,9 +226,12 @@ impl World {
                 rival_ends: Instant::FOREVER,
             },
             freed_planned: false,
+            asked: 0,
+            monitor: Monitor::new(plan.health.clone()),
+            drive: Drive::new(&plan),
             weather: Vec::new(),
             rests: false,
-            ledger: Ledger::new(cordon),
+            ledger,
             violation: None,
             trace: tracing.then(Vec::new),
             tenures: 0,
@@ -219,7 +245,10 @@ impl World {
         }
         world.due(BEGIN + world.plan.rest, Due::Rests);
         if world.plan.rival > 0 {
-            world.rival();
+            match world.drive {
+                Some(_) => world.rival_on_drive(),
+                None => world.rival(),
+            }
         }
         world.judge_settings();
         if world.plan.bell.is_some() {
@@ -228,7 +257,7 @@ impl World {
         world
     }
 
-    fn due(&mut self, at: Instant, due: Due) {
+    pub(crate) fn due(&mut self, at: Instant, due: Due) {
         self.made += 1;
         self.queue.insert((at.max(self.now), self.made), due);
     }
@@ -260,7 +289,8 @@ impl World {
             self.happens(due);
             self.listens();
             self.judge_protection();
-            if self.violation.is_some() || self.over && self.tree.is_none() {
+            let over = self.over && self.tree.is_none();
+            if self.violation.is_some() || over && !self.is_followed() {
                 return;
             }
         }
@@ -280,6 +310,8 @@ impl World {
                     | Due::Undo(_)
                     | Due::News(_)
                     | Due::Freed
+                    | Due::Fitness(_)
+                    | Due::Health(_)
                     | Due::Uncordoned
             )
         {
@@ -291,6 +323,9 @@ impl World {
                     self.tell(Event::Ticked);
                 }
             }
+            Due::Arrives(call, back) if self.drive.is_some() => self.drive_serves(call, back),
+            Due::Learns(learned) => self.learns(learned),
+            Due::Process => self.next_process(),
             Due::Arrives(call, back) => {
                 let reply = self.serves(call);
                 self.say(|| format!("lock: {:?} of {} -> {reply:?}", call.kind, call.id));
@@ -352,6 +387,9 @@ impl World {
                     self.news(WorkloadEvent::HookFailed { at: self.now, how });
                 }
             }
+            Due::Fitness(answer) => self.tell(Event::Workload(WorkloadEvent::Condition(answer))),
+            Due::Health(_) | Due::Speaks(..) | Due::Probed(_) => self.is_heard(due),
+            Due::Rival if self.drive.is_some() => self.rival_on_drive(),
             Due::Rival => self.rival(),
             Due::Freed => {
                 self.freed_planned = false;
@@ -367,9 +405,14 @@ impl World {
                 for due in std::mem::take(&mut self.deferred) {
                     self.due(self.now, due);
                 }
+                self.looks_after_health();
             }
             Due::Rests => {
                 self.rests = true;
+                let tenures = self.tenures;
+                if let Some(drive) = &mut self.drive {
+                    drive.tenures_before = tenures;
+                }
                 let bound = self.ledger.bound(&self.plan);
                 self.due(self.now + bound, Due::Judgement);
             }
@@ -382,6 +425,7 @@ impl World {
         self.say(|| format!("DEED: {deed:?}"));
         match deed {
             Deed::Weather(weather, span) => self.weather.push((weather, self.now + span)),
+            Deed::Break(_) if self.drive.is_some() => self.breaks_on_drive(),
             Deed::Break(span) => {
                 if self.lock.keeps_out(self.now)
                     && self.lock.holder != RIVAL
@@ -416,6 +460,7 @@ impl World {
             Deed::CommandStopping => self.hears(Event::CommandStopping),
             Deed::Echo(which) => self.echo(which),
             Deed::Stuck(span) => (self.stuck, self.dies_within) = (true, span),
+            Deed::ProberDies => self.prober_dies(),
         }
     }
 
@@ -432,6 +477,9 @@ impl World {
         let standby = *self.tenure.state() == State::Standby && !self.paused;
         let standby = standby && self.began;
         let event = match which % 12 {
+            0 if self.plan.condition.is_some() && which > 60 && !self.ledger.is_asking() => {
+                Event::Workload(WorkloadEvent::Condition(Ok(())))
+            }
             0 => Event::Workload(WorkloadEvent::TreeEmpty { at: stale }),
             1 if *self.tenure.state() != State::Releasing => Event::Released(Ok(())),
             2 if self.recording.is_none() => Event::Recorded(Ok(())),
@@ -439,7 +487,11 @@ impl World {
                 t0: stale,
                 reply: Ok(()),
             },
-            4 if standby && kind.is_none() && !self.lock.keeps_out(self.now) => {
+            4 if standby
+                && self.drive.is_none()
+                && kind.is_none()
+                && !self.lock.keeps_out(self.now) =>
+            {
                 self.ids += 1;
                 (self.lock.holder, self.held, self.proposed) = (self.ids, self.ids, 0);
                 self.lock.until = self.until();
@@ -452,7 +504,10 @@ impl World {
                 Event::Workload(WorkloadEvent::NotStarted { errno: 2 })
             }
             7 => Event::Workload(WorkloadEvent::HookFailed {
-                at: stale,
+                at: match which > 128 && self.ledger.has_started() {
+                    true => self.now,
+                    false => stale,
+                },
                 how: Failed::NotStarted(2),
             }),
             8 => Event::Workload(WorkloadEvent::LeftBehind),
@@ -460,6 +515,9 @@ impl World {
                 until: None,
                 why: String::new(),
             })),
+            10 if *self.tenure.state() == State::Releasing && self.ledger.has_ended() => {
+                Event::Workload(WorkloadEvent::Exited(Exit::Code(77)))
+            }
             10 => Event::Workload(WorkloadEvent::Stopped),
             _ => Event::Uncordoned,
         };
@@ -469,7 +527,7 @@ impl World {
     // --- the lock ---
 
     /// Until when the lock counts a lease of this moment, by a clock that is as fast as can be.
-    fn until(&self) -> Instant {
+    pub(crate) fn until(&self) -> Instant {
         let lease = self.plan.rules.budget.map(|budget| budget.lease);
         lease.map_or(Instant::FOREVER, |lease| self.now + (lease - lease / 50))
     }
@@ -488,12 +546,7 @@ impl World {
                     .done_by_another
                     .is_some_and(|at| now >= BEGIN + at);
                 if self.lock.over || another {
-                    return Reply::Failed(Failure::AlreadyDone(TaskResult {
-                        status: 3,
-                        holder: "rival".to_owned(),
-                        at: String::new(),
-                        token: 1,
-                    }));
+                    return Reply::Failed(Failure::AlreadyDone(self.result()));
                 }
                 if self.lock.keeps_out(now) && !ours {
                     return Reply::Failed(Failure::Held(self.holder()));
@@ -506,6 +559,19 @@ impl World {
                     token: self.lock.token,
                     failed: self.lock.failed,
                 })
+            }
+            Kind::Look => {
+                let another = self
+                    .plan
+                    .done_by_another
+                    .is_some_and(|at| now >= BEGIN + at);
+                if self.lock.over || another {
+                    return Reply::Failed(Failure::AlreadyDone(self.result()));
+                }
+                if self.lock.keeps_out(now) && self.rng.bool() {
+                    return Reply::Failed(Failure::Held(self.holder()));
+                }
+                Reply::Done
             }
             Kind::Renew if ours => {
                 self.lock.until = self.until();
@@ -533,6 +599,16 @@ impl World {
             Kind::Renew | Kind::Record(_) | Kind::Release => {
                 Reply::Failed(Failure::Held(self.holder()))
             }
+        }
+    }
+
+    /// How the task ended, as its record says.
+    fn result(&self) -> TaskResult {
+        TaskResult {
+            status: 3,
+            holder: "rival".to_owned(),
+            at: String::new(),
+            token: 1,
         }
     }
 
@@ -633,7 +709,7 @@ impl World {
 
     // --- the driver ---
 
-    fn ask(&mut self, kind: Kind, id: Id, give_up_at: Instant) {
+    pub(crate) fn ask(&mut self, kind: Kind, id: Id, give_up_at: Instant) {
         self.made += 1;
         let call = Call {
             number: self.made,
@@ -643,7 +719,7 @@ impl World {
         };
         let slot = match kind {
             Kind::Record(_) => &mut self.recording,
-            Kind::Acquire | Kind::Renew | Kind::Release => &mut self.call,
+            Kind::Acquire | Kind::Look | Kind::Renew | Kind::Release => &mut self.call,
         };
         if slot.replace(call).is_some() {
             return self.violate("two calls to the store at once");
@@ -660,6 +736,14 @@ impl World {
                 }),
             };
             return self.due(self.now, Due::Answers(call.number, reply));
+        }
+        if self.is_busy() {
+            let why = "the request before it still hangs".to_owned();
+            let busy = Failure::Transient {
+                why,
+                retry_after: None,
+            };
+            return self.due(self.now, Due::Answers(call.number, Reply::Failed(busy)));
         }
         self.weather.retain(|(_, until)| self.now < *until);
         let refused = |why: &str, retry_after| {
@@ -687,6 +771,31 @@ impl World {
         }
     }
 
+    /// Whether this machine is fit to take control.
+    fn answers(&mut self, give_up_at: Instant) {
+        let (answer, span) = self.plan.answers[self.asked % 16];
+        self.asked += 1;
+        // In the end each is, and soon.
+        let (answer, span) = match self.rests {
+            true => (Ok(()), Some(span.unwrap_or_default().min(ms(100)))),
+            false => (answer, span),
+        };
+        let at = span.map_or(give_up_at, |span| self.now + span);
+        let answer = match at < give_up_at {
+            true => answer,
+            false => Err(Unfit::TimedOut),
+        };
+        self.due(at.min(give_up_at), Due::Fitness(answer));
+    }
+
+    /// Another process, of which nothing is known.
+    pub(crate) fn begins_anew(&mut self) {
+        (self.call, self.recording, self.withdrawn) = (None, None, None);
+        (self.held, self.proposed, self.spent) = (0, 0, 0);
+        (self.over, self.freed_planned) = (false, false);
+        self.tell(Event::Ticked);
+    }
+
     fn release(&mut self, give_up_at: Instant) {
         let ours = [self.held, self.proposed, self.spent];
         let id = ours.into_iter().find(|id| *id != 0).unwrap_or(0);
@@ -707,6 +816,7 @@ impl World {
         match call.kind {
             Kind::Acquire => {
                 if matches!(reply, Reply::Granted(_)) {
+                    self.drive.iter_mut().for_each(|drive| drive.granted = true);
                     (self.held, self.proposed) = (call.id, 0);
                 }
                 if let Some(give_up_at) = self.withdrawn.take() {
@@ -729,6 +839,7 @@ impl World {
                 self.tell(Event::Renewed { t0, reply: result });
             }
             Kind::Record(_) => self.tell(Event::Recorded(result)),
+            Kind::Look => self.tell(Event::Looked(result)),
             Kind::Release => {
                 if !matches!(result, Err(Failure::Transient { .. })) {
                     self.spent = 0;
@@ -738,7 +849,8 @@ impl World {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.monitor_hears(&event);
         if self.over || self.violation.is_some() {
             return;
         }
@@ -835,13 +947,16 @@ impl World {
                 signal,
                 end_of_grace,
             } => {
+                self.stops_watching();
                 self.order(Order::Drain(signal, end_of_grace));
             }
-            Action::Kill => self.order(Order::Kill),
-            // Two of them are wrong here, and said by the referee.
+            Action::Kill => {
+                self.stops_watching();
+                self.order(Order::Kill);
+            }
+            Action::Ask { give_up_at } => self.answers(give_up_at),
+            Action::Look { give_up_at } => self.ask(Kind::Look, READER, give_up_at),
             Action::Announce
-            | Action::Ask { .. }
-            | Action::Look { .. }
             | Action::Attend { .. }
             | Action::StandBy
             | Action::TenureOver { .. }
@@ -916,6 +1031,7 @@ impl World {
             pid: 1,
         });
         self.feed(Input::Executed);
+        self.speaks(generation, 0);
         if let Some(lives) = habit
             .lives
             .filter(|_| !self.rests || !generation.is_multiple_of(3))

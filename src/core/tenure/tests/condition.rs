@@ -257,6 +257,28 @@ fn a_task_that_is_not_over_is_looked_at_with_each_poll() {
 }
 
 #[test]
+fn what_rang_is_followed_by_one_look_at_a_task() {
+    let bell = Bell {
+        address: ([10, 0, 0, 4], 80).into(),
+        nonce: 7,
+    };
+    let holder = HolderInfo {
+        bell: Some(Box::new(bell)),
+        ..HolderInfo::default()
+    };
+    let mut tenure = asked(once());
+    tenure.step(BEGIN, yes());
+    tenure.step(BEGIN, refused(Failure::Held(holder)));
+    tenure.rang(BEGIN, Ring::Greeted { rank: 0 });
+    assert!(asks(&tenure.step(at(2), Event::Ticked)).is_some());
+    tenure.rang(at(2), Ring::Draining);
+    assert!(looks(&tenure.step(at(2), no())));
+    let actions = tenure.step(at(2), Event::Looked(Ok(())));
+    assert!(!looks(&actions), "{actions:?}");
+    assert!(tenure.wake_at() > at(2));
+}
+
+#[test]
 fn a_store_that_is_silent_is_asked_for_a_result_as_it_is_for_control() {
     let mut tenure = unfit(once());
     let actions = tenure.step(at(1), Event::Looked(Err(transient())));

@@ -1,0 +1,213 @@
+//! Who looks after the command's health: the real [`Health`], what the command says of its watchdog, and
+//! the probes, in the order in which the workload of `run` hands them in.
+
+use std::time::Duration;
+
+use trafficcop::Instant;
+use trafficcop::internals::core::{
+    Event, Health, HealthEvent, HealthRules, Look, ProbeFailure, WatchdogWord, WorkloadEvent,
+};
+
+use super::plan::ms;
+use super::world::{Due, World};
+
+pub(crate) struct Monitor {
+    pub(crate) health: Health,
+    /// What the command has said, until it is looked at.
+    words: Vec<WatchdogWord>,
+    /// The probe that is under way, by its number.
+    probe: Option<(u64, Result<(), ProbeFailure>)>,
+    probes: u64,
+    /// How the last one ended, until it is looked at.
+    ended: Option<Result<(), ProbeFailure>>,
+    /// Of who asks.
+    lost: bool,
+    armed: u64,
+    /// When the command said last that it works.
+    pub(crate) said_at: Instant,
+}
+
+impl Monitor {
+    pub(crate) fn new(rules: HealthRules) -> Monitor {
+        Monitor {
+            health: Health::new(rules),
+            words: Vec::new(),
+            probe: None,
+            probes: 0,
+            ended: None,
+            lost: false,
+            armed: 0,
+            said_at: Instant::ZERO,
+        }
+    }
+
+    /// The command has ended or is to end: nobody is asked any more.
+    pub(crate) fn stops(&mut self) {
+        self.health.ended();
+        self.probe = None;
+    }
+}
+
+impl World {
+    /// The workload hears of it before the core does.
+    pub(crate) fn monitor_hears(&mut self, event: &Event) {
+        let Event::Workload(event) = event else {
+            return;
+        };
+        if !self.has_health() {
+            return;
+        }
+        match event {
+            WorkloadEvent::Started { .. } if self.tree.is_some() => {
+                (self.monitor.ended, self.monitor.probe) = (None, None);
+                self.monitor.health.started(self.now);
+                if !self.monitor.health.is_running() {
+                    self.violate("nobody looks after the command");
+                }
+                self.watches();
+                self.rearm();
+            }
+            WorkloadEvent::Exited(_)
+            | WorkloadEvent::NotStarted { .. }
+            | WorkloadEvent::TreeEmpty { .. }
+            | WorkloadEvent::Lost
+            | WorkloadEvent::HookFailed { .. } => self.stops_watching(),
+            _ => {}
+        }
+    }
+
+    fn has_health(&self) -> bool {
+        self.plan.health.watchdog.is_some() || self.plan.health.probe.is_some()
+    }
+
+    /// It has ended or is to end.
+    pub(crate) fn stops_watching(&mut self) {
+        self.monitor.stops();
+        let health = &self.monitor.health;
+        if health.is_running() || health.wake_at() < Instant::FOREVER {
+            self.violate("something is expected of what is to end");
+        }
+    }
+
+    /// The command says so, and when it will speak again.
+    pub(crate) fn speaks(&mut self, generation: u64, number: usize) {
+        if number == 0 {
+            self.monitor.words.clear();
+        }
+        if self.plan.health.watchdog.is_none() {
+            return;
+        }
+        let (word, pause) = self.plan.words[(generation as usize * 7 + number) % 32];
+        let lives = self.tree.as_ref();
+        let lives = lives.is_some_and(|tree| tree.generation == generation && tree.main);
+        if !lives || number >= self.plan.speaks {
+            return;
+        }
+        // The first of them while it is not known to run yet.
+        if word == WatchdogWord::Alive {
+            self.monitor.said_at = self.now;
+        }
+        self.say(|| format!("the command says {word:?}"));
+        // One word is as good as a hundred, to who was not there.
+        if self.monitor.words.len() < 8 {
+            self.monitor.words.push(word);
+        }
+        let next = self.now + pause.max(ms(1));
+        self.due(next, Due::Speaks(generation, number + 1));
+        if !self.paused {
+            self.looks_after_health();
+        }
+    }
+
+    pub(crate) fn is_heard(&mut self, due: Due) {
+        match due {
+            Due::Speaks(generation, number) => self.speaks(generation, number),
+            Due::Probed(number) => {
+                if let Some((of, result)) = self.monitor.probe
+                    && of == number
+                {
+                    (self.monitor.probe, self.monitor.ended) = (None, Some(result));
+                    if !self.paused {
+                        self.looks_after_health();
+                    }
+                }
+            }
+            Due::Health(armed) if armed == self.monitor.armed => self.looks_after_health(),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn prober_dies(&mut self) {
+        self.monitor.lost = true;
+        if !self.paused {
+            self.looks_after_health();
+        }
+    }
+
+    /// First what was said, then the clock, then how a probe ended.
+    pub(crate) fn looks_after_health(&mut self) {
+        if !self.has_health() || self.over || !self.monitor.health.is_running() {
+            return;
+        }
+        let now = self.now;
+        let mut events: Vec<HealthEvent> = Vec::new();
+        for word in std::mem::take(&mut self.monitor.words) {
+            if self.monitor.health.is_running() {
+                let said = self.monitor.health.hears(now, word);
+                self.judge_word(word, said);
+                events.extend(said);
+            }
+        }
+        let look = self.monitor.health.look(now);
+        self.judge_look_after(look);
+        if let Look::Hung(hung) = look {
+            events.push(HealthEvent::Hung(hung));
+        }
+        if let Some(result) = self.monitor.ended.take() {
+            let said = self.monitor.health.probed(now, result);
+            self.judge_probe(result, said);
+            events.extend(said);
+        }
+        if self.monitor.lost && self.monitor.health.is_running() {
+            events.push(HealthEvent::GuardianLost);
+            self.monitor.health.ended();
+        }
+        if self.monitor.health.is_running() {
+            self.judge_wake();
+        } else {
+            self.monitor.stops();
+        }
+        if let Look::Probe { kill_at } = look
+            && self.monitor.health.is_running()
+        {
+            self.probes(kill_at);
+        }
+        self.rearm();
+        for event in events {
+            self.say(|| format!("health: {event:?}"));
+            self.tell(Event::Workload(WorkloadEvent::Health(event)));
+        }
+    }
+
+    fn probes(&mut self, kill_at: Instant) {
+        let monitor = &mut self.monitor;
+        monitor.probes += 1;
+        let (number, now) = (monitor.probes, self.now);
+        let (result, span) = self.plan.probes[(number % 16) as usize];
+        let at = span.map_or(kill_at, |span: Duration| now + span);
+        let result = match at < kill_at {
+            true => result,
+            false => Err(ProbeFailure::TimedOut),
+        };
+        monitor.probe = Some((number, result));
+        self.due(at.min(kill_at), Due::Probed(number));
+    }
+
+    fn rearm(&mut self) {
+        self.monitor.armed += 1;
+        let (at, armed) = (self.monitor.health.wake_at(), self.monitor.armed);
+        if at < Instant::FOREVER {
+            self.due(at, Due::Health(armed));
+        }
+    }
+}

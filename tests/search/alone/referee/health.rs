@@ -1,0 +1,180 @@
+//! Whether the command's health is judged rightly: it is not called hung while it speaks, nor because we were
+//! not there to hear it, and one that hangs is found in time.
+
+use std::time::Duration;
+
+use trafficcop::Instant;
+use trafficcop::internals::core::{HealthEvent, Hung, Look, ProbeFailure, WatchdogWord};
+
+use crate::alone::plan::{ms, secs};
+use crate::alone::world::World;
+
+/// What is known of the command that is looked after.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    /// How often it is to speak.
+    period: Option<Duration>,
+    /// When it spoke last, or was given a new time.
+    heard: Instant,
+    /// When it is asked next.
+    next: Instant,
+    /// It is being asked; whether it counts if that fails.
+    asking: Option<bool>,
+    failed: u32,
+    /// When it was to be looked at again.
+    due: Instant,
+}
+
+impl Watched {
+    /// Eight looks in a period, and one a second where an answer is waited for.
+    fn interval(&self) -> Duration {
+        let often = self.period.map_or(Duration::MAX, |period| period / 8);
+        often.min(secs(1))
+    }
+
+    fn looks_again(&mut self, now: Instant) {
+        let waits = self.period.is_some() || self.asking.is_some();
+        let hung = self.period.map(|period| self.heard + period);
+        let asks = Some(self.next).filter(|_| self.asking.is_none());
+        let soon = waits.then(|| now + self.interval());
+        let all = [hung, asks, soon].into_iter().flatten();
+        self.due = all.min().unwrap_or(Instant::FOREVER);
+    }
+}
+
+impl World {
+    /// The command is known to run.
+    pub(crate) fn watches(&mut self) {
+        let (now, rules) = (self.now, &self.plan.health);
+        let mut watched = Watched {
+            period: rules.watchdog,
+            heard: now,
+            next: rules
+                .probe
+                .map_or(Instant::FOREVER, |rule| now + rule.delay),
+            asking: None,
+            failed: 0,
+            due: now,
+        };
+        watched.looks_again(now);
+        self.ledger.watched = Some(watched);
+        self.judge_wake();
+    }
+
+    pub(crate) fn judge_wake(&mut self) {
+        let due = self.ledger.watched.as_ref().map(|watched| watched.due);
+        if due.is_some_and(|due| due != self.monitor.health.wake_at()) {
+            self.violate("the command's health is to be looked at at another time");
+        }
+    }
+
+    pub(crate) fn judge_word(&mut self, word: WatchdogWord, said: Option<HealthEvent>) {
+        let now = self.now;
+        let is_watched = self.plan.health.watchdog.is_some();
+        let Some(watched) = self.ledger.watched.as_mut().filter(|_| is_watched) else {
+            return;
+        };
+        let expected = match word {
+            WatchdogWord::Alive => {
+                watched.heard = now;
+                Some(HealthEvent::Answered { again: false })
+            }
+            WatchdogWord::Trigger => Some(HealthEvent::Hung(Hung::Triggered)),
+            WatchdogWord::Period(period) => {
+                let none = period.is_zero() || period == Duration::MAX;
+                watched.period = (!none).then_some(period.max(secs(1)));
+                watched.heard = now;
+                let due = watched.due;
+                watched.looks_again(now);
+                watched.due = watched.due.min(due);
+                None
+            }
+        };
+        if let Some(HealthEvent::Hung(_)) = expected {
+            self.ledger.watched = None;
+        }
+        if said != expected {
+            self.violate(format!("the command said {word:?}: {said:?}"));
+        }
+    }
+
+    pub(crate) fn judge_look_after(&mut self, look: Look) {
+        let (now, probe) = (self.now, self.plan.health.probe);
+        let said_at = self.monitor.said_at;
+        let Some(watched) = &mut self.ledger.watched else {
+            return;
+        };
+        // Nobody was there to hear it: all of its time again, and no answer counts against it.
+        let late = watched.interval().max(ms(250));
+        if now > watched.due + late {
+            (watched.heard, watched.failed) = (now, 0);
+            watched.asking = watched.asking.map(|_| false);
+            if let Some(probe) = probe {
+                watched.next = watched.next.max(now + probe.every);
+            }
+        }
+        let silent = watched
+            .period
+            .filter(|period| now >= watched.heard + *period);
+        let asks = probe.filter(|_| watched.asking.is_none() && now >= watched.next);
+        let expected = match (silent, asks) {
+            (Some(period), _) => Look::Hung(Hung::Silent(period)),
+            (None, Some(probe)) => Look::Probe {
+                kill_at: now + probe.timeout,
+            },
+            (None, None) => Look::Quiet,
+        };
+        if let Look::Probe { .. } = expected {
+            watched.asking = Some(true);
+            watched.next = now + probe.map_or(Duration::ZERO, |probe| probe.every);
+        }
+        watched.looks_again(now);
+        if let Look::Hung(_) = expected {
+            self.ledger.watched = None;
+        }
+        if let Look::Hung(Hung::Silent(period)) = look
+            && now < said_at + period
+        {
+            return self.violate("a command that speaks is stopped without need");
+        }
+        if look != expected {
+            self.violate(format!(
+                "the command's health: {look:?} instead of {expected:?}"
+            ));
+        }
+    }
+
+    pub(crate) fn judge_probe(
+        &mut self,
+        result: Result<(), ProbeFailure>,
+        said: Option<HealthEvent>,
+    ) {
+        let now = self.now;
+        let of = self.plan.health.probe.map_or(0, |probe| probe.failures);
+        let mut expected = None;
+        if let Some(watched) = &mut self.ledger.watched {
+            let counts = watched.asking.take();
+            expected = match result {
+                Ok(()) => {
+                    let again = std::mem::take(&mut watched.failed) > 0;
+                    counts.map(|_| HealthEvent::Answered { again })
+                }
+                Err(how) => counts.filter(|counts| *counts).map(|_| {
+                    watched.failed += 1;
+                    let number = watched.failed;
+                    match number < of {
+                        true => HealthEvent::Failed { how, number, of },
+                        false => HealthEvent::Hung(Hung::Unhealthy(number, how)),
+                    }
+                }),
+            };
+            watched.looks_again(now);
+        }
+        if let Some(HealthEvent::Hung(_)) = expected {
+            self.ledger.watched = None;
+        }
+        if said != expected {
+            self.violate(format!("a probe ended with {result:?}: {said:?}"));
+        }
+    }
+}
