@@ -1,6 +1,9 @@
-//! A turn of a supervisor and a turn of a guardian: what `src/driver.rs`, `src/guardian/handle.rs` and
-//! `src/guardian/event_loop.rs` do round the two that decide, in the same order, until nothing is left
-//! to be done at this tick. The store is `src/lease/blob` with one request for each call.
+//! A turn of a supervisor and a turn of a guardian: what `src/driver.rs`, `src/run/workload.rs`, `src/guardian/handle.rs`
+//! and `src/guardian/event_loop.rs` do round the two that decide, in the same order, until nothing is left to be
+//! done at this tick. The store is `src/lease/blob` with one request for each call, and one more for what was
+//! not given back for certain.
+//!
+//! A copy, because a future can be neither copied nor compared. `tests/fleet/tied.rs` holds it against all of that.
 
 use super::Search;
 use super::interned::{Act, Effect, Fed, NEVER, News, Reply, Told};
@@ -39,14 +42,16 @@ impl Search {
         if self.interned.has_ended(process.core) {
             return Some(Work::End);
         }
-        // The order of the driver's looks: the tree, the store, the clock.
+        // The order of the driver's looks: the tree, the store, the clock. A socket is read to its end before
+        // anything of it is told.
+        if process.attendance == Attendance::Well && process.guardian == Life::Dead {
+            return Some(Work::Lose);
+        }
         if let Some(news) = process.inbox.first() {
             return Some(Work::Hear(*news));
         }
-        match process.attendance {
-            Attendance::Well if process.guardian == Life::Dead => return Some(Work::Lose),
-            Attendance::Lost if process.tree.is_none() => return Some(Work::FindEmpty),
-            Attendance::Well | Attendance::Lost | Attendance::Over => {}
+        if process.attendance == Attendance::Lost && process.tree.is_none() {
+            return Some(Work::FindEmpty);
         }
         if let Some(call) = process.call {
             if call.stage == Stage::Ordered {
@@ -95,8 +100,13 @@ impl Search {
                 Work::Lose => self.lose(world, p),
                 Work::FindEmpty => {
                     let empty = News::TreeEmpty(world.tick);
-                    world.processes[p].attendance = Attendance::Over;
-                    self.tell(world, p, Told::Workload(empty));
+                    let process = &mut world.processes[p];
+                    process.attendance = Attendance::Over;
+                    // Only of what the core knows.
+                    if process.busy {
+                        process.is_rid();
+                        self.tell(world, p, Told::Workload(empty));
+                    }
                 }
                 Work::Send(call) => self.send(world, p, call),
                 Work::Answer(call, reply) => self.answered(world, p, call, reply),
@@ -493,7 +503,7 @@ impl Search {
         let process = &mut world.processes[p];
         process.is_bereft();
         process.attendance = Attendance::Lost;
-        process.is_rid();
+        process.starting = 0;
         process.inbox.push(News::Lost);
         kill(process);
         self.does_visibly(p, Deed::GivesUp);
