@@ -436,9 +436,9 @@ impl LockFile {
 
     /// Writes that the holder drains, or how its command is.
     fn announce(&self, drains: bool, health: String) -> Result<(), Failure> {
-        let Some((file, mut record)) = self.tenure() else {
-            return Err(lost_at(&self.path, "its lock is not ours"));
-        };
+        let tenure = self.tenure();
+        let (file, mut record) =
+            tenure.ok_or_else(|| lost_at(&self.path, "its lock is not ours"))?;
         record.tell(drains, health);
         // Not seen to the disk: the token stands there already, and a release must wait for this write.
         file.write_all_at(&record::encode(&record), 0)
@@ -458,7 +458,7 @@ impl LockFile {
         // Before it is unlocked: what becomes of it later is another's concern.
         let replaced = open::is_replaced(&self.path, &file);
         // Before the unlock: after it the next holder's record stands there, and would be written over.
-        if record.draining {
+        if record.draining || !record.health.is_empty() {
             (record.draining, record.health) = (false, String::new());
             // Best effort: the next holder writes a record of its own.
             drop(file.write_all_at(&record::encode(&record), 0));
