@@ -194,6 +194,7 @@ impl Tenure {
             self.context.hears_of_cordons(&mut step, &event);
             self.context.hears_of_the_condition(now, &event);
             self.context.hears_of_health(&event);
+            self.context.hears_of_the_start(&event);
         }
         let (context, present) = (&mut self.context, &mut step);
         // Each state is consumed by its step and says what comes next: none is left half changed.

@@ -235,6 +235,10 @@ struct Processing {
 impl Workload for Processing {
     fn start(&mut self, start: Start) {
         self.program.start(start);
+        // It was said before this.
+        if self.gone {
+            self.program.kill();
+        }
     }
 
     fn extend(&mut self, deadlines: Deadlines) {

@@ -64,9 +64,16 @@ impl World {
             if self.pairs[made.by].on_orphaned.is_some() {
                 drive.count("given back by a guardian");
             }
+            // By an old view: it is not the chain's, and nobody comes into control by it (or that is an overlap).
+            let is_behind = |it: &Making| it.era == made.era && it.version > made.version;
+            if drive.makings[..at].iter().any(is_behind) {
+                continue;
+            }
             let before = drive.before(&made).filter(|it| it.by < OPERATOR);
             if let Some(before) = before.filter(|_| !made.by_nobody && !made.after_release) {
-                self.judge_take_over(made, before);
+                let token = self.pairs[made.by].handle.link().token;
+                let began = token.and_then(|token| drive.era_of(made.by, token));
+                self.judge_take_over(made, before, began);
             }
         }
     }

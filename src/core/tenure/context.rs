@@ -337,6 +337,11 @@ impl Context {
         }
     }
 
+    /// Takes in that the command was started: from now on the tenure counts, whatever fails at a restart.
+    pub(super) fn hears_of_the_start(&mut self, event: &Event) {
+        self.controlled_before |= matches!(event, Event::Workload(WorkloadEvent::Started { .. }));
+    }
+
     /// The command was not started, because what has to succeed before it failed (`None`: it was asked to
     /// end): a wait limit counts on, or whoever is to look once would go round for ever.
     pub(super) fn not_prepared(&mut self, how: Option<Failed>) {

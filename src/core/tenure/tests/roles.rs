@@ -154,3 +154,22 @@ fn who_never_waits_never_stands_by() {
     assert!(!has(&actions, &Action::StandBy));
     assert!(matches!(ending(&tenure).cause, Cause::NotObtained(_)));
 }
+
+#[test]
+fn whose_command_ran_is_bound_by_no_wait_when_its_restart_is_not_prepared() {
+    let wait = Some(Duration::ZERO);
+    let mut tenure = acquiring(Rules {
+        wait,
+        ..restarting()
+    });
+    tenure.step(BEGIN, grant(BEGIN));
+    tenure.step(at(1), Event::Workload(WorkloadEvent::Started { pid: 7 }));
+    tenure.step(at(2), Event::Workload(WorkloadEvent::Exited(Exit::Code(1))));
+    let empty = WorkloadEvent::TreeEmpty { at: at(2) };
+    tenure.step(at(2), Event::Workload(empty));
+    let restarts = tenure.wake_at();
+    tenure.step(restarts, Event::Ticked);
+    assert!(releases(&tenure.step(restarts, unprepared(restarts))));
+    tenure.step(restarts, Event::Released(Ok(())));
+    assert_eq!(tenure.ending(), None, "it competes for the next tenure");
+}

@@ -111,7 +111,9 @@ impl World {
             _ => false,
         };
         if !self.ledger.stuck {
-            let asked = matches!(ended, Why::Stopped | Why::Guardian);
+            // Or the wait is over, which a tenure without a command does not end.
+            let asked = matches!(ended, Why::Stopped | Why::Guardian)
+                || self.ledger.is_out_of_time(&rules, self.now);
             if self
                 .ledger
                 .last

@@ -62,7 +62,7 @@ impl World {
             return Some("nobody is told of the start");
         }
         ledger.tenure = true;
-        ledger.controlled = true;
+        ledger.controlled_before = std::mem::replace(&mut ledger.controlled, true);
         ledger.bell = Listening::default();
         ledger.standing = false;
         ledger.seen = None;

@@ -23,6 +23,8 @@ pub(crate) struct Ledger {
     pub(super) stuck: bool,
     pub(super) contacted: bool,
     pub(super) controlled: bool,
+    /// The same before the present tenure: one in which no command is started does not count.
+    pub(super) controlled_before: bool,
     pub(super) first_sent: Option<Instant>,
     pub(super) ambiguous: bool,
     /// When the next attempt is due; `None`: it is the lock that says so.
@@ -108,6 +110,7 @@ impl Ledger {
             stuck: false,
             contacted: false,
             controlled: false,
+            controlled_before: false,
             first_sent: None,
             ambiguous: false,
             look: Some(Window::at(BEGIN)),

@@ -30,6 +30,7 @@ impl World {
             WorkloadEvent::Started { .. } => {
                 if let Some(run) = &mut self.ledger.run {
                     run.started = true;
+                    self.ledger.controlled_before = true;
                 }
             }
             WorkloadEvent::Exited(exit) => {
@@ -80,6 +81,7 @@ impl World {
                 let run = self.ledger.run.take();
                 let reason = run.and_then(|run| run.reason).map(|(reason, _)| reason);
                 self.ledger.hook_failed = reason.is_none();
+                self.ledger.controlled = self.ledger.controlled_before;
                 self.ledger.expected = Some(reason.map_or(Why::GivenUp, Reason::why));
                 self.leaves(None);
             }
