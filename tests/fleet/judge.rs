@@ -100,16 +100,18 @@ impl World {
     }
 
     /// On a drive an instance has made the version after another's, which did not say that the lock is free: whoever
-    /// waits from when he saw it comes after the end of its maker's lease, by a clock that is fast. `began` is the era
-    /// of its tenure, if it has one.
-    pub(crate) fn judge_take_over(&mut self, made: Making, before: Making, began: Option<u64>) {
+    /// waits from when he saw it comes after the end of its maker's lease, by a clock that is fast. `eras` are
+    /// those in which the tenures of the two began.
+    pub(crate) fn judge_take_over(&mut self, made: Making, before: Making, eras: [u64; 2]) {
         let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
         let waited = made.at >= before.at + lease(before.by) / 101 * 100;
-        // Who was broken may not know it yet: nobody could read that its version is an operator's.
-        let token = self.pairs[made.by].handle.link().token;
-        // Of the era in which that began: all of the lock may have been removed since, beneath whoever had it.
-        let lease_of = token.map(|token| lease_id(began.unwrap_or(made.era), token));
-        let broken = lease_of.is_some_and(|id| self.broken.iter().any(|it| it.is(made.by, id)));
+        // Who was broken, or had all of the lock removed beneath it, may not know it yet: nobody could read that its
+        // version is an operator's. What it makes then is no lease.
+        let broken = [made.by, before.by].into_iter().zip(eras).any(|(p, era)| {
+            let token = self.pairs[p].handle.link().token;
+            let id = token.map(|token| lease_id(era, token));
+            id.is_some_and(|id| self.broken.iter().any(|it| it.is(p, id)))
+        });
         if made.by == before.by || waited || broken {
             return;
         }

@@ -71,9 +71,12 @@ impl World {
             }
             let before = drive.before(&made).filter(|it| it.by < OPERATOR);
             if let Some(before) = before.filter(|_| !made.by_nobody && !made.after_release) {
-                let token = self.pairs[made.by].handle.link().token;
-                let began = token.and_then(|token| drive.era_of(made.by, token));
-                self.judge_take_over(made, before, began);
+                let eras = [made.by, before.by].map(|p| {
+                    let token = self.pairs[p].handle.link().token;
+                    let began = token.and_then(|token| drive.era_of(p, token));
+                    began.unwrap_or(made.era)
+                });
+                self.judge_take_over(made, before, eras);
             }
         }
     }

@@ -451,9 +451,8 @@ impl LockFile {
     /// nobody looks for before.
     fn give_back(&self) -> Result<(), Failure> {
         self.state().leaving = false;
-        // An attempt that nobody waits for any more has undone itself.
         let Some((file, mut record)) = self.tenure() else {
-            return Ok(());
+            return Ok(()); // An attempt that nobody waits for any more has undone itself.
         };
         // Before it is unlocked: what becomes of it later is another's concern.
         let replaced = open::is_replaced(&self.path, &file);

@@ -164,10 +164,9 @@ fn whose_command_ran_is_bound_by_no_wait_when_its_restart_is_not_prepared() {
     });
     tenure.step(BEGIN, grant(BEGIN));
     tenure.step(at(1), Event::Workload(WorkloadEvent::Started { pid: 7 }));
-    tenure.step(at(2), Event::Workload(WorkloadEvent::Exited(Exit::Code(1))));
-    let empty = WorkloadEvent::TreeEmpty { at: at(2) };
-    tenure.step(at(2), Event::Workload(empty));
-    let restarts = tenure.wake_at();
+    fails(&mut tenure, at(2));
+    tenure.step(at(2), renewed(at(2)));
+    let restarts = at(3);
     tenure.step(restarts, Event::Ticked);
     assert!(releases(&tenure.step(restarts, unprepared(restarts))));
     tenure.step(restarts, Event::Released(Ok(())));
