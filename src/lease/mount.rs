@@ -75,6 +75,7 @@ pub fn of(path: &Path) -> Mount {
 
 /// Where the drives are mounted that machines share, of those that these paths lie on; each once.
 #[must_use]
+#[cfg(feature = "cli")]
 pub(crate) fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let mounts = table();
     let found = paths.into_iter().map(|path| under(&mounts, path));

@@ -95,7 +95,7 @@ fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() 
     let closed = scene.path("closed");
     std::fs::create_dir(&closed).unwrap();
     std::fs::copy("/bin/true", closed.join("job")).unwrap();
-    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
     let directory = closed.to_str().unwrap();
     let path = format!("{directory}/job");
     for (name, search, status, word) in [
