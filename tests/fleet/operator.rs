@@ -69,6 +69,10 @@ impl World {
             if drive.makings[..at].iter().any(is_behind) {
                 continue;
             }
+            // The same of a lock that is there anew: it was removed beside those who use it, which is excluded.
+            if made.era > 0 {
+                continue;
+            }
             let before = drive.before(&made).filter(|it| it.by < OPERATOR);
             if let Some(before) = before.filter(|_| !made.by_nobody && !made.after_release) {
                 let eras = [made.by, before.by].map(|p| {
@@ -161,7 +165,8 @@ impl World {
         };
         let mut drive = drive.lock().expect("whole");
         self.broken.push(Broken {
-            leases: lease_id(drive.era, 0)..lease_id(drive.era + 1, 0),
+            // Those of what lies there next, too: whoever saw the old one, or has an old view of it, goes by that.
+            leases: lease_id(drive.era, 0)..Id::MAX,
             of: None,
             at_once: true,
             at: self.now,

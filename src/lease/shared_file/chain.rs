@@ -201,8 +201,6 @@ impl Chain {
                 return Err(Failure::Held(holder_info(record.as_ref(), due)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
-                // Whatever lies there next is another chain: who has that is waited for from when it is seen.
-                self.state().observed.is_ancient();
                 return Err(self.share.removed());
             }
             Err(error) => return Err(self.failure("taking it over", &error)),
