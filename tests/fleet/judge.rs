@@ -364,7 +364,9 @@ impl World {
         let on_file = self.schedule.place == Place::File;
         let left = |pair: &Pair| on_file && pair.tree_lives() && !pair.is_guarded();
         let left_behind = self.pairs.iter().any(left);
-        if !runs && !everywhere && !handed_over && !left_behind {
+        // What is left of a lock that was removed beneath its users is refused until all of it is removed.
+        let on_drive = self.drive.is_some() && self.store.deletions > 0;
+        if !runs && !everywhere && !handed_over && !left_behind && !on_drive {
             self.violate("nobody runs though the adversary has rested".to_owned());
         }
         let mut cordoned = (0..self.pairs.len())
