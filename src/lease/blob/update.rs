@@ -82,24 +82,9 @@ impl Blob {
             };
             let mut next = held.clone();
             next.record.tell(drains, health.to_owned());
-            let unanswered = self.begin_to_write();
-            // Nobody else can write while we have the lease, so what we know still stands there. On
-            // condition all the same: what is delayed on its way must not undo what we wrote later.
-            let metadata = metadata::write(&next.others, &next.record);
-            let etag = held.etag.as_deref();
-            let written = self
-                .client
-                .set_metadata(&held.id, etag, &metadata, give_up_at);
-            let trouble = match written.await {
-                Ok(etag) => {
-                    next.etag = etag;
-                    next.unanswered = false;
-                    self.replace_held(next);
-                    return Ok(());
-                }
-                Err(trouble) => trouble,
+            let Err((trouble, unanswered)) = self.put(&held, next, give_up_at).await else {
+                return Ok(());
             };
-            self.not_written(&trouble, unanswered);
             if trouble.code() != Some("ConditionNotMet") || !unanswered {
                 return Err(trouble.doubt(Operation::Record));
             }
@@ -107,6 +92,34 @@ impl Blob {
             self.reread(held, give_up_at).await?;
         }
         Err(again_and_again())
+    }
+
+    /// Writes this in the place of what stands there; what went wrong, and whether a write before it was not answered.
+    async fn put(
+        &self,
+        held: &Held,
+        mut next: Held,
+        give_up_at: Instant,
+    ) -> Result<(), (ServiceError, bool)> {
+        let unanswered = self.begin_to_write();
+        // Nobody else can write while we have the lease, so what we know still stands there. On
+        // condition all the same: what is delayed on its way must not undo what we wrote later.
+        let metadata = metadata::write(&next.others, &next.record);
+        let etag = held.etag.as_deref();
+        let written = self
+            .client
+            .set_metadata(&held.id, etag, &metadata, give_up_at);
+        match written.await {
+            Ok(etag) => {
+                (next.etag, next.unanswered) = (etag, false);
+                self.replace_held(next);
+                Ok(())
+            }
+            Err(trouble) => {
+                self.not_written(&trouble, unanswered);
+                Err((trouble, unanswered))
+            }
+        }
     }
 
     /// Takes in what stands there now, while we have the lease.
@@ -145,23 +158,10 @@ impl Blob {
             let fits = |task_log: &TaskLog| metadata::fits(&held.others, &held.record, task_log);
             task.note(&mut next.record, outcome, by, fits)
                 .map_err(|NoRoom| self.no_room())?;
-            let metadata = metadata::write(&next.others, &next.record);
-            let etag = held.etag.as_deref();
-            let unanswered = self.begin_to_write();
-            let written = self
-                .client
-                .set_metadata(&held.id, etag, &metadata, give_up_at);
-            let trouble = match written.await {
-                Ok(etag) => {
-                    self.prove(Operation::Record);
-                    next.etag = etag;
-                    next.unanswered = false;
-                    self.replace_held(next);
-                    return Ok(());
-                }
-                Err(trouble) => trouble,
+            let Err((trouble, unanswered)) = self.put(&held, next, give_up_at).await else {
+                self.prove(Operation::Record);
+                return Ok(());
             };
-            self.not_written(&trouble, unanswered);
             if is_gone(&trouble) {
                 return Err(lost(trouble.why()));
             }

@@ -92,15 +92,15 @@ impl Lock for InSession {
     }
 
     fn session(&self) -> Option<Arc<dyn Session>> {
-        Some(Arc::new(Held(Arc::clone(&self.session))))
+        Some(Arc::new(InMemorySession(Arc::clone(&self.session))))
     }
 }
 
 /// The session, as a worker has it.
-struct Held(Arc<InMemory>);
+struct InMemorySession(Arc<InMemory>);
 
 #[async_trait]
-impl Session for Held {
+impl Session for InMemorySession {
     fn id(&self) -> &str {
         "s-1"
     }
