@@ -478,6 +478,8 @@ impl World {
             Place::File => return Some("nobody takes a lock away".to_owned()),
             // Whether there was one was judged when it was told of it.
             Place::Shared if !pair.told_lost.is_empty() => return None,
+            // Nor has whoever was broken a right to go on, if it is in doubt only about that.
+            Place::Shared if self.broken.iter().any(|it| it.is(p, tree.lease)) => return None,
             Place::Shared => {}
         }
         if !pair.told_lost.is_empty() {
