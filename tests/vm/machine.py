@@ -31,7 +31,7 @@ class Machine:
                 os.unlink(f"{self.dir}/{f}")
             except FileNotFoundError:
                 pass
-        cmd = ["nice", "-n", "19", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", str(self.cpus),
+        cmd = ["nice", "-n", os.environ.get("NICE", "19"), "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", str(self.cpus),
                "-kernel", f"{W}/vmlinuz", "-initrd", f"{W}/initrd.gz",
                "-append", f"console=ttyS0 quiet panic=5 systemd.hostname={self.name} mitigations=off audit=0 systemd.show_status=0 net.ifnames=0",
                "-drive", f"file={W}/root.img,format=raw,if=virtio,snapshot=on",
