@@ -58,7 +58,7 @@ def write(path, text, mode=0o644):
 
 
 def install(names=("imp", "imp2"), env="", probe="-b 20", script=None, lock="/srv/share/unit.lock"):
-    sh("cp /opt/tc/trafficcop /usr/local/bin/; cp /opt/tc/examples/trafficcop@.service /opt/tc/examples/timer/* /opt/tc/examples/work/*.service /etc/systemd/system/; systemctl daemon-reload")
+    sh("cp /opt/tc/trafficcop /usr/bin/; cp /opt/tc/examples/trafficcop@.service /opt/tc/examples/timer/* /opt/tc/examples/work/*.service /etc/systemd/system/; systemctl daemon-reload")
     for n in names:
         write(f"/etc/trafficcop/{n}.env", f"TRAFFICCOP_FILE={lock}\n{env}\n")
         write(f"/usr/local/bin/{n}", "#!/bin/sh\n" + (script or f"exec {PROBE} {JOURNAL} {n} {probe}") + "\n", 0o755)
@@ -358,7 +358,7 @@ def journald():
     s = begin()
     r = Result("systemd", "journald stopped for 40 s, lease 15 s")
     install(env="TRAFFICCOP_SHARED=true\nTRAFFICCOP_LEASE=15s\nRUST_LOG=trace", lock=f"/srv/share/j{time.time_ns()}")
-    drop_in(A, "[Service]\nExecStart=\nExecStart=/usr/local/bin/trafficcop run -v -- /usr/local/bin/imp\n")
+    drop_in(A, "[Service]\nExecStart=\nExecStart=/usr/bin/trafficcop run -v -- /usr/local/bin/imp\n")
     sh(f"systemctl start {A}")
     m = run_started()[0]
     j = int(sh("systemctl show -p MainPID --value systemd-journald"))
