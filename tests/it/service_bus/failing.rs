@@ -133,9 +133,10 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
     };
     let stage = Stage::of(settings, QueueSettings::default());
     let running = stage.worker().command(["true"]).start();
+    // Any of them: where the first is the one of the tokens, all are made anew before another is idle.
     stage.wait("a link to be detached", |view| {
         let forced = |entry: &service_bus_stand_in::Entry| {
-            matches!(&entry.event, Event::Detached { address, condition: Some(_) } if address == JOBS)
+            matches!(&entry.event, Event::Detached { condition: Some(_), .. })
         };
         view.journal().iter().any(forced).then_some(())
     });
