@@ -102,6 +102,8 @@ async fn the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path
     acquire(&b).await;
     release(&b).await;
     acquire(&a).await;
+    // Nothing is written into them any more while they are removed.
+    await_record(&path, 5);
     fs::remove_dir_all(versions_of(&path)).expect("to remove them");
     assert_lost(&in_time(a.renew(late())).await.expect_err("nothing is ours"));
     // The last that the path speaks of.
