@@ -34,7 +34,7 @@ use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, LeaseStore};
 use crate::report;
-use crate::report::stdout::LineSender;
+use crate::report::stdio::LineSender;
 use crate::run::{
     CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, look_after,
     name_the_lock, no_guardian, open, rules, workload,

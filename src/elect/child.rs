@@ -18,7 +18,7 @@ use crate::args;
 use crate::deadline::{Deadline, VARIABLE};
 use crate::exit::{self, ExitAction};
 use crate::host;
-use crate::report::stdout::{LineWriter, WriteProgress};
+use crate::report::stdio::{LineWriter, WriteProgress};
 
 /// Written to the progress pipe before the first byte of `holder`: from now on the reader may believe it.
 pub(super) const BELIEVED: u8 = b'h';
