@@ -22,10 +22,11 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::args;
 use crate::config::UsageError;
 use crate::events::{Record, record};
 use crate::exit::{self, ExitAction};
-use crate::{args, report};
+use crate::report;
 use text::{json, text};
 
 pub use judge::merge;
