@@ -5,7 +5,7 @@
 use std::ffi::{OsString, c_int};
 
 use crate::exit::{self, ExitAction};
-use crate::{args, check, commands, config, elect, guardian, report, run, timeline, work};
+use crate::{args, commands, config, elect, guardian, report, run, timeline, work};
 
 /// The program `trafficcop`: what was typed, down to its exit status.
 pub fn main(words: Vec<OsString>) -> c_int {
@@ -64,7 +64,7 @@ fn perform(words: Vec<OsString>) -> ExitAction {
             .map_err(anyhow::Error::from)
             .and_then(work::work),
         args::Verb::Announce(typed) => elect::announce(&typed),
-        args::Verb::Check(typed) => check::check(&typed),
+        args::Verb::Check(typed) => commands::check(&typed),
         args::Verb::Status(typed) => commands::status(&typed),
         args::Verb::List(typed) => commands::list(&typed),
         args::Verb::Watch(typed) => commands::watch(&typed),

@@ -19,12 +19,10 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::unistd::pipe2;
 
-mod child;
 pub(crate) mod lines;
 
-pub(crate) use self::child::announce;
-use self::child::{BELIEVED, TOLD};
-use self::lines::{Here, ReaderLog, Role};
+pub(crate) use self::lines::announce;
+use self::lines::{BELIEVED, Here, ReaderLog, Role, TOLD};
 use crate::clock::Instant;
 use crate::config::{Config, Telling, UsageError};
 use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure};
@@ -34,7 +32,7 @@ use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
 use crate::lease::{self, LeaseStore};
 use crate::report;
-use crate::report::stdout::LineSender;
+use crate::report::stdio::LineSender;
 use crate::run::{
     CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, look_after,
     name_the_lock, no_guardian, open, rules, workload,

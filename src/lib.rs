@@ -45,7 +45,7 @@
 //! | `run`, `elect`, `work` | the drivers' workloads: a command, a reader of control, a command for each message of a `queue` |
 //! | `hooks` | what one guardian runs after another: standby command, `--on-acquire`, command |
 //! | `cli`, `args`, `config` | what was typed, and what it comes to once it is checked |
-//! | `commands`, `check`, `timeline` | what looks at locks, at control, at event logs |
+//! | `commands`, `timeline` | what looks at locks, at control, at event logs |
 //! | `report`, `status`, `events`, `notify`, `serve` | who is told: people, files, systemd, HTTP |
 //! | `embed`, `deadline` | the library's face, and the deadline as a command sees it |
 //!
@@ -81,8 +81,6 @@ mod azure;
     expect(dead_code, reason = "a token is only asked for in a thread of its own")
 )]
 mod background_writer;
-#[cfg(feature = "cli")]
-mod check;
 #[cfg(feature = "cli")]
 mod cli;
 mod clock;

@@ -10,7 +10,6 @@
 
 mod socket;
 mod state;
-mod tasks;
 
 use std::ffi::OsString;
 use std::io;
@@ -234,7 +233,7 @@ impl ServiceManager {
     pub(crate) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         let watchdog = self.0.state().watchdog;
         if let Some(span) = watchdog {
-            tokio::spawn(tasks::feed(Arc::clone(&self.0), health_check, span));
+            tokio::spawn(state::feed(Arc::clone(&self.0), health_check, span));
         }
         let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);
         match sockets.unwrap_or_else(|| Ok(Vec::new())) {
@@ -244,7 +243,7 @@ impl ServiceManager {
                 .for_each(|(number, socket)| self.listen(number, socket)),
             Err(why) => unheard(&why),
         }
-        tokio::spawn(tasks::attend(Arc::clone(&self.0)));
+        tokio::spawn(state::attend(Arc::clone(&self.0)));
         // What was owed since it was opened: before this nobody would have tried again.
         self.0.with(|_| {});
     }
@@ -252,7 +251,7 @@ impl ServiceManager {
     fn listen(&self, number: usize, socket: UnixDatagram) {
         match tokio::net::UnixDatagram::from_std(socket) {
             Ok(socket) => {
-                tokio::spawn(tasks::listen(Arc::clone(&self.0), number, socket));
+                tokio::spawn(state::listen(Arc::clone(&self.0), number, socket));
             }
             Err(why) => unheard(&why),
         }

@@ -1,7 +1,8 @@
-//! A storage account: where it is and how we prove who we are, from the environment variables the
-//! Azure tools read, a URL with a SAS, or the emulator's well-known account.
+//! A storage account and what is addressed in it: where it is and how we prove who we are, from the
+//! environment variables the Azure tools read, a URL with a SAS, or the emulator's well-known account.
 //!
-//! Called once at start. Must never show a secret: errors name variables and parts, not values.
+//! Called once at start, and by the stores to take their URLs apart. Must never show a secret: errors
+//! name variables and parts, not values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +12,9 @@ use std::time::Duration;
 use azure_core::http::HttpClient;
 use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
-use url::Url;
+use url::{Host, Url};
 
 use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
-use super::address::{BLOB, QUEUE, Service, split_url};
 use super::credential::{AuthOptions, Credential, trimmed};
 use super::error::ServiceError;
 use super::shared_key::{ServiceClock, SharedKey};
@@ -305,6 +305,140 @@ pub(super) fn contradiction(
         first: first.into(),
         second: second.into(),
         about: about.into(),
+    }
+}
+
+/// A service of a storage account, and what differs from one to the other.
+#[derive(Debug)]
+pub(super) struct Service {
+    // In the names of hosts.
+    pub(super) word: &'static str,
+    // Its address in a connection string.
+    pub(super) part: &'static str,
+    // The environment variable for its address, where there is one.
+    pub(super) variable: Option<&'static str>,
+    // Its address in an emulator that was started without options.
+    pub(super) emulator: &'static str,
+    // What two sources contradict each other in.
+    pub(super) differs: &'static str,
+    // How many connections are kept: every message that is worked on renews by itself; a lease is
+    // one, and a second serves a look beside it.
+    pub(super) idle: usize,
+}
+
+pub(super) static BLOB: Service = Service {
+    word: "blob",
+    part: "BlobEndpoint",
+    variable: None,
+    emulator: "http://127.0.0.1:10000/devstoreaccount1",
+    differs: "different blob endpoints",
+    idle: 2,
+};
+
+pub(super) static QUEUE: Service = Service {
+    word: "queue",
+    part: "QueueEndpoint",
+    variable: Some("AZURE_STORAGE_QUEUE_ENDPOINT"),
+    emulator: "http://127.0.0.1:10001/devstoreaccount1",
+    differs: "different queue endpoints",
+    idle: 32,
+};
+
+/// A URL of a service, taken apart.
+pub(crate) struct SplitUrl {
+    // The account's address, without a query.
+    pub(crate) endpoint: Url,
+    // The account's name, where the URL tells it.
+    pub(crate) account: Option<String>,
+    // The path below the account, still encoded, without a leading slash: a blob's name may have
+    // slashes that are encoded, and others.
+    pub(crate) path: String,
+    // The query, if it is a SAS.
+    pub(crate) sas: Option<String>,
+}
+
+/// Whether a container or a queue can have this name.
+pub(crate) fn is_label(name: &str) -> bool {
+    let alnum = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = name.as_bytes();
+    (3..=63).contains(&bytes.len())
+        && bytes.iter().all(|b| alnum(b) || *b == b'-')
+        && bytes.first().is_some_and(alnum)
+        && bytes.last().is_some_and(alnum)
+        && !name.contains("--")
+}
+
+/// Takes a URL of a service apart: the account is the host's first label, or on this machine and
+/// on bare addresses the first part of the path.
+pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
+    safe(url)?;
+    let path = url.path().trim_start_matches('/');
+    let mut endpoint = url.clone();
+    endpoint.set_query(None);
+    endpoint.set_fragment(None);
+    // Of a domain of one's own the host does not tell the account; a variable may.
+    let label = match url.host() {
+        Some(Host::Domain(host)) => host
+            .split_once('.')
+            .filter(|(_, rest)| rest.contains("blob.") || rest.contains("queue."))
+            .map(|(label, _)| label.to_owned()),
+        _ => None,
+    };
+    // An emulator has no host name for each account: the first part of the path is for that.
+    let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
+        || url.host_str() == Some("localhost");
+    let (account, path) = if in_path {
+        let (account, rest) = path.split_once('/').unwrap_or((path, ""));
+        endpoint.set_path(account);
+        ((!account.is_empty()).then(|| account.to_owned()), rest)
+    } else {
+        endpoint.set_path("");
+        (label, path)
+    };
+    Ok(SplitUrl {
+        endpoint,
+        account,
+        path: path.to_owned(),
+        sas: url.query().filter(|query| is_sas(query)).map(str::to_owned),
+    })
+}
+
+/// What of an address may be shown: nothing that somebody pasted behind it, and one short line.
+pub(crate) fn shown(text: &str) -> String {
+    let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
+    let begin = text[..end].rfind('@').map_or(0, |at| at + 1);
+    let plain = text[begin..end].chars().filter(|c| !c.is_control());
+    plain.take(80).collect()
+}
+
+pub(super) fn is_sas(query: &str) -> bool {
+    url::form_urlencoded::parse(query.as_bytes())
+        .any(|(name, value)| name == "sig" && !value.is_empty())
+}
+
+pub(super) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Domain(host)) => host == "localhost" || host.ends_with(".localhost"),
+        None => false,
+    }
+}
+
+/// Only https, and plain http to this machine: on the way to another one everybody could read a SAS,
+/// or take the lock with the lease id that he saw.
+pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
+    match (url.scheme(), url.host_str()) {
+        (_, None) => Err(malformed("the URL", "names no host")),
+        ("https", _) => Ok(()),
+        ("http", _) if is_loopback(url) => Ok(()),
+        ("http", Some(host)) => Err(AccountError::PlainHttp {
+            host: host.to_owned(),
+        }),
+        (scheme, _) => Err(malformed(
+            "the URL",
+            format!("begins with `{scheme}`, not `https`: take the one that Azure's portal shows"),
+        )),
     }
 }
 

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use azure_core::credentials::Secret;
 use url::Url;
 
-use super::account::{Account, AccountError, contradiction, malformed, missing};
-use super::address::{Service, SplitUrl, is_loopback, is_sas, safe, split_url};
+use super::account::{
+    Account, AccountError, Service, SplitUrl, contradiction, is_loopback, is_sas, malformed,
+    missing, safe, split_url,
+};
 use super::credential::{
     AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
 };

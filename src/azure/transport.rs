@@ -26,8 +26,7 @@ use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
-use super::names::Names;
-use super::tls;
+use super::server::{Names, tls_cause, tls_refusal};
 use crate::clock::{self, Instant};
 
 // Long enough for one lost packet (the kernel sends it again after a second); a connection that
@@ -300,8 +299,8 @@ fn told(error: reqwest::Error) -> Error {
     let error = error.without_url();
     let cause = if error.is_timeout() {
         "no answer in time".to_owned()
-    } else if let Some(why) = tls::cause(&error) {
-        tls::explain(&server, why)
+    } else if let Some(why) = tls_cause(&error) {
+        tls_refusal(&server, why)
     } else {
         match root_cause(&error) {
             refused if is_direct && refused == "Connection refused" => {

@@ -2,9 +2,10 @@
 //! one thread, because it forks a guardian to see that it can.
 //!
 //! It must never touch the lock itself, but for looking at it, and must leave nothing behind.
+//!
+//! Of the doorbell it tries whether ours can be heard, and that of whoever has the lock.
 
 mod blob;
-mod doorbell;
 mod file;
 
 use std::fmt::Display;
@@ -13,15 +14,18 @@ use std::time::Duration;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::lock_target::{self, LockTarget, Named, answer};
+use super::{LockTarget, Named, answer};
 use crate::args;
 use crate::clock::Instant;
+use crate::commands;
 use crate::config::{self, UsageError};
-use crate::core::Budget;
+use crate::core::{Bell, Budget, Ring};
+use crate::doorbell::{Doorbell, DoorbellAddress};
 use crate::exit::{self, ExitAction};
 use crate::guardian::containment::{Cgroup, Pidns};
 use crate::guardian::{self, Contain, Program, Setup};
 use crate::lease;
+use crate::lease::inspect::LockState;
 use crate::report;
 use crate::units::show;
 use crate::util::absolute;
@@ -147,7 +151,7 @@ impl Findings {
 /// # Errors
 /// A [`UsageError`], or where the answer cannot be written.
 pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
-    let named = lock_target::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
+    let named = commands::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
     let on_blob = matches!(named, Named::Blob(_));
     let budget = config::budget(&typed.lease, on_blob, &None, &None)?;
     let wanted = typed.doorbell.clone().transpose()?;
@@ -159,10 +163,10 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             let lock = format!("{}/{}", target.container(), target.name());
             let mut findings = Findings::new(lock, typed.json);
             examine_machine(&mut findings);
-            match lock_target::account(&target, typed.lock.emulator, &typed.lock.access) {
+            match commands::account(&target, typed.lock.emulator, &typed.lock.access) {
                 Ok(account) => {
                     host = account.endpoint().host_str().map(str::to_owned);
-                    lock_target::run(async {
+                    commands::run(async {
                         blob::examine(&mut findings, &target, &account, &budget).await;
                         Ok(())
                     })?;
@@ -175,7 +179,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             findings
         }
         Named::File(path) => {
-            lock_target::refuse_access(typed.lock.emulator, &typed.lock.access)?;
+            commands::refuse_access(typed.lock.emulator, &typed.lock.access)?;
             let path = absolute(path)?;
             let mut findings = Findings::new(path.display().to_string(), typed.json);
             examine_machine(&mut findings);
@@ -186,7 +190,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     if let Some(wanted) = wanted {
         let target = LockTarget::of(&typed.lock)?;
         let host = host.as_deref();
-        lock_target::run(doorbell::examine(&mut findings, wanted, host, &target))?;
+        commands::run(examine_doorbell(&mut findings, wanted, host, &target))?;
     }
     findings.finish()
 }
@@ -233,7 +237,7 @@ fn guardian() -> anyhow::Result<Duration> {
         withheld: Vec::new(),
         partner: None,
     })?;
-    lock_target::run(async {
+    commands::run(async {
         let handle = guardian.attend()?;
         let took = Instant::now().since(begun);
         handle.dismiss().await;
@@ -321,6 +325,90 @@ fn brief(span: Duration) -> String {
         micros @ ..1_000_000 => format!("{} ms", micros / 1000),
         micros => format!("{}.{} s", micros / 1_000_000, micros % 1_000_000 / 100_000),
     }
+}
+
+const DOORBELL: &str = "doorbell";
+// Longer than it takes itself to find that nobody answers.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Rings, and listens; on the runtime.
+async fn examine_doorbell(
+    findings: &mut Findings,
+    wanted: DoorbellAddress,
+    host: Option<&str>,
+    target: &LockTarget,
+) -> anyhow::Result<()> {
+    findings.add(match Doorbell::bind(wanted, host) {
+        Ok(ours) => ring(ours, host).await,
+        Err(why) => Check::fail(DOORBELL, why, ""),
+    });
+    // What speaks against the lock itself was said before.
+    let Ok(holder) = target.look_at_one().await else {
+        return Ok(());
+    };
+    let record = holder.record.filter(|_| holder.state == LockState::Held);
+    let bell = record.and_then(|record| record.bell.parse::<Bell>().ok());
+    if let Some(bell) = bell {
+        findings.add(listen(bell).await);
+    }
+    Ok(())
+}
+
+async fn ring(mut ours: Doorbell, host: Option<&str>) -> Check {
+    let address = ours.bell().address;
+    if let Err(why) = ours.open() {
+        return Check::fail(DOORBELL, format!("cannot listen at {address}: {why}"), "");
+    }
+    let standby = DoorbellAddress {
+        ip: Some(address.ip()),
+        port: 0,
+    };
+    let heard = match Doorbell::bind(standby, host) {
+        Ok(mut standby) => heard(&mut standby, ours.bell()).await,
+        Err(why) => return Check::fail(DOORBELL, why, ""),
+    };
+    match heard {
+        true => Check::ok(
+            DOORBELL,
+            format!("rings at {address}, and is heard on this machine"),
+        ),
+        false => Check::fail(
+            DOORBELL,
+            format!("rings at {address}, and is not heard on this machine"),
+            "does a firewall drop what it sends itself?",
+        ),
+    }
+}
+
+async fn listen(bell: Bell) -> Check {
+    let address = bell.address;
+    if !bell.is_near() {
+        return Check::warn(
+            DOORBELL,
+            format!("the holder's at {address} is no private address, and is not rung at"),
+            "give the holder one with --doorbell=ADDR",
+        );
+    }
+    let standby = Doorbell::bind(DoorbellAddress::default(), None);
+    let heard = match standby {
+        Ok(mut standby) => heard(&mut standby, bell).await,
+        Err(why) => return Check::fail(DOORBELL, why, ""),
+    };
+    match heard {
+        true => Check::ok(DOORBELL, format!("the holder's at {address} is heard here")),
+        false => Check::warn(
+            DOORBELL,
+            format!("the holder's at {address} is not heard here: a standby polls as ever"),
+            "is a firewall in between?",
+        ),
+    }
+}
+
+/// Whether this bell greets.
+async fn heard(standby: &mut Doorbell, bell: Bell) -> bool {
+    standby.attend(Some(bell));
+    let ring = tokio::time::timeout(PATIENCE, standby.next()).await;
+    matches!(ring, Ok(Ring::Greeted { .. }))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::lock_target::{LockTarget, answer, run};
-use super::lock_view::LockView;
+use super::look::LockView;
+use super::{LockTarget, answer, run};
 use crate::args;
 use crate::config::{self, UsageError};
 use crate::exit::{self, ExitAction};

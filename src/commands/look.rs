@@ -1,22 +1,30 @@
-//! `trafficcop status`, `list` and `watch`: who has a lock, which locks there are, and a line for each change of
-//! one; and `completions`, which only answers. Called by main. They look as politely as a standby does, and
-//! must never acquire.
+//! `trafficcop status`, `list` and `watch`: who has a lock, which locks there are, and a line for each
+//! change of one; and what was seen of a lock, for people and as JSON ([`LockView`]).
+//!
+//! Called by main, and by the commands that show a lock. They look as politely as a standby does, and must
+//! never acquire. The fields of the JSON and the words of `state` are an interface (see `cli::STATUS_JSON`).
+//! A record is text from outside: what is shown on a terminal is made plain.
 
+use std::fmt::Write as _;
 use std::future::pending;
+use std::time::Duration;
 
 use serde::Serialize;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-use super::lock_target::{LockTarget, Seen, answer, run};
-use super::lock_view::{LockView, table, whole_seconds};
+use super::{LockTarget, Seen, answer, run};
 use crate::args;
 use crate::config;
 use crate::core::Failure;
 use crate::core::retry::Jitter;
 use crate::exit::{self, ExitAction};
-use crate::lease::inspect::LockStatus;
+use crate::lease::inspect::{LockState, LockStatus};
+use crate::lease::once::{self, Entry};
+use crate::lease::record::Record;
 use crate::report::{self, plain};
 use crate::signals::{SignalEvent, Signals};
+use crate::units::show;
 
 /// As they are seen at this moment of the wall clock.
 fn views(seen: &[LockStatus]) -> Vec<LockView> {
@@ -176,10 +184,381 @@ fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyho
     ))
 }
 
-/// `trafficcop completions`: writes a script for a shell.
-///
-/// # Errors
-/// Where stdout cannot be written.
-pub(crate) fn completions(typed: &args::Completions) -> anyhow::Result<ExitAction> {
-    answer(&typed.script(), ExitAction::Status(0))
+/// What was seen, as it is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct LockView {
+    pub(super) name: String,
+    pub(super) lock: String,
+    pub(super) state: &'static str,
+    pub(super) held: Option<bool>,
+    pub(super) holder: Option<String>,
+    pub(super) host: Option<String>,
+    pub(super) pid: Option<u32>,
+    pub(super) command: Option<String>,
+    pub(super) since: Option<String>,
+    pub(super) seconds: Option<u64>,
+    pub(super) token: Option<u64>,
+    pub(super) health: Option<String>,
+    pub(super) health_cause: Option<String>,
+    pub(super) once: Vec<TaskView>,
+    pub(super) flaw: Option<String>,
+}
+
+/// What is known of a task that is to be done once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct TaskView {
+    key: String,
+    slot: Option<String>,
+    exit: Option<u8>,
+    by: Option<String>,
+    at: Option<String>,
+    token: Option<u64>,
+    failed: u32,
+}
+
+impl TaskView {
+    fn of(entry: &Entry) -> TaskView {
+        let over = entry.over.as_ref();
+        let tries = entry.tries.as_ref();
+        let slot = tries.map(|tries| tries.slot).or(over.map(|over| over.slot));
+        TaskView {
+            key: entry.key.clone(),
+            slot: slot.filter(|_| entry.slots).map(once::moment),
+            exit: over.map(|over| over.exit),
+            by: over.map(|over| over.by.clone()),
+            at: over.map(|over| over.at.clone()),
+            token: over
+                .map(|over| over.token)
+                .max(tries.map(|tries| tries.token)),
+            failed: tries.map_or(0, |tries| tries.failed),
+        }
+    }
+
+    /// In words.
+    fn words(&self) -> String {
+        let mut text = self.key.clone();
+        if let Some(slot) = &self.slot {
+            text.push_str(&format!(" (slot {slot})"));
+        }
+        if let (Some(exit), Some(by), Some(at)) = (self.exit, &self.by, &self.at) {
+            let how = match exit {
+                0 => "done".to_owned(),
+                status => format!("failed for good with exit status {status}"),
+            };
+            text.push_str(&format!(": {how} by {by} at {at}"));
+        }
+        match self.failed {
+            0 => {}
+            1 => text.push_str(": failed once"),
+            times => text.push_str(&format!(": failed {times} times")),
+        }
+        text
+    }
+}
+
+impl LockView {
+    /// At this moment of the wall clock.
+    pub(super) fn of(seen: &LockStatus, now: OffsetDateTime) -> LockView {
+        let nothing = Record::default();
+        let record = seen.record.as_ref().unwrap_or(&nothing);
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let held = match seen.state {
+            LockState::Missing | LockState::Free => false,
+            LockState::Held | LockState::Breaking => true,
+        };
+        // Of a holder only: of one that is gone it is in the log.
+        let (health, health_cause) = match record.health.split_once(": ") {
+            Some((health, cause)) if held => (some(health), some(cause)),
+            _ => (None, None),
+        };
+        LockView {
+            name: seen.name.clone(),
+            lock: seen.lock.clone(),
+            state: match seen.state {
+                LockState::Missing => "missing",
+                LockState::Free => "free",
+                // Only while it is held: a holder that died in its drain has left that in the record.
+                LockState::Held if record.draining => "draining",
+                LockState::Held => "held",
+                LockState::Breaking => "breaking",
+            },
+            held: Some(held),
+            holder: some(&record.holder),
+            host: some(&record.host),
+            pid: Some(record.pid).filter(|pid| *pid != 0),
+            command: some(&record.command),
+            since: some(&record.since),
+            // Of a lock that is free it would count the time since its last holder came.
+            seconds: age(&record.since, now).filter(|_| held),
+            token: Some(record.token).filter(|token| *token != 0),
+            health,
+            health_cause,
+            once: record.once.entries().iter().map(TaskView::of).collect(),
+            flaw: seen.flaw.clone(),
+        }
+    }
+
+    /// A lock of which nothing is known now.
+    // `held` is null then, and not false: a script that reads "free" from an outage would start a second one.
+    pub(super) fn unknown(lock: String) -> LockView {
+        LockView {
+            name: lock.clone(),
+            lock,
+            state: "unknown",
+            held: None,
+            holder: None,
+            host: None,
+            pid: None,
+            command: None,
+            since: None,
+            seconds: None,
+            token: None,
+            health: None,
+            health_cause: None,
+            once: Vec::new(),
+            flaw: None,
+        }
+    }
+
+    /// What makes a change: not the time that passes.
+    pub(super) fn gist(&self) -> (&'static str, Option<&str>, Option<u64>, Option<&str>) {
+        let (holder, health) = (self.holder.as_deref(), self.health.as_deref());
+        (self.state, holder, self.token, health)
+    }
+
+    /// `web1-42 (host web1, pid 42)`, as far as it is known.
+    pub(super) fn who(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        if let Some(host) = &self.host {
+            parts.push(format!("host {host}"));
+        }
+        if let Some(pid) = self.pid {
+            parts.push(format!("pid {pid}"));
+        }
+        let name = self.holder.as_deref()?;
+        let more = match parts.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", parts.join(", ")),
+        };
+        Some(plain(&format!("{name}{more}")))
+    }
+
+    /// What is wrong with the holder's command, if something is.
+    fn health_in_words(&self) -> Option<String> {
+        let (health, cause) = (self.health.as_ref()?, self.health_cause.as_ref()?);
+        Some(format!("{health}: {cause}"))
+    }
+
+    /// In a few lines, for people.
+    pub(super) fn lines(&self) -> String {
+        let mut text = format!("{}: {}\n", plain(&self.lock), self.words());
+        let mut line = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                let _ = writeln!(text, "  {name:<8}  {}", plain(&value));
+            }
+        };
+        let held = self.held == Some(true);
+        let who = if held { "holder" } else { "last" };
+        let unnamed = || "somebody who left no record".to_owned();
+        line(who, self.who().or_else(|| held.then(unnamed)));
+        let age = self
+            .seconds
+            .map(|seconds| show(Duration::from_secs(seconds)));
+        let since = self.since.as_deref().map(whole_seconds);
+        let since = since.map(|since| match age {
+            Some(age) => format!("{since} (for {age})"),
+            None => since,
+        });
+        line("since", since);
+        line("token", self.token.map(|token| token.to_string()));
+        line("health", self.health_in_words());
+        line("command", self.command.clone());
+        for task in &self.once {
+            line("once", Some(task.words()));
+        }
+        line("flaw", self.flaw.clone());
+        text
+    }
+
+    /// What is known of tasks that are to be done once, in a word or two.
+    pub(super) fn once_in_short(&self) -> String {
+        let done = self.once.iter().filter(|task| task.exit == Some(0)).count();
+        let failed = self.once.len() - done;
+        match (done, failed) {
+            (0, 0) => "-".to_owned(),
+            (done, 0) => format!("done:{done}"),
+            (0, failed) => format!("failed:{failed}"),
+            (done, failed) => format!("done:{done},failed:{failed}"),
+        }
+    }
+
+    /// The state in words.
+    pub(super) fn words(&self) -> &'static str {
+        match self.state {
+            "missing" => "free, and nobody has ever had it",
+            "draining" => "held, and its holder is stopping",
+            "breaking" => "held until its broken lease ends",
+            state => state,
+        }
+    }
+
+    /// In one line, for people.
+    pub(super) fn line(&self) -> String {
+        let who = match (self.who(), self.held) {
+            (Some(who), Some(true)) => format!(" by {who}"),
+            (Some(who), _) => format!(", last held by {who}"),
+            (None, _) => String::new(),
+        };
+        let words = match self.state {
+            "draining" => "draining, held",
+            "breaking" => "breaking, held",
+            "missing" => "free, no lock yet",
+            state => state,
+        };
+        let token = self.token.map(|token| format!(", token {token}"));
+        let health = self.health_in_words();
+        let health = health.map(|health| format!(", {}", plain(&health)));
+        let more = [token, health].into_iter().flatten();
+        format!("{words}{who}{}", more.collect::<String>())
+    }
+}
+
+/// A moment without its fraction, for people; as it stands where it is none.
+pub(super) fn whole_seconds(since: &str) -> String {
+    OffsetDateTime::parse(since, &Rfc3339)
+        .ok()
+        .and_then(|moment| moment.replace_nanosecond(0).ok()?.format(&Rfc3339).ok())
+        .unwrap_or_else(|| since.to_owned())
+}
+
+/// Whole seconds since `since`; none if that is no time or still to come.
+fn age(since: &str, now: OffsetDateTime) -> Option<u64> {
+    // By two wall clocks, the holder's and ours: from the future it is left out, rather than shown as nothing.
+    let since = OffsetDateTime::parse(since, &Rfc3339).ok()?;
+    u64::try_from((now - since).whole_seconds()).ok()
+}
+
+/// Rows under a header, in columns as wide as they must be; the last is as it is.
+pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    // In characters and not in bytes: identities are of any language.
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([header[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let header = header.iter().map(|cell| (*cell).to_owned()).collect();
+    let mut text = String::new();
+    for row in [&header].into_iter().chain(rows) {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(state: LockState, record: Option<Record>) -> LockStatus {
+        LockStatus {
+            name: "locks/one".into(),
+            lock: "https://web.example/locks/one".into(),
+            state,
+            record,
+            flaw: None,
+            unread: false,
+            version: None,
+        }
+    }
+
+    fn record() -> Record {
+        Record {
+            token: 7,
+            holder: "web1-42".into(),
+            host: "web1".into(),
+            pid: 42,
+            since: "2026-01-01T00:00:00Z".into(),
+            command: "./job\x1b[2J".into(),
+            draining: false,
+            bell: String::new(),
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn the_holder_is_told_with_his_age_and_the_last_one_without() {
+        let now = OffsetDateTime::parse("2026-01-01T00:03:12Z", &Rfc3339).unwrap();
+        let view = LockView::of(&seen(LockState::Held, Some(record())), now);
+        assert_eq!((view.state, view.seconds), ("held", Some(192)));
+        let text = view.lines();
+        for words in ["web1-42 (host web1, pid 42)", "(for 3m12s)", "token     7"] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+        assert!(!text.contains('\x1b'), "{text}");
+        let free = LockView::of(&seen(LockState::Free, Some(record())), now);
+        assert_eq!(
+            (free.state, free.held, free.seconds),
+            ("free", Some(false), None)
+        );
+        assert!(
+            free.lines().contains("  last      web1-42"),
+            "{}",
+            free.lines()
+        );
+        let early = OffsetDateTime::parse("2025-01-01T00:00:00Z", &Rfc3339).unwrap();
+        assert_eq!(
+            LockView::of(&seen(LockState::Held, Some(record())), early).seconds,
+            None
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_command_is_told_of_a_holder_and_of_no_one_else() {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let record = Some(Record {
+            health: "failing: --health was answered 500\x1b".into(),
+            ..record()
+        });
+        let view = |state| LockView::of(&seen(state, record.clone()), now);
+        let held = view(LockState::Held);
+        assert_eq!(held.health.as_deref(), Some("failing"));
+        let cause = Some("--health was answered 500\x1b");
+        assert_eq!(held.health_cause.as_deref(), cause);
+        let line = "  health    failing: --health was answered 500";
+        assert!(held.lines().contains(line), "{}", held.lines());
+        let line =
+            "held by web1-42 (host web1, pid 42), token 7, failing: --health was answered 500";
+        assert!(held.line().starts_with(line), "{}", held.line());
+        assert!(!held.lines().contains('\x1b') && !held.line().contains('\x1b'));
+        let free = view(LockState::Free);
+        assert_eq!(
+            (free.health.clone(), free.health_cause.clone()),
+            (None, None)
+        );
+        assert!(held.gist() != view(LockState::Breaking).gist() && !free.lines().contains("500"));
+        // It is a line of `watch`.
+        let well = seen(LockState::Held, Some(self::record()));
+        assert_ne!(held.gist(), LockView::of(&well, now).gist());
+    }
+
+    #[test]
+    fn draining_is_a_state_only_of_what_is_held() {
+        let now = OffsetDateTime::UNIX_EPOCH;
+        let draining = Some(Record {
+            draining: true,
+            ..record()
+        });
+        let state = |state| LockView::of(&seen(state, draining.clone()), now).state;
+        assert_eq!(state(LockState::Held), "draining");
+        assert_eq!(state(LockState::Breaking), "breaking");
+        assert_eq!(state(LockState::Free), "free");
+        let nobody = LockView::of(&seen(LockState::Missing, None), now);
+        assert_eq!((nobody.state, nobody.token), ("missing", None));
+        let strange = LockView::of(&seen(LockState::Held, None), now);
+        assert!(strange.lines().contains("no record"), "{}", strange.lines());
+    }
 }

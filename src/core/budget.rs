@@ -1,4 +1,5 @@
-//! The arithmetic of a lease's time: when to renew, when to drain, when to kill.
+//! The arithmetic of a lease's time: when to renew, when to drain, when to kill; and the [`Deadlines`] that
+//! go from here through the whole house to the guardian's timer.
 //!
 //! ```text
 //! t0 ──────── renew ──────── term_at ──────── kill_at ─ margin ─ expiry = t0 + lease
@@ -232,6 +233,43 @@ impl fmt::Display for Seconds {
         let digits = digits.trim_end_matches('0');
         write!(f, "{}.{digits} s", self.0.as_secs())
     }
+}
+
+/// Until when a command may run if nothing more is heard. The same value goes from the core through the
+/// driver and the guardian's socket to the guardian's timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// When the guardian drains on its own ([`Instant::FOREVER`]: never), for the grace that is left
+    /// until `kill_at`.
+    pub term_at: Instant,
+    /// When the guardian kills on its own.
+    pub kill_at: Instant,
+}
+
+impl Deadlines {
+    /// Nobody ends it unasked.
+    pub const NONE: Deadlines = Deadlines {
+        term_at: Instant::FOREVER,
+        kill_at: Instant::FOREVER,
+    };
+
+    /// When the first of the two has a consequence.
+    #[must_use]
+    pub fn first(self) -> Instant {
+        self.term_at.min(self.kill_at)
+    }
+}
+
+/// Control, as the core has it when it orders the command to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Until when it may run, unless they are moved.
+    pub deadlines: Deadlines,
+    /// Later than this nothing may be started before the store has confirmed the lease; it
+    /// moves with the deadlines.
+    pub fresh_until: Instant,
+    /// The fencing token of the tenure.
+    pub token: u64,
 }
 
 #[cfg(test)]

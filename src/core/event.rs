@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
+use super::budget::{Deadlines, Start};
 use super::condition::Unfit;
-use super::deadlines::{Deadlines, Start};
 use super::doorbell::Bell;
 use super::health::{HealthEvent, Hung};
-use super::once::{Outcome, TaskResult};
+use super::hold_policy::{Outcome, TaskResult};
 use crate::clock::Instant;
 
 /// How a process ended.

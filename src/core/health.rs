@@ -1,9 +1,9 @@
-//! Whether a command that runs still works: it says so itself (`--watchdog`), or it is asked
-//! (`--health`).
+//! Whether a command that runs still works: it says so itself (`--watchdog`), or it is asked (`--health`);
+//! and what of it the lock's record says ([`HealthRecord`], owned by the tenure).
 //!
-//! Called by the workload of `run`, which looks when [`Health::wake_at`] says, hands in what was heard,
-//! and starts the probes. Pure. What it must never do: take a pause of ours (stopped, suspended, starved)
-//! for the command's silence. So it wants to be looked after at short intervals, and where a look comes
+//! [`Health`] belongs to the workload of `run`, which looks when [`Health::wake_at`] says, hands in what was
+//! heard, and starts the probes. Pure. What it must never do: take a pause of ours (stopped, suspended,
+//! starved) for silence. So it wants to be looked after at short intervals, and where a look comes
 //! late, nobody was there to hear the command: it gets another full period, and a probe that failed
 //! meanwhile does not count. A command that alone is stopped or stuck makes no look late.
 
@@ -351,6 +351,95 @@ impl Running {
         if let Some(probe) = rules {
             self.next = self.next.max(now + probe.every);
         }
+    }
+}
+
+/// What the record says after this, in words: empty where nothing is wrong; `None`: what it said.
+pub type HealthWords = fn(&HealthEvent) -> Option<String>;
+
+/// How well a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Degree {
+    Good,
+    Failing,
+    Hung,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct HealthRecord {
+    every: Duration,
+    words: HealthWords,
+    degree: Degree,
+    text: String,
+    /// What the record says; `None`: a write of ours was lost.
+    written: Option<Degree>,
+    /// There is no write before.
+    next: Instant,
+}
+
+impl HealthRecord {
+    /// Of a command that is asked so often.
+    pub(super) fn new(every: Duration, words: HealthWords) -> HealthRecord {
+        HealthRecord {
+            every,
+            words,
+            degree: Degree::Good,
+            text: String::new(),
+            written: Some(Degree::Good),
+            next: Instant::ZERO,
+        }
+    }
+
+    /// A tenure begins, and with it a record that says nothing yet.
+    pub(super) fn begins(&mut self) {
+        *self = HealthRecord::new(self.every, self.words);
+    }
+
+    /// The command was started (again): what was wrong was wrong with another.
+    pub(super) fn started(&mut self) {
+        (self.degree, self.text) = (Degree::Good, String::new());
+    }
+
+    pub(super) fn hears(&mut self, event: &HealthEvent) {
+        let degree = match event {
+            HealthEvent::Answered { .. } => Degree::Good,
+            HealthEvent::Failed { .. } => Degree::Failing,
+            HealthEvent::Hung(_) => Degree::Hung,
+            // Nobody knows how it is.
+            HealthEvent::GuardianLost => return,
+        };
+        if let Some(text) = (self.words)(event) {
+            (self.degree, self.text) = (degree, text);
+        }
+    }
+
+    /// When there is something to write.
+    pub(super) fn due(&self) -> Instant {
+        match self.written {
+            Some(written) if written == self.degree => Instant::FOREVER,
+            _ => self.next,
+        }
+    }
+
+    /// What is to be written now, if something is; it counts as written from here on.
+    pub fn write(&mut self, now: Instant) -> Option<String> {
+        if now < self.due() {
+            return None;
+        }
+        self.next = now + self.every;
+        Some(self.announce())
+    }
+
+    /// What a write says that is made anyway.
+    pub fn announce(&mut self) -> String {
+        self.written = Some(self.degree);
+        self.text.clone()
+    }
+
+    /// The last write was not answered as it should be.
+    pub fn was_lost(&mut self) {
+        self.written = None;
     }
 }
 

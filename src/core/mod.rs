@@ -6,32 +6,26 @@
 
 pub mod budget;
 pub mod condition;
-pub mod deadlines;
 pub mod doorbell;
 pub mod event;
 pub mod health;
-pub mod health_record;
 pub mod hold_policy;
 pub mod observed;
-pub mod once;
 pub mod retry;
 pub(crate) mod stop;
 pub mod tenure;
 
-pub use budget::{Budget, BudgetError};
+pub use budget::{Budget, BudgetError, Deadlines, Start};
 pub use condition::Unfit;
-pub use deadlines::{Deadlines, Start};
 pub use doorbell::{Bell, Ring};
 pub use event::{
     Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
     Notice, WorkloadEvent,
 };
 pub use health::{
-    Health, HealthEvent, HealthRules, Hung, Look, ProbeFailure, ProbeRules, TlsFailure,
-    WatchdogWord,
+    Health, HealthEvent, HealthRecord, HealthRules, HealthWords, Hung, Look, ProbeFailure,
+    ProbeRules, TlsFailure, WatchdogWord,
 };
-pub use health_record::{HealthRecord, HealthWords};
-pub use hold_policy::{After, HoldPolicy, Restart};
+pub use hold_policy::{After, HoldPolicy, OnFailure, Once, Outcome, Restart, TaskResult};
 pub use observed::Observed;
-pub use once::{OnFailure, Once, Outcome, TaskResult};
 pub use tenure::{IfLost, Rules, State, Tenure};

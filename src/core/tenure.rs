@@ -31,30 +31,25 @@ mod context;
 mod draining;
 mod held_lease;
 mod holding;
-mod looking;
-mod poll_interval;
 mod recording;
 mod releasing;
 mod resting;
 mod standby;
-mod step;
-
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
-use self::context::{Context, Step};
+use self::context::Context;
 use self::draining::Draining;
+use self::held_lease::HeldLease;
 use self::holding::{Confirming, Holding};
-use self::looking::Looking;
 use self::recording::Recording;
 use self::releasing::Releasing;
 use self::resting::Resting;
-use self::standby::{Acquiring, Standby};
+use self::standby::{Acquiring, Looking, Standby};
+use super::doorbell::Attend;
 use super::{
     Action, Budget, Cause, Cordon, Ending, Event, Exit, HealthRecord, HealthWords, HoldPolicy,
-    Once, Ring,
+    Notice, Once, Ring,
 };
 use crate::clock::Instant;
 
@@ -310,3 +305,47 @@ impl Phase {
         }
     }
 }
+
+/// One step: its moment, and what is to be done.
+#[derive(Debug)]
+struct Step {
+    now: Instant,
+    actions: Vec<Action>,
+}
+
+impl Step {
+    fn at(now: Instant) -> Step {
+        Step {
+            now,
+            actions: Vec::new(),
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    fn extend(&mut self, held_lease: &HeldLease) {
+        // Before everything that could block: a guardian that hears of it late kills a command whose
+        // lease was renewed in time.
+        self.actions
+            .insert(0, Action::Extend(held_lease.deadlines()));
+    }
+
+    fn attend(&mut self, attend: Attend) {
+        if let Attend::To(bell) = attend {
+            self.actions.push(Action::Attend { bell });
+        }
+    }
+
+    fn report(&mut self, notice: Notice) {
+        self.actions.push(Action::Notify(notice));
+    }
+
+    fn into_actions(self) -> Vec<Action> {
+        self.actions
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::error::Error;
-use super::guard::Guards;
 use super::program::{Condition, Control, Program, Shared, rules, spawn};
-use super::traffic_cop::TrafficCop;
+use super::{Error, Guards, TrafficCop};
 use crate::azure::{Account, AuthOptions};
 use crate::clock::Instant;
 use crate::core::health::LEAST_WATCHDOG;

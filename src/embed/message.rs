@@ -14,9 +14,8 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::error::{Error, Lost};
-use super::guard::{Guards, run_while};
 use super::program::{Control, Program, Shared, rules, spawn};
+use super::{Error, Guards, Lost, run_while};
 use crate::clock::Instant;
 use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost, Tenure};
 use crate::driver::{Start, Workload};

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::guard::Guards;
+use super::Guards;
 use crate::clock::{self, Instant};
 use crate::core::{
     Budget, Cordon, Deadlines, Ending, Health, HealthRules, HoldPolicy, IfLost, Look, Notice,

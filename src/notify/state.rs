@@ -1,13 +1,22 @@
-//! What is known of commands and service manager, and what the one is to be told of the others.
+//! What the service manager is told: by what is known of it and of the commands, and by what is done for
+//! it beside everything else (signs of life, more time while we stop, an ear for the command).
 //!
-//! Part of [`super`], which has the lock round it. Nothing here waits.
+//! Part of [`super`], which has the lock round it; where that is held nothing waits. The tasks are begun by
+//! the service manager's, on the supervisor's own runtime: where its loop stands still, so do they, which
+//! is what a watchdog is to notice.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::socket::Notification;
-use super::{Due, Owes, PACE, Ready, SHOWN, STATUS_LIMIT, State};
+use tokio::net::UnixDatagram;
+use tokio::time::sleep;
+
+use super::socket::{MESSAGE, Notification};
+use super::{Due, Inner, Owes, PACE, Ready, SHOWN, STATUS_LIMIT, State};
 use crate::clock::Instant;
 use crate::core::WatchdogWord;
+use crate::guardian::{HealthCheck, all_answer};
 use crate::report;
 
 impl State {
@@ -126,6 +135,64 @@ impl State {
             tracing::warn!(
                 "the service manager cannot be told anything: {why}: is NOTIFY_SOCKET still there? going on without it"
             );
+        }
+    }
+}
+
+/// While we stop, more time is asked for as often as this,
+const MORE: Duration = Duration::from_secs(5);
+/// and so much of it: a supervisor that is late by more is stuck.
+const EXTENSION: Duration = Duration::from_secs(20);
+/// From one try to the next where there is no room for a message.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
+/// that they are alive. Where one does not, nothing is sent.
+pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
+    // What sd_watchdog_enabled(3) advises: one that is late is not yet one too many.
+    let half = (span / 2).max(Duration::from_millis(1));
+    loop {
+        let began = Instant::now();
+        all_answer(&health_check).await;
+        // Not kept where there is no room: a sign of life that comes late would be a lie.
+        manager.say("WATCHDOG=1\n");
+        sleep(half.saturating_sub(Instant::now().since(began))).await;
+    }
+}
+
+/// Hears what the command with this number says of itself.
+pub(super) async fn listen(manager: Arc<Inner>, number: usize, socket: UnixDatagram) {
+    let mut buffer = vec![0; MESSAGE];
+    loop {
+        match socket.recv(&mut buffer).await {
+            Ok(length) => manager.hears(number, &buffer[..length]),
+            Err(why) => {
+                tracing::debug!("the command's notification was not received: {why}");
+                sleep(AGAIN).await;
+            }
+        }
+        // A command that never stops talking is not everything there is to do.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Asks for more time while we stop, and sends what there was no room for.
+pub(super) async fn attend(manager: Arc<Inner>) {
+    loop {
+        let more = if manager.is_stopping() {
+            MORE
+        } else {
+            Duration::MAX
+        };
+        let wait = manager.owes(AGAIN).map_or(more, |wait| wait.min(more));
+        tokio::select! {
+            () = manager.stirred.notified() => {}
+            () = sleep(wait) => {}
+        }
+        // Before more time is asked for: what is owed counts more, should there be room for one only.
+        manager.try_again();
+        if manager.is_stopping() {
+            manager.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));
         }
     }
 }

@@ -6,11 +6,10 @@
 //! As the data goes: [`connection`] keeps the one connection, gives credit for as many messages as the
 //! driver wants, and puts what comes into [`shared`], from where `take` hands it out; [`lock`] renews
 //! and settles, and says how long a lock is. Where messages come in sessions, `take` accepts one on that
-//! connection, and [`session`] has its messages, on a [`session_link`] of
-//! its own that [`session_reader`] reads. AMQP is spoken by [`amqp`] with its [`request_link`],
-//! [`wire`] and [`error`] (the only ones that know the library), over [`stream`], which [`frame_scanner`]
-//! reads along. [`CbsTokens`] prove who we are: shared access signatures here, Entra's tokens by whoever
-//! opens the queue.
+//! connection, and [`session`] has its messages, on a [`session_link`] of its own. AMQP is spoken by
+//! [`amqp`] with its [`request_link`], [`wire`] and [`error`] (the only ones that know the library), over
+//! [`stream`], which [`frame_scanner`] reads along. [`CbsTokens`] prove who we are: shared access
+//! signatures here, Entra's tokens by whoever opens the queue.
 //!
 //! What must never happen here: an answer counts for a request that it does not name; a message counts
 //! as settled that the service has not said to be; more messages are locked than there are free slots
@@ -25,7 +24,6 @@ mod lock;
 mod request_link;
 mod session;
 mod session_link;
-mod session_reader;
 mod shared;
 mod stream;
 mod wire;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::unistd::{getpgrp, tcgetpgrp};
 use terminal_size::terminal_size_of;
 
-use super::stderr::Stderr;
+use super::stdio::Stderr;
 use crate::clock::Instant;
 use crate::core::{HolderInfo, Notice};
 use crate::driver::{Observation, Observer};

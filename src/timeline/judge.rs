@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Log;
-use super::model::{
-    At, Clocks, End, Gap, KnownBy, Lock, Overlap, Run, Tenure, Timeline, Track, Violation, boot,
-    count,
-};
 use super::tenures::{Placed, tenures};
 use super::text::contradictions;
+use super::{
+    At, Clocks, End, Gap, KnownBy, Lock, Log, Overlap, Run, Tenure, Timeline, Track, Violation,
+    boot, count,
+};
 use crate::events::{EventKind, Record};
 
 /// Merges what was read. `skew` (nanoseconds): as far as the wall clocks of two machines may be

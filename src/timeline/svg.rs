@@ -6,14 +6,12 @@
 //! short: what would be too narrow to be seen is drawn as wide as it takes.
 
 mod canvas;
-mod legend;
 
 use std::fmt::Write as _;
 
-use self::canvas::{Axis, Canvas, escaped, fitting, text_width};
-use self::legend::legend;
-use super::model::{At, Lock, Tenure, Timeline, Track, count};
+use self::canvas::{Axis, Canvas, escaped, fitting, legend, text_width};
 use super::text::{date, ending, name, span};
+use super::{At, Lock, Tenure, Timeline, Track, count};
 use crate::events::record;
 
 const WIDTH: f64 = 1200.0;

@@ -1,7 +1,7 @@
 //! From the records of one process to its tenures. Reads them in the order they were made (their
 //! number), takes their times from the common axis, and says nothing about other processes.
 
-use super::model::{At, End, KnownBy, Tenure, Violation};
+use super::{At, End, KnownBy, Tenure, Violation};
 use crate::events::{EventKind, Record};
 
 /// A record with its place on the common axis.

@@ -6,7 +6,6 @@ mod forms;
 mod overlaps;
 mod rules;
 
-use super::model::{End, Lock, Timeline};
 use super::*;
 use crate::events::{EventKind, Record, record};
 

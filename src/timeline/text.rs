@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::model::{At, End, KnownBy, Lock, Tenure, Timeline, Track, Violation, count};
+use super::{At, End, KnownBy, Lock, Tenure, Timeline, Track, Violation, count};
 use crate::events::record;
 use crate::units::show;
 

@@ -65,7 +65,6 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     ("deadline", &["clock", "guardian"]),
     ("host", &["deadline"]),
-    ("check", &["args", "deadline", "exit", "config", "report"]),
     ("exit", &["core", "queue"]),
     (
         "args",
@@ -109,16 +108,16 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "args", "check", "commands", "config", "elect", "exit", "guardian", "report", "run",
-            "timeline", "work",
+            "args", "commands", "config", "elect", "exit", "guardian", "report", "run", "timeline",
+            "work",
         ],
     ),
     ("status", &["background_writer", "report"]),
     (
         "commands",
         &[
-            "doorbell", "azure", "args", "clock", "core", "exit", "host", "lease", "config",
-            "report", "runtime", "signals", "guardian", "units",
+            "doorbell", "azure", "args", "clock", "core", "deadline", "exit", "host", "lease",
+            "config", "report", "runtime", "signals", "guardian", "units",
         ],
     ),
     (
@@ -159,7 +158,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["anyhow::", "anyhow!"],
         &[
-            "check", "cli", "elect", "exit", "report", "run", "timeline", "commands", "work",
+            "cli", "elect", "exit", "report", "run", "timeline", "commands", "work",
         ],
         "errors are typed below the top",
     ),

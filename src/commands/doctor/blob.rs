@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use super::{Check, CheckResult, Findings, brief, pace, suffix};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
-use crate::commands::lock_view::LockView;
+use crate::commands::look::LockView;
 use crate::core::{Budget, Failure};
 use crate::lease::blob::{
     Around, BlobApi, BlobInspector, LeaseState, Target, connect, fresh_lease_id,

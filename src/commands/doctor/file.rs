@@ -16,8 +16,8 @@ use time::OffsetDateTime;
 
 use super::{Check, Findings, attempt_limit, brief, clock, pace, percentile, suffix};
 use crate::clock::Instant;
-use crate::commands::lock_target;
-use crate::commands::lock_view::LockView;
+use crate::commands;
+use crate::commands::look::LockView;
 use crate::core::Budget;
 use crate::lease::file::{self, FileInspector, Probe};
 use crate::lease::inspect::Inspector as _;
@@ -172,7 +172,7 @@ fn lock(path: &Path) -> Check {
         .and_then(|lock| {
             // Longer than whoever listens waits: it is there that a drive that hangs is told of, once.
             let limit = Instant::now() + SHARED_PATIENCE * 2;
-            lock_target::run(async { Ok(lock.look(limit).await?) })
+            commands::run(async { Ok(lock.look(limit).await?) })
         });
     match seen {
         Ok(seen) if seen.flaw.as_deref() == Some(file::KERNEL_ON_SHARED) => Check::fail(

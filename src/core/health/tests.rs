@@ -1,5 +1,7 @@
 //! Health in virtual time: by behaviour, and through a thousand simulated hours.
 
+mod record;
+
 use super::*;
 use crate::core::retry::Jitter;
 

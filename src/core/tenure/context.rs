@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use super::held_lease::HeldLease;
 use super::holding::CommandRun;
-pub(super) use super::step::Step;
-use super::{Phase, Releasing, Rules};
+use super::{Phase, Releasing, Rules, Step};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::condition::Condition;

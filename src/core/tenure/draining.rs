@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step};
+use super::context::Context;
 use super::held_lease::Answer;
 use super::holding::CommandRun;
-use super::{Phase, Releasing, resting};
+use super::{Phase, Releasing, Step, resting};
 use crate::clock::Instant;
 use crate::core::stop::Stop;
 use crate::core::{Action, Cause, Event, WorkloadEvent};

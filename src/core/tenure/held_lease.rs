@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step};
+use super::Step;
+use super::context::Context;
 use crate::clock::Instant;
 use crate::core::Deadlines;
 use crate::core::budget::{ATTEMPT, RETRY};

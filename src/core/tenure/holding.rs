@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step};
+use super::context::Context;
 use super::draining::Draining;
 use super::held_lease::{Answer, HeldLease};
-use super::{Phase, Releasing, resting};
+use super::{Phase, Releasing, Step, resting};
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
 use crate::core::stop::Stop;

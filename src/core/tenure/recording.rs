@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step};
+use super::context::Context;
 use super::held_lease::Answer;
 use super::holding::CommandRun;
-use super::{Phase, Releasing};
+use super::{Phase, Releasing, Step};
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
 use crate::core::hold_policy::BACKOFF;

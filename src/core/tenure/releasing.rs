@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use super::context::{Context, Step};
+use super::context::Context;
 use super::held_lease::HeldLease;
 use super::holding::CommandRun;
-use super::{IfLost, Phase, Standby};
+use super::{IfLost, Phase, Standby, Step};
 use crate::clock::Instant;
 use crate::core::budget::ATTEMPT;
 use crate::core::stop::Stop;

@@ -4,10 +4,10 @@
 //! Entered only after "tree empty". Never starts a command under a deadline that has passed, nor
 //! under a lease whose last confirmation is old; never keeps a lease that is not ours any more.
 
-use super::context::{Context, Step};
+use super::context::Context;
 use super::held_lease::Answer;
 use super::holding::{CommandRun, in_doubt};
-use super::{Holding, Phase, Releasing, recording};
+use super::{Holding, Phase, Releasing, Step, recording};
 use crate::clock::Instant;
 use crate::core::{Cause, Cordon, Event, HandOverReason, Notice, WorkloadEvent};
 

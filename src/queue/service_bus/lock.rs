@@ -28,8 +28,7 @@ use super::shared::SharedConnection;
 use super::wire::{LockToken, Ticket};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::closed::{Closed, turn};
-use crate::queue::{Lock, Settlement};
+use crate::queue::{Closed, Lock, Settlement, turn};
 use crate::util::lock;
 
 // The shortest and the longest lock that a queue can have.

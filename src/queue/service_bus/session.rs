@@ -26,8 +26,7 @@ use super::amqp::Connection;
 use super::error::BusError;
 use super::frame_scanner::DeliveryState;
 use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
-use super::session_link::SessionLink;
-use super::session_reader::{Reader, Want};
+use super::session_link::{Reader, SessionLink, Want};
 use super::shared::SharedConnection;
 use super::stream::OF_SESSION;
 use super::wire::Delivery;
@@ -35,8 +34,7 @@ use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
 use crate::core::retry::Backoff;
-use crate::queue::closed::{Closed, turn};
-use crate::queue::{Lock, Message, Session, Settlement};
+use crate::queue::{Closed, Lock, Message, Session, Settlement, turn};
 use crate::util::lock;
 
 // The longest the service is asked to wait for a session, and so the longest that it can take to find

@@ -1,26 +1,33 @@
-//! Sessions in AMQP: the link that has one locked, and the requests that are about one.
+//! Sessions in AMQP: the link that has one locked, the requests that are about one, and the task that
+//! reads its link until it ends.
 //!
-//! Called by [`super::session`] alone; part of what knows the library, with [`super::amqp`].
+//! Called by [`super::session`] alone; part of what knows the library, with [`super::amqp`]. It decides
+//! nothing.
 //!
 //! A session is accepted by attaching a receiver with a filter, which the service answers when it has
 //! one; that can take minutes, and the session is locked from some moment in between. So each such link
 //! has an AMQP session of its own: whoever does not want to wait any longer ends that, and with it
-//! whatever was given to it meanwhile.
+//! whatever was given to it meanwhile. That a link has ended is known by reading it, and whoever has a
+//! command to kill must not have to ask: so each has a task that reads, and says on it what is to be said.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fe2o3_amqp::link::CreditMode;
+use fe2o3_amqp::link::delivery::{self, DeliveryInfo};
+use fe2o3_amqp::link::{CreditMode, RecvError};
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::definitions::{Fields, ReceiverSettleMode, SenderSettleMode};
-use fe2o3_amqp::types::messaging::{FilterSet, Source};
+use fe2o3_amqp::types::messaging::{Body, FilterSet, Source};
 use fe2o3_amqp::types::primitives::{Binary, Symbol, Value};
 use fe2o3_amqp::{Receiver, Session};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::amqp::Connection;
+use super::amqp::{Connection, limited};
 use super::error::BusError;
-use super::wire;
+use super::wire::{self, Delivery, Ticket};
 use crate::azure::before;
 use crate::clock::Instant;
+use crate::queue::Settlement;
 
 const FILTER: &str = "com.microsoft:session-filter";
 // How long the service is to wait for a session before it says that there is none.
@@ -234,6 +241,130 @@ fn text(filter: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Described(described) => text(&described.value),
         _ => None,
+    }
+}
+
+/// What the link of a session is to do.
+pub(super) enum Want {
+    /// Let one message come.
+    Message,
+    /// Settle the last one so.
+    Settle(Settlement),
+    /// End.
+    Close(Instant, oneshot::Sender<()>),
+}
+
+/// Reads the link of a session until it ends, whether there is anything to read or not: that it has ended
+/// is known by reading.
+pub(super) struct Reader {
+    link: SessionLink,
+    connection: Arc<Connection>,
+    max_body: usize,
+    deliveries: mpsc::UnboundedSender<Delivery>,
+    last: Option<DeliveryInfo>,
+    /// A message was let come and has not.
+    credit: bool,
+}
+
+impl Reader {
+    pub(super) fn new(
+        link: SessionLink,
+        connection: Arc<Connection>,
+        max_body: usize,
+        deliveries: mpsc::UnboundedSender<Delivery>,
+    ) -> Reader {
+        Reader {
+            link,
+            connection,
+            max_body,
+            deliveries,
+            last: None,
+            credit: false,
+        }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut wants: mpsc::UnboundedReceiver<Want>,
+        ended: watch::Sender<Option<String>>,
+    ) {
+        let connection = Arc::clone(&self.connection);
+        let name = self.link.name.clone();
+        connection.state.holds_session();
+        let why = loop {
+            let done = tokio::select! {
+                biased;
+                // First: what it does not say to itself any more, the link cannot either.
+                why = connection.ended() => break why.why(),
+                want = wants.recv() => match want {
+                    Some(Want::Close(give_up_at, done)) => {
+                        // Before it is so: nobody is to count on it any more.
+                        ended.send_replace(Some("it was given up".to_owned()));
+                        connection.state.gives_up_session(&name);
+                        self.link.close(give_up_at).await;
+                        // Whoever asked may have gone.
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(want) => self.does(want).await,
+                    // Nobody has it any more. Dropped, the link is ended.
+                    None => break "nobody wants it".to_owned(),
+                },
+                received = self.link.receiver.recv::<Body<Value>>() => self.received(received),
+            };
+            if let Err(error) = done {
+                break error.why();
+            }
+        };
+        connection.state.gives_up_session(&name);
+        ended.send_replace(Some(why));
+    }
+
+    async fn does(&mut self, want: Want) -> Result<(), BusError> {
+        match want {
+            Want::Message if !self.credit => {
+                self.credit = true;
+                limited(self.link.receiver.set_credit(1)).await
+            }
+            Want::Settle(how) => match self.last.clone() {
+                Some(info) => limited(self.link.receiver.dispose(info, wire::outcome(&how))).await,
+                None => Ok(()),
+            },
+            // It is under way already: whoever waited for it before gave up waiting.
+            Want::Message | Want::Close(..) => Ok(()),
+        }
+    }
+
+    fn received(
+        &mut self,
+        received: Result<delivery::Delivery<Body<Value>>, RecvError>,
+    ) -> Result<(), BusError> {
+        let delivery = match received {
+            Ok(delivery) => {
+                let (info, message) = delivery.into_parts();
+                let (tag, ticket) = (info.delivery_tag().to_vec(), self.arrived(info));
+                wire::delivery(ticket, &tag, message, self.max_body)
+            }
+            Err(RecvError::MessageDecode(error)) => {
+                let tag = error.info.delivery_tag().to_vec();
+                let ticket = self.arrived(error.info);
+                wire::unreadable(ticket, &tag, &error.source.to_string())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // Nobody may want it any more: it goes back with the link.
+        let _ = self.deliveries.send(delivery);
+        Ok(())
+    }
+
+    fn arrived(&mut self, info: DeliveryInfo) -> Ticket {
+        self.credit = false;
+        let delivery = info.delivery_id();
+        self.last = Some(info);
+        Ticket {
+            connection: self.connection.serial,
+            delivery,
+        }
     }
 }
 

@@ -38,8 +38,7 @@ use super::client::QueueApi;
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::closed::{Closed, turn};
-use crate::queue::{Lock, Settlement};
+use crate::queue::{Closed, Lock, Settlement, turn};
 
 /// What all locks of a queue share.
 pub(super) struct Service {

@@ -39,7 +39,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
         by: Some(by),
         known_by,
     };
-    assert_eq!(end(&alone), unseen(at(590), model::KnownBy::Deadline));
+    assert_eq!(end(&alone), unseen(at(590), KnownBy::Deadline));
     assert!(
         text(&alone).contains("at the latest at its deadline"),
         "{}",
@@ -49,7 +49,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
     let mut two = Pen::new("web2", "a");
     two.tenure(40, 90, 2);
     let timeline = told(&[&killed(), &two]);
-    assert_eq!(end(&timeline), unseen(at(40), model::KnownBy::Next));
+    assert_eq!(end(&timeline), unseen(at(40), KnownBy::Next));
     let lock = only(&timeline);
     assert!(lock.gaps.is_empty() && lock.overlaps.is_empty());
     assert!(text(&timeline).ends_with("no overlap; 1 end not seen\n"));
@@ -57,7 +57,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
     let mut two = Pen::new("web2", "a");
     two.tenure(620, 700, 2);
     let timeline = told(&[&killed(), &two]);
-    assert_eq!(end(&timeline), unseen(at(590), model::KnownBy::Deadline));
+    assert_eq!(end(&timeline), unseen(at(590), KnownBy::Deadline));
     let [gap] = &only(&timeline).gaps[..] else {
         panic!("{timeline:?}")
     };

@@ -1,21 +1,25 @@
-//! What a queue is to the driver of `work`: messages that are taken, held and settled.
+//! What a queue is to the driver of `work`: messages that are taken, held and settled; and what the
+//! locks of every kind of queue have in common.
 //!
 //! Implemented once for each kind of queue, each in its own file. A queue speaks to its service and
 //! maps what it hears to the five meanings of [`Failure`]; it decides nothing: how often a message
 //! is tried, what its command's exit status means and when a lock is renewed is said by the driver
-//! and the core. It never knows a process.
+//! and the core. It never knows a process. Requests about one message never overlap, and once it is
+//! settled or lost nothing is asked for any more.
 
-mod closed;
 #[cfg(feature = "service-bus")]
 pub mod service_bus;
 pub mod storage;
 
 use std::future::pending;
+use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::{Mutex, MutexGuard};
 
+use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
 
@@ -219,4 +223,58 @@ pub trait Session: Send + Sync {
 
     /// Gives it up: what was not settled of it is as it was, and anybody's.
     async fn close(&self, give_up_at: Instant);
+}
+
+/// Why nothing can be done with a message any more.
+enum Closed {
+    /// It was settled, by us.
+    Settled(Settlement),
+    /// It is not ours any more, or nobody can say whether it was settled.
+    Failed(Failure),
+}
+
+impl Closed {
+    /// What whoever asks for something is told.
+    fn failure(&self) -> Failure {
+        match self {
+            Closed::Settled(_) => Failure::Lost {
+                until: None,
+                why: "the message is settled".to_owned(),
+            },
+            Closed::Failed(Failure::Lost { until, why }) => Failure::Lost {
+                // What has passed by now protects nobody.
+                until: until.filter(|until| *until > Instant::now()),
+                why: why.clone(),
+            },
+            Closed::Failed(failure) => failure.clone(),
+        }
+    }
+
+    /// The same for whoever asks for a settlement: one that was done may be asked for again.
+    fn settled_as(&self, settlement: &Settlement) -> Result<(), Failure> {
+        match self {
+            // By its kind alone: whichever delay or text the first one bore, it is done and cannot
+            // be done anew.
+            Closed::Settled(how) if discriminant(how) == discriminant(settlement) => Ok(()),
+            _ => Err(self.failure()),
+        }
+    }
+}
+
+/// What is known of the message, for as long as it is this call's turn. Never waits for longer than
+/// the caller has.
+///
+/// # Errors
+/// `Transient` if another call had it until `give_up_at`.
+async fn turn<State>(
+    state: &Mutex<State>,
+    give_up_at: Instant,
+) -> Result<MutexGuard<'_, State>, Failure> {
+    // A renewal that overtakes a settlement is refused, and would be taken for a lost lock; of two
+    // updates of a storage queue the first makes the second's receipt stale.
+    let turn = before(give_up_at, state.lock()).await;
+    turn.ok_or_else(|| Failure::Transient {
+        why: "the request before this one is still under way".to_owned(),
+        retry_after: None,
+    })
 }

@@ -1,12 +1,25 @@
-//! The server: a thread with a runtime of its own, so that no number of connections keeps the
-//! supervisor's loop from its renewals.
+//! `--listen`: what other programs may ask this instance over HTTP, and what they are told.
 //!
-//! Started by `run` after the guardian was forked, stopped by it before the guardian is dismissed.
-//! Connections are few and short: one request each, a limit on its time, and when there are too
-//! many the oldest makes room. So whoever holds connections open keeps nobody else out.
+//! ```text
+//! driver ── notices, events, replies ─▶ SharedStatus ◀── server (a thread and a runtime of its own)
+//! guardian ── the control file's word ────▲
+//! ```
+//! The supervisor's loop writes to the [`SharedStatus`] and never waits for anybody who reads it. Whether
+//! we lead is no part of the shared status: it is worked out of the deadline and the clock at the moment
+//! of the question. Nothing of this room exists without `--listen`, and nothing in it may end or
+//! hold up what runs under control.
+//!
+//! Here is the server: a thread with a runtime of its own, so that no number of connections keeps the
+//! supervisor's loop from its renewals. Started after the guardian was forked, stopped before the guardian
+//! is dismissed. Connections are few and short: one request each, a limit on its time, and when there are
+//! too many the oldest makes room. So whoever holds connections open keeps nobody else out.
 //!
 //! Every answer is worked out when it is asked for, and none may be kept (`no-store`): an old
 //! "yes, I lead" is worth nothing. Nothing here changes anything.
+
+mod listener;
+mod metrics;
+mod shared_status;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -28,11 +41,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::listener::{BoundPath, Listener, Socket};
-use super::metrics;
-use super::shared_status::{SharedStatus, Snapshot};
+use self::listener::{BoundPath, Socket};
+use self::shared_status::Snapshot;
 use crate::runtime::runtime;
 use crate::status::{Status, UNFIT};
+
+pub(crate) use listener::{Address, Listener};
+pub(crate) use shared_status::SharedStatus;
 
 // A balancer and a Prometheus need a handful; each costs a descriptor, which leases and logs need
 // too.

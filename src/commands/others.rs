@@ -1,17 +1,24 @@
-//! `trafficcop man`: the manual pages, for those who have only the binary. Called by main. It reads
-//! nothing and asks nobody.
+//! The verbs that ask no store: `trafficcop check` answers a script's "am I still in control?" by its exit
+//! status, `completions` writes a script for a shell, and `man` the manual pages, for those who have only
+//! the binary.
+//!
+//! Called by main, and by nobody who runs a command. `check` asks only the control file of the command that
+//! it is a part of; the others ask nobody.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::lock_target::answer;
+use super::answer;
 use crate::args;
 use crate::config::UsageError;
-use crate::exit::ExitAction;
+use crate::deadline::{Deadline, DeadlineError};
+use crate::exit::{self, ExitAction};
+use crate::report;
 
 macro_rules! pages {
     ($($name:literal)*) => {
@@ -65,6 +72,14 @@ pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     answer(&said, ExitAction::Status(0))
 }
 
+/// `trafficcop completions`: writes a script for a shell.
+///
+/// # Errors
+/// Where stdout cannot be written.
+pub(crate) fn completions(typed: &args::Completions) -> anyhow::Result<ExitAction> {
+    answer(&typed.script(), ExitAction::Status(0))
+}
+
 /// Where `man` looks for the pages of one user (the XDG base directories).
 fn of_this_user(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     // A relative path in it is to be ignored, says the specification.
@@ -85,6 +100,29 @@ fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
                 page.display()
             )
         })
+}
+
+/// What `--remaining` says where there is no deadline: the greatest the control file can hold.
+const FOR_EVER: Duration = Duration::from_nanos(u64::MAX);
+
+/// Answers.
+///
+/// # Errors
+/// A [`UsageError`] outside of a command, and what keeps the control file from being read.
+pub(crate) fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
+    let deadline = Deadline::from_env().map_err(|why| match why {
+        DeadlineError::Outside => UsageError::new(why.to_string()).into(),
+        DeadlineError::None | DeadlineError::Unreadable { .. } => anyhow::Error::new(why),
+    })?;
+    let remaining = deadline.remaining();
+    if typed.remaining {
+        report::answer(&remaining.min(FOR_EVER).as_secs().to_string());
+    }
+    Ok(ExitAction::Status(if remaining.is_zero() {
+        exit::NOT_IN_CONTROL
+    } else {
+        0
+    }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,22 @@
-//! From what was typed to something that can be looked at, and how patiently it is.
+//! The subcommands that look at locks and intervene, and what they look at: from what was typed to a
+//! [`LockTarget`], and how patiently it is looked at.
 //!
-//! Called by the commands. Must never make up what was not typed: a lock is named, or it is bad usage.
+//! Called by main with what was typed; each returns how to leave. They look through the inspectors
+//! of the stores and never compete: none of them makes a [`crate::lease::LeaseStore`]. Only `break`
+//! and `reset` change a lock, and only `doctor` writes, to things of its own. They must never make up what
+//! was not typed: a lock is named, or it is bad usage.
+//!
+//! | file | purpose |
+//! |---|---|
+//! | `look` | `status`, `list` and `watch`, and what was seen, for people and as JSON |
+//! | `intervene` | `break` and `reset` |
+//! | `doctor` | `doctor`, with what it asks of a blob and of a file |
+//! | `others` | `check`, `completions` and `man`, which ask no store |
+
+mod doctor;
+mod intervene;
+mod look;
+mod others;
 
 use std::io;
 use std::path::Path;
@@ -18,6 +34,11 @@ use crate::lease::{at_path, blob};
 use crate::report;
 use crate::runtime::runtime;
 
+pub(crate) use doctor::{doctor, find_locked};
+pub(crate) use intervene::{break_lease, reset};
+pub(crate) use look::{list, status, watch};
+pub(crate) use others::{check, completions, man};
+
 // How long one look may take: as long as one attempt to renew.
 const LOOK: Duration = Duration::from_secs(5);
 // How often it is looked again where nothing is known. One lost packet is no answer; three are one.
@@ -30,16 +51,13 @@ const FILE: Duration = Duration::from_secs(6);
 const LISTING: Duration = Duration::from_secs(120);
 
 /// Which lock was named.
-pub(super) enum Named<'a> {
+enum Named<'a> {
     Blob(&'a str),
     File(&'a Path),
 }
 
 /// Exactly one of the two.
-pub(super) fn named<'a>(
-    blob: Option<&'a str>,
-    file: Option<&'a Path>,
-) -> Result<Named<'a>, UsageError> {
+fn named<'a>(blob: Option<&'a str>, file: Option<&'a Path>) -> Result<Named<'a>, UsageError> {
     match (blob, file) {
         (None, None) => Err(UsageError::new(
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",
@@ -85,7 +103,7 @@ impl Named<'_> {
 }
 
 /// A flag that cannot do anything is a misunderstanding.
-pub(super) fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
+fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
     flags.extend(of_blobs_alone(access));
     match flags.iter().find(|flag| flag.1) {
@@ -97,7 +115,7 @@ pub(super) fn refuse_access(emulator: bool, access: &args::Access) -> Result<(),
 }
 
 /// Whose the blob is, and how we prove who we are.
-pub(super) fn account(
+fn account(
     target: &blob::Target,
     emulator: bool,
     access: &args::Access,
@@ -107,7 +125,7 @@ pub(super) fn account(
 }
 
 /// What is found under a name.
-pub(super) enum Seen {
+enum Seen {
     /// A lock, or that there is none yet.
     Lock(Box<LockStatus>),
     /// The slots of that name, in their order.
@@ -116,7 +134,7 @@ pub(super) enum Seen {
 
 impl Seen {
     /// One lock, or the slots.
-    pub(super) fn all(&self) -> &[LockStatus] {
+    fn all(&self) -> &[LockStatus] {
         match self {
             Seen::Lock(seen) => std::slice::from_ref(seen),
             Seen::Slots(slots) => slots,
@@ -125,17 +143,17 @@ impl Seen {
 }
 
 /// A lock, or many, to be looked at.
-pub(super) struct LockTarget(pub(super) Box<dyn Inspector>);
+struct LockTarget(Box<dyn Inspector>);
 
 impl LockTarget {
     /// Of the lock that was typed.
-    pub(super) fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
+    fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
         let named = named(typed.blob.as_deref(), typed.file.as_deref())?;
         named.target(blob::Target::parse, typed.emulator, &typed.access)
     }
 
     /// Of a container or a directory.
-    pub(super) fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
+    fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
         if typed.blob.is_none() && typed.file.is_none() {
             return Err(UsageError::new(
                 "nothing to list: name a container with --blob CONTAINER, or a directory with --file DIRECTORY",
@@ -147,7 +165,7 @@ impl LockTarget {
     }
 
     /// The lock's address.
-    pub(super) fn lock(&self) -> String {
+    fn lock(&self) -> String {
         self.0.lock()
     }
 
@@ -177,7 +195,7 @@ impl LockTarget {
     }
 
     /// As [`LockTarget::look_under_the_name`], again where nothing is known.
-    pub(super) async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
+    async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
         let limit = self.limit();
         self.or_slots(self.look_patiently(limit).await?, limit)
             .await
@@ -185,7 +203,7 @@ impl LockTarget {
 
     /// One look at the lock or, where `run --slots` has made slots of its name, at all of them that
     /// anybody ever had.
-    pub(super) async fn look_under_the_name(&self) -> Result<Seen, Failure> {
+    async fn look_under_the_name(&self) -> Result<Seen, Failure> {
         // Once: `watch` looks again anyhow, and says meanwhile that nothing is known.
         let limit = self.limit();
         self.or_slots(self.look().await?, limit).await
@@ -195,7 +213,7 @@ impl LockTarget {
     ///
     /// # Errors
     /// As [`LockTarget::look`], and a [`UsageError`] that names the slots.
-    pub(super) async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
+    async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
         let slots = match self.look_under_the_name_patiently().await? {
             Seen::Lock(seen) => return Ok(*seen),
             Seen::Slots(slots) => slots,
@@ -235,13 +253,13 @@ impl LockTarget {
     }
 
     /// All locks of the target.
-    pub(super) async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
+    async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
         self.0.list("", self.limit()).await
     }
 }
 
 /// Runs a command to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
-pub(super) fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = runtime()?;
     let done = runtime.block_on(command);
     runtime.shutdown_background();
@@ -249,7 +267,7 @@ pub(super) fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow
 }
 
 /// Writes the answer. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
-pub(super) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
+fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
     match report::print(text) {
         Ok(()) => Ok(leave),
         Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {
