@@ -39,7 +39,7 @@ use crate::run::{
     CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, look_after,
     name_the_lock, no_guardian, open, rules, workload,
 };
-use crate::runtime;
+use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
@@ -384,7 +384,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         control: control.map(|path| path.to_string_lossy().into_owned()),
         named: None,
     })));
-    runtime::block_on(async {
+    runtime()?.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
@@ -405,7 +405,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
             lines_out,
         };
         Ok(compete(&config, store, doorbell, reader, signals, told).await)
-    })?
+    })
 }
 
 async fn compete(

@@ -29,7 +29,7 @@ use crate::guardian::{self, Guardian, Partner, Program, Setup};
 use crate::hooks::HookConfig;
 use crate::lease::{self, LeaseStore, StoreInfo};
 use crate::report;
-use crate::runtime;
+use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::Signals;
 use condition::ConditionCommand;
@@ -85,9 +85,9 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(config.looks_once(), config.slots);
     let observers = Observers::new(&config, &store, guardian, log, shared_status);
-    runtime::block_on(compete(
+    runtime()?.block_on(compete(
         &config, store, doorbell, guardians, observers, server,
-    ))?
+    ))
 }
 
 /// Forks a guardian.

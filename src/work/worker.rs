@@ -30,7 +30,7 @@ use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::{fork, no_guardian, not_runnable};
-use crate::runtime;
+use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
 
@@ -102,7 +102,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         leaving: leaving.subscribe(),
         hurry: hurry.subscribe(),
     };
-    runtime::block_on(begin(&config, queue, context, guardians, leaving, hurry))?
+    runtime()?.block_on(begin(&config, queue, context, guardians, leaving, hurry))
 }
 
 fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
