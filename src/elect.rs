@@ -349,7 +349,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     config
         .command
         .extend(telling.json.then(|| "--json".to_owned().into()));
-    let guardian = guardian::fork_for_elect(Setup {
+    let guardian = guardian::fork(Setup {
         programs: vec![Program {
             words: config.command.clone(),
             in_front: false,
@@ -359,6 +359,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         on_orphaned: lease::release_orphaned,
         withheld: Vec::new(),
         partner: None,
+        tells_others: true,
     })
     .map_err(no_guardian)?;
     // The guardian has it by now, and the child inherits it from there.

@@ -90,14 +90,6 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     ))
 }
 
-/// Forks a guardian.
-///
-/// # Errors
-/// Why there is none: what was asked for cannot be had, or the machine has no room for one.
-pub(crate) fn fork(setup: Setup) -> anyhow::Result<Guardian> {
-    guardian::fork(setup).map_err(no_guardian)
-}
-
 /// Why this command cannot be run here, by the search path that we have ourselves.
 pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
     let path = std::env::var_os("PATH");
@@ -164,7 +156,7 @@ impl Guardians {
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
         let fork = |programs, partner| {
-            fork(Setup {
+            guardian::fork(Setup {
                 programs,
                 partner,
                 contain: config.contain,
@@ -174,7 +166,9 @@ impl Guardians {
                     .map_or(rules.grace, |budget| budget.grace_on_loss),
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
+                tells_others: false,
             })
+            .map_err(no_guardian)
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
         // The one that ends first is forked first: nobody else is to have its end of the pipe.
@@ -200,12 +194,12 @@ impl Guardians {
 /// The guardian of the condition for competing, if there is one.
 ///
 /// # Errors
-/// As [`fork`].
+/// As [`no_guardian`] puts it.
 pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<Guardian>> {
     let Some(script) = &config.only_if else {
         return Ok(None);
     };
-    fork(Setup {
+    let guardian = guardian::fork(Setup {
         programs: vec![condition::program(script)],
         contain: config.contain,
         // It has no part in control: nobody waits for its end.
@@ -213,8 +207,9 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
         on_orphaned: |_| {},
         withheld: config.withheld.clone(),
         partner: None,
-    })
-    .map(Some)
+        tells_others: false,
+    });
+    guardian.map(Some).map_err(no_guardian)
 }
 
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.

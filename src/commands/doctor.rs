@@ -232,6 +232,7 @@ fn guardian() -> anyhow::Result<Duration> {
         on_orphaned: |_| (),
         withheld: Vec::new(),
         partner: None,
+        tells_others: false,
     })?;
     lock_target::run(async {
         let handle = guardian.attend()?;

@@ -29,7 +29,7 @@ use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::{fork, no_guardian, not_runnable};
+use crate::run::{no_guardian, not_runnable};
 use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
@@ -107,7 +107,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
 
 fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
-        fork(Setup {
+        guardian::fork(Setup {
             programs: vec![Program::handler(config.command.clone())],
             contain: config.contain,
             grace: config.kill_after,
@@ -115,7 +115,9 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
             on_orphaned: |_| {},
             withheld: config.withheld.clone(),
             partner: None,
+            tells_others: false,
         })
+        .map_err(no_guardian)
     };
     (0..config.concurrency).map(fork).collect()
 }
