@@ -370,13 +370,9 @@ impl PollFds {
             self.deadline.unset()
         } else {
             // Zero would mean "never"; an instant that has passed fires at once.
-            let nanos = next.as_nanos().max(1);
-            let spec = TimeSpec::new(
-                i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-                i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
-            );
+            let next = Duration::from_nanos(next.as_nanos().max(1));
             self.deadline.set(
-                Expiration::OneShot(spec),
+                Expiration::OneShot(TimeSpec::from(next)),
                 TimerSetTimeFlags::TFD_TIMER_ABSTIME,
             )
         };
