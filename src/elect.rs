@@ -349,19 +349,13 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     config
         .command
         .extend(telling.json.then(|| "--json".to_owned().into()));
-    let guardian = guardian::fork(Setup {
-        programs: vec![Program {
-            words: config.command.clone(),
-            in_front: false,
-        }],
-        contain: config.contain,
-        grace: config.rules.grace,
+    let programs = vec![Program::handler(config.command.clone())];
+    let setup = Setup {
         on_orphaned: lease::release_orphaned,
-        withheld: Vec::new(),
-        partner: None,
         tells_others: true,
-    })
-    .map_err(no_guardian)?;
+        ..Setup::new(programs, config.contain, config.rules.grace)
+    };
+    let guardian = guardian::fork(setup).map_err(no_guardian)?;
     // The guardian has it by now, and the child inherits it from there.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;

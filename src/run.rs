@@ -155,20 +155,18 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
+        // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
+        let grace = rules
+            .budget
+            .map_or(rules.grace, |budget| budget.grace_on_loss);
         let fork = |programs, partner| {
-            guardian::fork(Setup {
-                programs,
-                partner,
-                contain: config.contain,
-                // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
-                grace: rules
-                    .budget
-                    .map_or(rules.grace, |budget| budget.grace_on_loss),
+            let setup = Setup {
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
-                tells_others: false,
-            })
-            .map_err(no_guardian)
+                partner,
+                ..Setup::new(programs, config.contain, grace)
+            };
+            guardian::fork(setup).map_err(no_guardian)
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
         // The one that ends first is forked first: nobody else is to have its end of the pipe.
@@ -199,17 +197,13 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     let Some(script) = &config.only_if else {
         return Ok(None);
     };
-    let guardian = guardian::fork(Setup {
-        programs: vec![condition::program(script)],
-        contain: config.contain,
-        // It has no part in control: nobody waits for its end.
-        grace: Duration::ZERO,
-        on_orphaned: |_| {},
+    let programs = vec![condition::program(script)];
+    let setup = Setup {
         withheld: config.withheld.clone(),
-        partner: None,
-        tells_others: false,
-    });
-    guardian.map(Some).map_err(no_guardian)
+        // It has no part in control: nobody waits for its end.
+        ..Setup::new(programs, config.contain, Duration::ZERO)
+    };
+    guardian::fork(setup).map(Some).map_err(no_guardian)
 }
 
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.

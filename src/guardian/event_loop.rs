@@ -1,10 +1,10 @@
 //! The guardian's loop: poll, look at the clock, at the children, at the socket; do what
 //! [`GuardianState`] says.
 //!
-//! Gone round by [`super::fork`] in the forked child. While a command runs it does not allocate
-//! (but for release info larger than the one before), and it never waits for anything but `poll`: not for a
-//! supervisor that does not read, either. What it sees and does goes through [`System`], so that the simulated
-//! fleet plays this very loop. It must never act on a frame before all of it is there; and what is ordered too
+//! [`super::fork`] goes round it in the forked child. While a command runs it does not allocate (but for
+//! release info larger than the one before), and it never waits for anything but `poll`: not for a supervisor
+//! that does not read, either. What it sees and does goes through [`System`], so that the simulated fleet plays
+//! this very loop. It must never act on a frame before all of it is there; and what is ordered too
 //! late is not begun, nor anything under a lock that we do not keep.
 
 use std::ops::Range;

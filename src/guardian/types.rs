@@ -107,6 +107,22 @@ pub struct Setup {
     pub tells_others: bool,
 }
 
+impl Setup {
+    /// For what has no part in a lease: nothing is given back after the supervisor's death.
+    #[must_use]
+    pub fn new(programs: Vec<Program>, contain: Contain, grace: Duration) -> Setup {
+        Setup {
+            programs,
+            contain,
+            grace,
+            on_orphaned: |_| {},
+            withheld: Vec::new(),
+            partner: None,
+            tells_others: false,
+        }
+    }
+}
+
 /// What ties two guardians together that guard something under one lease: the ends of a pipe.
 pub enum Partner {
     /// The lease is given back by the other one, and not before we are gone: this end closes with us.

@@ -107,17 +107,13 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
 
 fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
-        guardian::fork(Setup {
-            programs: vec![Program::handler(config.command.clone())],
-            contain: config.contain,
-            grace: config.kill_after,
-            // A message's lock runs out by itself, and soon.
-            on_orphaned: |_| {},
+        let programs = vec![Program::handler(config.command.clone())];
+        let setup = Setup {
             withheld: config.withheld.clone(),
-            partner: None,
-            tells_others: false,
-        })
-        .map_err(no_guardian)
+            // A message's lock runs out by itself, and soon.
+            ..Setup::new(programs, config.contain, config.kill_after)
+        };
+        guardian::fork(setup).map_err(no_guardian)
     };
     (0..config.concurrency).map(fork).collect()
 }
