@@ -2,18 +2,14 @@
 //!
 //! The guardian is forked inside `run`, so no thread may exist before it.
 
-use std::ffi::{OsString, c_int};
+use std::ffi::OsString;
 
 use crate::exit::{self, ExitAction};
 use crate::{args, commands, config, elect, guardian, report, run, timeline, work};
 
-/// The program `trafficcop`: what was typed, down to its exit status.
-pub fn main(words: Vec<OsString>) -> c_int {
+/// The program `trafficcop`: what was typed, down to how it is to end.
+pub fn main(words: Vec<OsString>) -> ExitAction {
     guardian::leave_by_the_guardians(report::last_words);
-    perform(words).go()
-}
-
-fn perform(words: Vec<OsString>) -> ExitAction {
     let typed = match args::parse(words.iter().cloned()) {
         Ok(typed) => typed,
         Err(error) => {

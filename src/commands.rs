@@ -260,10 +260,7 @@ impl LockTarget {
 
 /// Runs a command to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = runtime()?;
-    let done = runtime.block_on(command);
-    runtime.shutdown_background();
-    done
+    runtime()?.block_on(command)
 }
 
 /// Writes the answer. Where nobody reads it we end as programs do that do not look: by SIGPIPE.

@@ -37,7 +37,7 @@ use crate::run::{
     CommandWorkload, Guardians, Observers, Opened, fork_for_the_condition, look_after,
     name_the_lock, no_guardian, open, rules, workload,
 };
-use crate::runtime;
+use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
@@ -347,18 +347,13 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     config
         .command
         .extend(telling.json.then(|| "--json".to_owned().into()));
-    let guardian = guardian::fork_for_elect(Setup {
-        programs: vec![Program {
-            words: config.command.clone(),
-            in_front: false,
-        }],
-        contain: config.contain,
-        grace: config.rules.grace,
+    let programs = vec![Program::handler(config.command.clone())];
+    let setup = Setup {
         on_orphaned: lease::release_orphaned,
-        withheld: Vec::new(),
-        partner: None,
-    })
-    .map_err(no_guardian)?;
+        tells_others: true,
+        ..Setup::new(programs, config.contain, config.rules.grace)
+    };
+    let guardian = guardian::fork(setup).map_err(no_guardian)?;
     // The guardian has it by now, and the child inherits it from there.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;
@@ -382,7 +377,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         control: control.map(|path| path.to_string_lossy().into_owned()),
         named: None,
     })));
-    runtime::block_on(async {
+    runtime()?.block_on(async {
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
@@ -403,7 +398,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
             lines_out,
         };
         Ok(compete(&config, store, doorbell, reader, signals, told).await)
-    })?
+    })
 }
 
 async fn compete(

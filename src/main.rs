@@ -4,11 +4,11 @@
 
 use std::ffi::{c_char, c_int};
 
-use trafficcop::internals::{guardian, main as perform};
+use trafficcop::internals::{self, guardian};
 
 /// What the C library calls, without Rust's own start between: see [`guardian::begin`].
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: they come from the C library as they are, and nothing was started yet.
-    perform(unsafe { guardian::begin(count, words) })
+    internals::main(unsafe { guardian::begin(count, words) }).go()
 }

@@ -5,8 +5,11 @@
 //! Called wherever one is read on the way to a command. It must never be used for a file that has
 //! no end.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 
 // More than most of them have.
 const ROOM: usize = 8192;
@@ -19,4 +22,28 @@ pub(crate) fn text(path: &str) -> io::Result<String> {
     let mut text = String::with_capacity(ROOM);
     File::open(path)?.read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// A path as mountinfo has it: blanks, line ends and backslashes are three octal digits each.
+pub(crate) fn unescaped(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *byte == b'\\');
+        let code = digits.and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        match code {
+            Some(code) => {
+                bytes.push(code);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }

@@ -29,7 +29,7 @@ use crate::guardian::{self, Guardian, Partner, Program, Setup};
 use crate::hooks::HookConfig;
 use crate::lease::{self, LeaseStore, StoreInfo};
 use crate::report;
-use crate::runtime;
+use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::Signals;
 use condition::ConditionCommand;
@@ -85,17 +85,9 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     let shared_status = server.as_ref().map(serve::Server::shared_status);
     let log = report::LogObserver::new(config.looks_once(), config.slots);
     let observers = Observers::new(&config, &store, guardian, log, shared_status);
-    runtime::block_on(compete(
+    runtime()?.block_on(compete(
         &config, store, doorbell, guardians, observers, server,
-    ))?
-}
-
-/// Forks a guardian.
-///
-/// # Errors
-/// Why there is none: what was asked for cannot be had, or the machine has no room for one.
-pub(crate) fn fork(setup: Setup) -> anyhow::Result<Guardian> {
-    guardian::fork(setup).map_err(no_guardian)
+    ))
 }
 
 /// Why this command cannot be run here, by the search path that we have ourselves.
@@ -163,18 +155,18 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
+        // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
+        let grace = rules
+            .budget
+            .map_or(rules.grace, |budget| budget.grace_on_loss);
         let fork = |programs, partner| {
-            fork(Setup {
-                programs,
-                partner,
-                contain: config.contain,
-                // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
-                grace: rules
-                    .budget
-                    .map_or(rules.grace, |budget| budget.grace_on_loss),
+            let setup = Setup {
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
-            })
+                partner,
+                ..Setup::new(programs, config.contain, grace)
+            };
+            guardian::fork(setup).map_err(no_guardian)
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
         // The one that ends first is forked first: nobody else is to have its end of the pipe.
@@ -200,21 +192,18 @@ impl Guardians {
 /// The guardian of the condition for competing, if there is one.
 ///
 /// # Errors
-/// As [`fork`].
+/// As [`no_guardian`] puts it.
 pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<Guardian>> {
     let Some(script) = &config.only_if else {
         return Ok(None);
     };
-    fork(Setup {
-        programs: vec![condition::program(script)],
-        contain: config.contain,
-        // It has no part in control: nobody waits for its end.
-        grace: Duration::ZERO,
-        on_orphaned: |_| {},
+    let programs = vec![condition::program(script)];
+    let setup = Setup {
         withheld: config.withheld.clone(),
-        partner: None,
-    })
-    .map(Some)
+        // It has no part in control: nobody waits for its end.
+        ..Setup::new(programs, config.contain, Duration::ZERO)
+    };
+    guardian::fork(setup).map(Some).map_err(no_guardian)
 }
 
 /// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.

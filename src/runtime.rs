@@ -5,37 +5,47 @@
 //! no descriptors for itself, so they are asked for before.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
-/// Drives this to its end on a runtime of its own.
-///
-/// # Errors
-/// Why there is no runtime.
-#[cfg(feature = "cli")]
-pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = runtime()?;
-    let done = runtime.block_on(work);
-    // A call that hangs (a name that does not resolve, a dead mount) must not keep us here.
-    runtime.shutdown_background();
-    Ok(done)
+/// A runtime of one thread, which is the caller's. Dropped, it waits for nobody: a call that hangs (a name that
+/// does not resolve, a dead mount) must not keep us here.
+#[derive(Debug)]
+pub(crate) struct OwnRuntime(Option<Runtime>);
+
+impl Deref for OwnRuntime {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 // What the runtime and its signals are made of, and what opens the first file.
 const NEEDED: usize = 8;
 
-/// Makes it. One thread, which is the caller's.
+/// Makes one.
 ///
 /// # Errors
 /// Where there are too few descriptors for it, in words, or what the kernel says.
-pub(crate) fn runtime() -> io::Result<Runtime> {
+pub(crate) fn runtime() -> io::Result<OwnRuntime> {
     make_room();
     look_for_room()?;
     // One thread: a process that forks guardians and is watched for its size has no use for more, and
     // what could block it has a thread of its own.
-    Builder::new_current_thread().enable_all().build()
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    Ok(OwnRuntime(Some(runtime)))
 }
 
 fn make_room() {

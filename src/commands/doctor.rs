@@ -225,18 +225,9 @@ fn examine_machine(findings: &mut Findings) {
 /// How long it takes to have one, which is dismissed again.
 fn guardian() -> anyhow::Result<Duration> {
     let begun = Instant::now();
-    let guardian = guardian::fork(Setup {
-        // Never started: what is tried is the guardian, its socket and its end.
-        programs: vec![Program {
-            words: vec!["true".into()],
-            in_front: false,
-        }],
-        contain: Contain::None,
-        grace: Duration::ZERO,
-        on_orphaned: |_| (),
-        withheld: Vec::new(),
-        partner: None,
-    })?;
+    // Never started: what is tried is the guardian, its socket and its end.
+    let programs = vec![Program::handler(vec!["true".into()])];
+    let guardian = guardian::fork(Setup::new(programs, Contain::None, Duration::ZERO))?;
     commands::run(async {
         let handle = guardian.attend()?;
         let took = Instant::now().since(begun);

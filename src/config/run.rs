@@ -19,6 +19,7 @@ use crate::doorbell::DoorbellAddress;
 use crate::exit;
 use crate::guardian::Contain;
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
+use crate::lease::slots::path_of;
 use crate::notify::Ready;
 use crate::units::show;
 
@@ -69,13 +70,7 @@ impl Lock {
             Lock::Blob { .. } => Vec::new(),
             // One slot is no slot: the same lock as without the flag.
             Lock::File { path, .. } if slots == 1 => vec![path.clone()],
-            Lock::File { path, .. } => (0..slots)
-                .map(|slot| {
-                    let mut path = path.as_os_str().to_owned();
-                    path.push(format!(".{slot}"));
-                    path.into()
-                })
-                .collect(),
+            Lock::File { path, .. } => (0..slots).map(|slot| path_of(path, slot)).collect(),
         }
     }
 }

@@ -40,8 +40,6 @@ struct Location {
     path: PathBuf,
     /// Keeps the lock that tells others that the file is in use.
     file: File,
-    /// Any drain is the end of control.
-    yields: bool,
 }
 
 /// The file as its owners have it: nothing, where no directory would take one.
@@ -49,20 +47,6 @@ struct Location {
 pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
-    /// The same for those who are not killed before control is given back: it says "not in
-    /// control" from the beginning of every drain, not only of one for want of control.
-    pub(super) fn yielding(mut self) -> ControlFile {
-        if let Some(place) = &mut self.0 {
-            place.yields = true;
-        }
-        self
-    }
-
-    /// Whether any drain is the end of control.
-    pub(super) fn yields(&self) -> bool {
-        self.0.as_ref().is_some_and(|place| place.yields)
-    }
-
     /// Makes one in the first directory that will do. It says "not in control".
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
@@ -149,12 +133,7 @@ fn create_in(directory: &Path) -> io::Result<Location> {
         Ok(word)
     })();
     match made {
-        Ok(word) => Ok(Location {
-            word,
-            path,
-            file,
-            yields: false,
-        }),
+        Ok(word) => Ok(Location { word, path, file }),
         Err(error) => {
             let _ = fs::remove_file(&fresh);
             Err(error)

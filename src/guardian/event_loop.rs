@@ -1,22 +1,26 @@
 //! The guardian's loop: poll, look at the clock, at the children, at the socket; do what
 //! [`GuardianState`] says.
 //!
-//! Entered by [`super::fork`] in the forked child. While a command runs it does not allocate
-//! (but for release info larger than the one before), and it never waits for anything but `poll`.
-//! What it sees and does goes through [`System`], so that the simulated fleet plays this very loop.
+//! [`super::fork`] goes round it in the forked child. While a command runs it does not allocate (but for
+//! release info larger than the one before), and it never waits for anything but `poll`: not for a supervisor
+//! that does not read, either. What it sees and does goes through [`System`], so that the simulated fleet plays
+//! this very loop. It must never act on a frame before all of it is there; and what is ordered too
+//! late is not begun, nor anything under a lock that we do not keep.
 
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
+
+use nix::errno::Errno;
 
 use super::WorkloadEvent;
 use super::state::{GuardianState, Input, Step, Steps};
 use super::wire::{Event, FRAME, Request};
 use crate::clock::Instant;
+use crate::core::Deadlines;
 
-mod ipc;
 mod kernel;
 mod reaper;
-mod start;
 mod system;
 
 pub(super) use kernel::Kernel;
@@ -45,7 +49,7 @@ struct Main {
 
 /// The loop with what it remembers from one turn to the next.
 pub struct EventLoop<S> {
-    system: S,
+    pub(super) system: S,
     state: GuardianState,
     main: Option<Main>,
     /// It is in control until its deadline.
@@ -54,6 +58,8 @@ pub struct EventLoop<S> {
     release_info: Vec<u8>,
     armed: Instant,
     received: Vec<u8>,
+    /// How much of that was done already.
+    obeyed: usize,
     /// A descriptor that arrived before the frame that tells what it is was complete.
     passed: Option<OwnedFd>,
     unsent: [u8; UNSENT * FRAME],
@@ -69,18 +75,6 @@ pub struct EventLoop<S> {
     over: bool,
 }
 
-impl EventLoop<Kernel> {
-    /// Lives until the supervisor wants it no more, or is dead and everything is done.
-    pub(super) fn keep(mut self) {
-        while !self.over {
-            let wait = self.next_wait();
-            let ready = self.system.wait(wait);
-            self.turn(ready);
-        }
-        self.system.retire();
-    }
-}
-
 impl<S: System> EventLoop<S> {
     /// Tells the supervisor that it is there. `grace` is that of a drain that no deadline gives one to.
     pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
@@ -93,6 +87,7 @@ impl<S: System> EventLoop<S> {
             release_info: Vec::with_capacity(ROOM),
             armed: Instant::FOREVER,
             received: Vec::with_capacity(ROOM),
+            obeyed: 0,
             passed: None,
             unsent: [0; UNSENT * FRAME],
             unsent_len: 0,
@@ -155,7 +150,9 @@ impl<S: System> EventLoop<S> {
             self.look_after_children();
         }
         if ready.socket && !self.deaf {
-            self.read_socket();
+            while let Some((request, payload)) = self.next_request() {
+                self.obey(request, payload);
+            }
         }
         self.flush();
     }
@@ -224,6 +221,165 @@ impl<S: System> EventLoop<S> {
             // Never away from a tree.
             Request::Dismiss => self.over = self.state.is_idle(),
         }
+    }
+
+    /// Starts a program, and tells of it.
+    fn start(&mut self, request: Request, payload: usize) {
+        let Request::Start {
+            program,
+            in_control,
+            deadlines,
+            stop_signal,
+            env,
+            release_info,
+            lock,
+            input,
+        } = request
+        else {
+            return;
+        };
+        if !self.state.is_idle() {
+            // The handle knows better than to ask.
+            return;
+        }
+        let release_info_at = payload + env as usize;
+        self.release_info.clear();
+        self.release_info.extend_from_slice(
+            &self.received[release_info_at..release_info_at + release_info as usize],
+        );
+        let handed = match (self.passed.take(), lock, input) {
+            (_, false, false) => Ok((None, None)),
+            (Some(passed), true, _) => Ok((Some(passed), None)),
+            (Some(passed), false, true) => Ok((None, Some(passed))),
+            // It was sent, and we could not have it. A lock that nobody keeps, or a message that is
+            // not there, is worse than a command that is not started.
+            (None, ..) => Err(Errno::EMFILE),
+        };
+        self.in_control = in_control;
+        // The command may ask at once.
+        self.show_control(deadlines.kill_at);
+        let forked = handed.and_then(|(lock, input)| {
+            self.prepare(program, payload..release_info_at, deadlines, lock)?;
+            let lock = self.lock.as_ref().map(AsFd::as_fd);
+            let input = input.as_ref().map(AsFd::as_fd);
+            self.system.fork(deadlines, lock, input)
+        });
+        match forked {
+            Ok(pid) => {
+                self.main = Some(Main {
+                    pid,
+                    ended: false,
+                    reaped: false,
+                    executing: true,
+                });
+                self.told_len = 0;
+                self.patience = 1;
+                self.happened(Input::Forked {
+                    deadlines,
+                    stop_signal,
+                    pid,
+                });
+            }
+            Err(errno) => {
+                self.system.abandon();
+                self.lock = None;
+                self.system.show_control(Instant::ZERO);
+                let errno = errno as i32;
+                self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
+            }
+        }
+    }
+
+    /// Does what may take its time before a start.
+    fn prepare(
+        &mut self,
+        program: u8,
+        changes: Range<usize>,
+        deadlines: Deadlines,
+        lock: Option<OwnedFd>,
+    ) -> Result<(), Errno> {
+        if self.in_control {
+            self.system.sweep()?;
+        }
+        self.lock = lock;
+        self.system.prepare(program, &self.received[changes])?;
+        // Looked at last: what is only to be ended again is not begun.
+        if Instant::now() >= deadlines.first() {
+            return Err(Errno::ETIME);
+        }
+        Ok(())
+    }
+
+    /// Queues a frame; what a supervisor that does not read has not fetched is kept for it.
+    fn tell(&mut self, report: Event) {
+        if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
+            return;
+        }
+        let matters = !matches!(
+            report,
+            Event::Pong(_) | Event::Workload(WorkloadEvent::ClockJumped)
+        );
+        if !matters && self.unsent_len > self.unsent.len() / 2 {
+            return;
+        }
+        self.unsent[self.unsent_len..self.unsent_len + FRAME].copy_from_slice(&report.encode());
+        self.unsent_len += FRAME;
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while self.unsent_len > 0 && !self.deaf {
+            match self.system.send(&self.unsent[..self.unsent_len]) {
+                Ok(sent) => {
+                    self.unsent.copy_within(sent..self.unsent_len, 0);
+                    self.unsent_len -= sent;
+                }
+                Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The next request, if all of it has arrived, and where what came with it lies in what was received.
+    fn next_request(&mut self) -> Option<(Request, usize)> {
+        while !self.over && !self.deaf {
+            if let Some(frame) = self.received[self.obeyed..].first_chunk::<FRAME>() {
+                let Ok(request) = Request::decode(frame) else {
+                    self.orphaned();
+                    break;
+                };
+                let payload = self.obeyed + FRAME;
+                let end = payload + request.payload();
+                if self.received.len() >= end {
+                    self.obeyed = end;
+                    return Some((request, payload));
+                }
+            }
+            self.received.drain(..self.obeyed);
+            self.obeyed = 0;
+            let mut buffer = [0; 4096];
+            match self.system.receive(&mut buffer) {
+                Ok((0, _)) => self.orphaned(),
+                Ok((length, passed)) => {
+                    self.received.extend_from_slice(&buffer[..length]);
+                    if passed.is_some() {
+                        self.passed = passed;
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
+                Err(_) => self.orphaned(),
+            }
+        }
+        None
+    }
+
+    /// The supervisor is dead, or out of its mind.
+    fn orphaned(&mut self) {
+        self.deaf = true;
+        self.unsent_len = 0;
+        self.happened(Input::Orphaned);
     }
 
     /// The supervisor is dead and nothing of the tree lives: give its lease back.

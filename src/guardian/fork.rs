@@ -153,27 +153,6 @@ impl Guardian {
 /// # Errors
 /// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
 pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
-    make(setup, Part::Acts)
-}
-
-/// Forks a guardian as [`fork`] does, for a command that only tells others of our control. Those
-/// are not killed with it, so its control file says "not in control" from the beginning of every
-/// drain; and it gets no terminal, which belongs to them.
-///
-/// # Errors
-/// As [`fork`].
-pub fn fork_for_elect(setup: Setup) -> Result<Guardian, SetupError> {
-    make(setup, Part::Tells)
-}
-
-/// What the command does with control.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Acts,
-    Tells,
-}
-
-fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
     let programs = &setup.programs;
     if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
         return Err(SetupError::NoCommand);
@@ -196,7 +175,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
     })?;
     let mut containment = Containment::prepare(setup.contain)?;
     let mut context = SpawnContext::capture();
-    if part == Part::Tells {
+    if setup.tells_others {
         context.foreground = Foreground::nobody_s();
         // It has no use of them, and what was inherited is not looked at.
         context.sockets = None;
@@ -215,11 +194,7 @@ fn make(setup: Setup, part: Part) -> Result<Guardian, SetupError> {
         // stop us for it.
         raw::ignore(libc::SIGTTOU);
     }
-    let control = ControlFile::create();
-    let mut control = match part {
-        Part::Acts => control,
-        Part::Tells => control.yielding(),
-    };
+    let mut control = ControlFile::create();
     note_inherited_children();
     loop {
         let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
@@ -344,10 +319,16 @@ fn live(
         let Some(kernel) = Kernel::open(setup, context, containment, control, socket) else {
             return;
         };
-        let event_loop = EventLoop::begin(kernel, grace);
+        let mut event_loop = EventLoop::begin(kernel, grace);
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
-        event_loop.keep();
+        // Until the supervisor wants it no more, or is dead and everything is done.
+        while !event_loop.is_over() {
+            let wait = event_loop.next_wait();
+            let ready = event_loop.system.wait(wait);
+            event_loop.turn(ready);
+        }
+        event_loop.system.retire();
     }));
     // Without the exit handlers of the supervisor, whose copy this is.
     raw::exit(i32::from(lived.is_err()))

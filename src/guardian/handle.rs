@@ -1,15 +1,15 @@
-//! The supervisor's side of a guardian: requests out, events in, and the guardian's work when it can
-//! no longer do it itself.
+//! The supervisor's side of a guardian: what it is asked for. What it tells, and what is done in its place when
+//! it can no longer do it itself, is in `events`.
 //!
 //! Made by [`Guardian::attend`](super::Guardian::attend), used by the driver's workloads. Its methods never block:
 //! what the socket does not take is kept, and a guardian that takes nothing is a silent guardian.
-//! It must never call a tree empty that it has not seen empty.
+//! It must never start a command without the descriptor meant for it.
 
 use std::collections::VecDeque;
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -17,19 +17,18 @@ use tokio::net::UnixStream;
 
 use super::containment::Containment;
 use super::control::{self, ControlFile};
-use super::liveness::{Beat, HealthCheck, LivenessTimer};
+use super::liveness::{HealthCheck, LivenessTimer};
 use super::wire::{PAYLOAD_MAX, Request};
-use super::{SpawnRequest, WorkloadEvent, state};
+use super::{SpawnRequest, WorkloadEvent};
 use crate::clock::{Instant, sleep};
 use crate::core::Deadlines;
-use crate::core::retry::Backoff;
 
-mod ipc;
+mod events;
 mod peer;
 #[cfg(test)]
 pub(crate) mod scripted;
 
-use ipc::OutFrame;
+use events::Rescue;
 pub use peer::Peer;
 use peer::Process;
 
@@ -38,9 +37,6 @@ const DISMISSAL: Duration = Duration::from_secs(1);
 /// How often we look whether it has gone, where the kernel does not tell, and whether it can be
 /// told more.
 const NAP: Duration = Duration::from_millis(2);
-
-/// Longer gaps between two looks are pauses of ours and count no more than this.
-const GAP: Duration = Duration::from_millis(100);
 
 enum State {
     /// The guardian is there.
@@ -51,6 +47,23 @@ enum State {
     Stuck(Rescue),
     /// Nothing more will come.
     Finished,
+}
+
+/// Bytes on their way, and the descriptor that goes with the first of them.
+struct OutFrame {
+    bytes: Vec<u8>,
+    sent: usize,
+    descriptor: Option<OwnedFd>,
+}
+
+impl OutFrame {
+    fn new(request: Request, payload: &[u8], descriptor: Option<OwnedFd>) -> OutFrame {
+        OutFrame {
+            bytes: [&request.encode()[..], payload].concat(),
+            sent: 0,
+            descriptor,
+        }
+    }
 }
 
 /// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
@@ -111,14 +124,11 @@ impl GuardianHandle {
     /// next one only after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). An order whose deadline has
     /// passed by the time the guardian reads it is not started (ETIME).
     pub fn start(&mut self, order: SpawnRequest) {
-        let refuse = |errno: Errno| WorkloadEvent::NotStarted {
-            errno: errno as i32,
-        };
         if !matches!(self.state, State::Well) {
-            return self.inbox.push_back(refuse(Errno::ESRCH));
+            return self.refuse(Errno::ESRCH as i32);
         }
         if self.busy || self.stuck {
-            return self.inbox.push_back(refuse(Errno::EBUSY));
+            return self.refuse(Errno::EBUSY as i32);
         }
         let mut payload = Vec::new();
         // Empty where there is none: an outer trafficcop's would answer for another lock.
@@ -135,7 +145,7 @@ impl GuardianHandle {
             let is_bad = |bytes: &[u8]| bytes.contains(&0);
             if name.is_empty() || name.contains(&b'=') || is_bad(name) || value.is_some_and(is_bad)
             {
-                return self.inbox.push_back(refuse(Errno::EINVAL));
+                return self.refuse(Errno::EINVAL as i32);
             }
             payload.extend_from_slice(name);
             if let Some(value) = value {
@@ -149,14 +159,14 @@ impl GuardianHandle {
         let (Ok(env), Ok(release_info)) =
             (u32::try_from(env), u32::try_from(order.release_info.len()))
         else {
-            return self.inbox.push_back(refuse(Errno::E2BIG));
+            return self.refuse(Errno::E2BIG as i32);
         };
         // One descriptor goes with a frame.
         if order.lock.is_some() && order.input.is_some() {
-            return self.inbox.push_back(refuse(Errno::EINVAL));
+            return self.refuse(Errno::EINVAL as i32);
         }
         if payload.len() > PAYLOAD_MAX {
-            return self.inbox.push_back(refuse(Errno::E2BIG));
+            return self.refuse(Errno::E2BIG as i32);
         }
         let frame = Request::Start {
             program: order.program,
@@ -172,7 +182,10 @@ impl GuardianHandle {
         self.locked = order.lock.is_some();
         self.kill_at = order.deadlines.kill_at;
         self.liveness.starts();
-        self.send(frame, &payload, order.lock.or(order.input));
+        let descriptor = order.lock.or(order.input);
+        self.outgoing
+            .push_back(OutFrame::new(frame, &payload, descriptor));
+        self.flush();
     }
 
     /// An order that could not be made, for this error number: [`WorkloadEvent::NotStarted`] follows as if it
@@ -185,7 +198,7 @@ impl GuardianHandle {
     /// is being killed already.
     pub fn extend(&mut self, deadlines: Deadlines) {
         self.kill_at = deadlines.kill_at;
-        self.send(Request::Extend(deadlines), &[], None);
+        self.send(Request::Extend(deadlines), &[]);
     }
 
     /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of
@@ -195,25 +208,25 @@ impl GuardianHandle {
             signal,
             end_of_grace,
         };
-        self.send(request, &[], None);
+        self.send(request, &[]);
     }
 
     /// Kills the whole tree, now.
     pub fn kill(&mut self) {
         // Who insists does not wait for a start.
         self.liveness.started();
-        self.send(Request::Kill, &[], None);
+        self.send(Request::Kill, &[]);
     }
 
     /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole
     /// group, others to its main process.
     pub fn signal(&mut self, signal: i32) {
-        self.send(Request::Signal(signal), &[], None);
+        self.send(Request::Signal(signal), &[]);
     }
 
     /// Continues a command that was stopped, in the foreground of the terminal if it was there.
     pub fn resume(&mut self) {
-        self.send(Request::Resume, &[], None);
+        self.send(Request::Resume, &[]);
     }
 
     /// Replaces the last release info; an empty one is none. It outlasts the tree: the guardian gives
@@ -228,43 +241,10 @@ impl GuardianHandle {
             release_info.len()
         );
         let length = u32::try_from(release_info.len()).unwrap_or(0);
-        self.send(
-            Request::SetReleaseInfo {
-                release_info: length,
-            },
-            release_info,
-            None,
-        );
-    }
-
-    /// Waits for the next event. Dropping the future loses nothing. It has to be polled
-    /// while a command runs: it is here that the guardian's silence is noticed, and that its work is
-    /// done when it is dead.
-    pub async fn next_event(&mut self) -> WorkloadEvent {
-        loop {
-            self.read();
-            self.flush();
-            if let Some(event) = self.inbox.pop_front() {
-                return event;
-            }
-            match &mut self.state {
-                State::Well => self.wait().await,
-                State::Lost(rescue) => {
-                    if rescue.is_done(&mut *self.peer) {
-                        self.peer.retire();
-                        self.state = State::Finished;
-                        self.inbox
-                            .push_back(WorkloadEvent::TreeEmpty { at: Instant::now() });
-                    } else if rescue.is_stuck() {
-                        self.state = State::Stuck(*rescue);
-                        self.inbox.push_back(WorkloadEvent::TreeStuck);
-                    } else {
-                        sleep(rescue.pauses.next_pause()).await;
-                    }
-                }
-                State::Stuck(_) | State::Finished => pending().await,
-            }
-        }
+        let request = Request::SetReleaseInfo {
+            release_info: length,
+        };
+        self.send(request, release_info);
     }
 
     /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
@@ -304,7 +284,7 @@ impl GuardianHandle {
             }
             State::Stuck(_) | State::Finished => return,
         }
-        self.send(Request::Dismiss, &[], None);
+        self.send(Request::Dismiss, &[]);
         let mut until = Instant::now() + DISMISSAL;
         for last in [false, true] {
             while Instant::now() < until {
@@ -326,103 +306,42 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits until there is something to read, to write, or to be worried about.
-    async fn wait(&mut self) {
-        let now = Instant::now();
-        let beat = if !self.busy {
-            self.liveness.look_idle(now)
-        } else if now >= self.kill_at {
-            // It should be killing. If it is not, there is no second to wait for its answer.
-            match self.liveness.hurry(now) {
-                Beat::Quiet => self.liveness.look(now),
-                beat => beat,
-            }
-        } else {
-            self.liveness.look(now)
-        };
-        match beat {
-            Beat::Quiet => {}
-            Beat::Ping(seq) => {
-                self.carried = self.health_check.latest();
-                self.send(Request::Ping(seq), &[], None);
-            }
-            Beat::Silent => {
-                // The answer may have come since we read.
-                self.read();
-                if !self.liveness.is_answered() {
-                    self.lose();
+    fn send(&mut self, request: Request, payload: &[u8]) {
+        if matches!(self.state, State::Well) {
+            self.outgoing
+                .push_back(OutFrame::new(request, payload, None));
+            self.flush();
+        }
+    }
+
+    /// Sends as much as the guardian takes.
+    fn flush(&mut self) {
+        while let Some(frame) = self.outgoing.front_mut() {
+            let descriptor = frame
+                .descriptor
+                .as_ref()
+                .map(|descriptor| descriptor.as_fd());
+            match self.peer.send(&frame.bytes[frame.sent..], descriptor) {
+                Ok(sent) => {
+                    frame.sent += sent;
+                    // It went with the first byte.
+                    frame.descriptor = None;
+                    if frame.sent == frame.bytes.len() {
+                        self.outgoing.pop_front();
+                    }
                 }
-                return;
+                Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
+                // The kernel does not pass its descriptor on (too many are on their way): nothing is
+                // started without.
+                Err(errno) if frame.descriptor.is_some() => {
+                    self.outgoing.pop_front();
+                    self.busy = false;
+                    self.refuse(errno as i32);
+                }
+                Err(_) => return,
             }
         }
-        let until_look = self.busy.then(|| {
-            let deadline = if now < self.kill_at {
-                self.kill_at.since(now)
-            } else {
-                Duration::MAX
-            };
-            self.liveness.next(now).min(deadline)
-        });
-        let health_check = Arc::clone(&self.health_check);
-        let (peer, full) = (&mut self.peer, !self.outgoing.is_empty());
-        let word = poll_fn(|context| match peer.poll_children(context) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => peer.poll_socket(context, full).map(|()| false),
-        });
-        tokio::select! {
-            // Whichever it is, all of them are looked at next; in this order a simulation plays it again.
-            biased;
-            () = health_check.asked() => self.liveness.want(),
-            // Perhaps the guardian was stopped: it has its second from now on, and not from the next ping.
-            of_a_child = word => if of_a_child {
-                self.liveness.want();
-            },
-            () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
-        }
-    }
-
-    /// The guardian is dead, or as good as dead.
-    fn lose(&mut self) {
-        if !matches!(self.state, State::Well) {
-            return;
-        }
-        self.peer.take_over();
-        self.busy = false;
-        self.outgoing.clear();
-        self.state = State::Lost(Rescue::begin());
-        self.inbox.push_back(WorkloadEvent::Lost);
-    }
-}
-
-/// The killing of a dead guardian's tree, round by round, in the guardian's place. It must never call a tree
-/// empty that it has not seen empty.
-#[derive(Clone, Copy)]
-struct Rescue {
-    looked: Instant,
-    /// How long it has been tried, pauses of ours left out.
-    tried: Duration,
-    pauses: Backoff,
-}
-
-impl Rescue {
-    fn begin() -> Rescue {
-        Rescue {
-            looked: Instant::now(),
-            tried: Duration::ZERO,
-            pauses: Backoff::new(Duration::from_millis(1), GAP / 2),
-        }
-    }
-
-    /// It has been tried for as long as any tree may take.
-    fn is_stuck(&self) -> bool {
-        self.tried >= state::STUCK_AFTER
-    }
-
-    /// One round of killing what a dead guardian left, and whether nothing of it is left.
-    fn is_done(&mut self, peer: &mut dyn Peer) -> bool {
-        let now = Instant::now();
-        self.tried += now.since(self.looked).min(GAP);
-        self.looked = now;
-        peer.sweep(self.tried >= GAP)
     }
 }

@@ -32,7 +32,7 @@ pub use crate::core::WorkloadEvent;
 pub use control::View;
 #[doc(hidden)]
 pub use event_loop::{EventLoop, Ready, System, Wait};
-pub use fork::{Guardian, fork, fork_for_elect};
+pub use fork::{Guardian, fork};
 pub use handle::GuardianHandle;
 #[doc(hidden)]
 pub use handle::Peer;

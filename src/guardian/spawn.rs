@@ -118,7 +118,7 @@ pub(super) struct ExecImage {
     /// For a file without a format: `/bin/sh FILE ARGS`; the second place is filled in.
     shell_argv: Vec<*const libc::c_char>,
     /// It gets our stdin and the terminal.
-    in_front: bool,
+    pub(super) in_front: bool,
     /// It gets the sockets that are passed to us.
     listens: bool,
     /// What holds its own process id: some of `envp`.
@@ -307,22 +307,11 @@ pub(super) struct PassedFds<'a> {
     pub(super) input: Option<BorrowedFd<'a>>,
 }
 
-/// Forks a child that becomes the command.
+/// Forks a child that becomes the command, while its parent is still this one.
 ///
 /// # Errors
 /// What pipe(2) and fork(2) say.
 pub(super) fn spawn(
-    image: &mut ExecImage,
-    context: &SpawnContext,
-    handed: PassedFds<'_>,
-    containment: &Containment,
-) -> Result<Child, Errno> {
-    // Taken before the fork: afterwards the child could not tell a new parent from the old one.
-    let parent = nix::unistd::getpid().as_raw();
-    spawn_under(parent, image, context, handed, containment)
-}
-
-fn spawn_under(
     parent: i32,
     image: &mut ExecImage,
     context: &SpawnContext,
@@ -441,7 +430,7 @@ mod tests {
             let program = Program::script(OsStr::new("exit 7"));
             let mut image = ExecImage::prepare(&program, Vec::new(), None).unwrap();
             let context = SpawnContext::capture();
-            let child = spawn_under(
+            let child = spawn(
                 parent,
                 &mut image,
                 &context,

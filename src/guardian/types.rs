@@ -102,6 +102,25 @@ pub struct Setup {
     pub withheld: Vec<OsString>,
     /// Another guardian that has something under the same lease.
     pub partner: Option<Partner>,
+    /// The command only tells others of our control. Those are not killed with it, so its control file says
+    /// "not in control" from the beginning of every drain; and it gets no terminal, which belongs to them.
+    pub tells_others: bool,
+}
+
+impl Setup {
+    /// For what has no part in a lease: nothing is given back after the supervisor's death.
+    #[must_use]
+    pub fn new(programs: Vec<Program>, contain: Contain, grace: Duration) -> Setup {
+        Setup {
+            programs,
+            contain,
+            grace,
+            on_orphaned: |_| {},
+            withheld: Vec::new(),
+            partner: None,
+            tells_others: false,
+        }
+    }
 }
 
 /// What ties two guardians together that guard something under one lease: the ends of a pipe.

@@ -5,7 +5,7 @@
 //! It must never ask a shared drive anything: its server may be gone, and who asks hangs.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::procfs;
@@ -189,7 +189,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         Some(Mount {
             shared: !LOCAL.split(' ').any(|local| local == kind),
             options: format!("{here},{}", String::from_utf8_lossy(there)),
-            at: unescaped(fields.get(4)?),
+            at: procfs::unescaped(fields.get(4)?),
             kind,
         })
     };
@@ -197,30 +197,6 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         .split(|byte| *byte == b'\n')
         .filter_map(line)
         .collect()
-}
-
-/// The kernel writes blanks, line ends and backslashes of a path as three octal digits.
-fn unescaped(text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((byte, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *byte == b'\\');
-        let code = digits.and_then(|digits| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(digits, 8).ok()
-        });
-        match code {
-            Some(code) => {
-                bytes.push(code);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// The path beside `path` whose name goes on with `suffix`.

@@ -202,7 +202,15 @@ impl CommandWorkload {
     fn perform(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Launch { role, deadlines } => self.launch(role, deadlines),
+                Effect::Launch { role, deadlines } => {
+                    if let Some(health) = &mut self.health {
+                        health.extend(deadlines);
+                    }
+                    match self.spawn_request(role, deadlines) {
+                        Ok(request) => self.parts.handle.start(request),
+                        Err(errno) => self.parts.handle.refuse(errno),
+                    }
+                }
                 Effect::Extend(deadlines) => {
                     self.parts.handle.extend(deadlines);
                     if let Some(health) = &mut self.health {

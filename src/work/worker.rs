@@ -29,8 +29,8 @@ use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::{fork, no_guardian, not_runnable};
-use crate::runtime;
+use crate::run::{no_guardian, not_runnable};
+use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
 
@@ -102,20 +102,18 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         leaving: leaving.subscribe(),
         hurry: hurry.subscribe(),
     };
-    runtime::block_on(begin(&config, queue, context, guardians, leaving, hurry))?
+    runtime()?.block_on(begin(&config, queue, context, guardians, leaving, hurry))
 }
 
 fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     let fork = |_| {
-        fork(Setup {
-            programs: vec![Program::handler(config.command.clone())],
-            contain: config.contain,
-            grace: config.kill_after,
-            // A message's lock runs out by itself, and soon.
-            on_orphaned: |_| {},
+        let programs = vec![Program::handler(config.command.clone())];
+        let setup = Setup {
             withheld: config.withheld.clone(),
-            partner: None,
-        })
+            // A message's lock runs out by itself, and soon.
+            ..Setup::new(programs, config.contain, config.kill_after)
+        };
+        guardian::fork(setup).map_err(no_guardian)
     };
     (0..config.concurrency).map(fork).collect()
 }

@@ -264,7 +264,6 @@ impl System for Kernel {
 
     fn fork(
         &mut self,
-        _program: u8,
         _deadlines: Deadlines,
         lock: Option<BorrowedFd<'_>>,
         _input: Option<BorrowedFd<'_>>,

@@ -54,6 +54,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         on_orphaned,
         withheld: Vec::new(),
         partner,
+        tells_others: false,
     };
     // One that has something under the same lease is forked first.
     let (ends, awaits) = match spare.as_deref() {

@@ -10,7 +10,7 @@ use super::context::Context;
 use crate::clock::Instant;
 use crate::core::Deadlines;
 use crate::core::budget::{ATTEMPT, RETRY};
-use crate::core::{Action, Budget, Failure, Grant};
+use crate::core::{Action, Budget, Failure, Grant, Start};
 
 // Between SIGKILL and the moment others may come, where no lease says how long that should be.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -138,10 +138,14 @@ impl HeldLease {
         }
     }
 
-    /// Later than this nothing may be started before the lease was confirmed: half of it is gone.
-    pub(super) fn fresh_until(&self) -> Instant {
-        self.budget
-            .map_or(Instant::FOREVER, |b| self.t0 + b.lease / 2)
+    /// What is told to whoever starts a command under it.
+    pub(super) fn start(&self) -> Start {
+        let half = |budget: Budget| self.t0 + budget.lease / 2;
+        Start {
+            deadlines: self.deadlines(),
+            fresh_until: self.budget.map_or(Instant::FOREVER, half),
+            token: self.token,
+        }
     }
 
     /// Whether the last word of the store is older than that: what is started then would be stopped

@@ -14,7 +14,7 @@ use crate::clock::Instant;
 use crate::core::hold_policy::History;
 use crate::core::stop::Stop;
 use crate::core::{
-    Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, HealthEvent, Hung, Notice, Start,
+    Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, HealthEvent, Hung, Notice,
     WorkloadEvent,
 };
 
@@ -57,10 +57,7 @@ impl Confirming {
                         self.held_lease.hurry(step.now);
                         self.go_on(step)
                     }
-                    Answer::Confirmed => {
-                        context.answered(step);
-                        Holding::begin(self.held_lease, context, step)
-                    }
+                    Answer::Confirmed => Holding::begin(self.held_lease, context, step),
                     Answer::Doubt(why) => {
                         context.doubts(step, why, None);
                         self.go_on(step)
@@ -122,6 +119,18 @@ pub(super) struct CommandRun {
 }
 
 impl CommandRun {
+    fn new(held_lease: HeldLease, history: History, since: Instant) -> CommandRun {
+        CommandRun {
+            held_lease,
+            since,
+            started: false,
+            exit: None,
+            announced: false,
+            exited_at: None,
+            history,
+        }
+    }
+
     /// Whether this says that nothing of ours lives any more (rather than being an echo of an
     /// earlier round). If so the deadlines have nothing left to act upon: a tree that ended by itself
     /// just before term_at must not count as stopped because its word came just after.
@@ -184,37 +193,36 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// The store has said that the lease is ours: is there enough of it left to start a command under?
     pub(super) fn begin(held_lease: HeldLease, context: &mut Context, step: &mut Step) -> Phase {
+        context.answered(step);
+        // Each of the ways back is by the store: a lease that is only forgotten keeps everybody out.
+        if context.is_cordoned() {
+            return Releasing::of_a_lease(context, step, &held_lease, None);
+        }
+        if step.now >= held_lease.term_at() {
+            let why = "the lease was granted too late to be used".to_owned();
+            context.doubts(step, why, None);
+            return Releasing::of_a_lease(context, step, &held_lease, None);
+        }
+        if held_lease.half_gone(step.now) {
+            return Confirming::begin(held_lease, step);
+        }
         context.in_control();
         // Before the start, so that people read it before anything that the command itself says.
         step.report(Notice::InControl {
             token: held_lease.token(),
         });
-        Holding::start(held_lease, History::default(), step)
+        step.act(Action::Start(held_lease.start()));
+        let run = CommandRun::new(held_lease, History::default(), step.now);
+        Phase::Holding(Holding { run })
     }
 
     /// The same tenure's command once more.
     pub(super) fn again(run: CommandRun, step: &mut Step) -> Phase {
-        Holding::start(run.held_lease, run.history, step)
-    }
-
-    fn start(held_lease: HeldLease, history: History, step: &mut Step) -> Phase {
-        step.act(Action::Start(Start {
-            deadlines: held_lease.deadlines(),
-            fresh_until: held_lease.fresh_until(),
-            token: held_lease.token(),
-        }));
-        Phase::Holding(Holding {
-            run: CommandRun {
-                held_lease,
-                since: step.now,
-                started: false,
-                exit: None,
-                announced: false,
-                exited_at: None,
-                history,
-            },
-        })
+        step.act(Action::Start(run.held_lease.start()));
+        let run = CommandRun::new(run.held_lease, run.history, step.now);
+        Phase::Holding(Holding { run })
     }
 
     pub(super) fn wake_at(&self, context: &Context) -> Instant {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::held_lease::HeldLease;
-use super::{Confirming, Holding, Phase, Releasing, Step};
+use super::{Holding, Phase, Releasing, Step};
 use crate::clock::Instant;
 use crate::core::budget::RETRY;
 use crate::core::retry::Jitter;
-use crate::core::{Action, Cause, Event, Failure, Grant, HolderInfo, WorkloadEvent};
+use crate::core::{Action, Cause, Event, Failure, HolderInfo, WorkloadEvent};
 
 // How long before the end of the wait the last look begins: what an answer may take. Not an
 // interval, so it does not grow with the poll.
@@ -147,7 +147,12 @@ impl Standby {
             }
         }
         if is_due && context.is_fit_at(step.now) {
-            return self.compete(context, step);
+            context.attempt_sent(step.now);
+            context.doorbell.looks(step.now);
+            step.act(Action::Acquire {
+                give_up_at: context.attempt_ends(step.now),
+            });
+            return Phase::Acquiring(Acquiring { sent: step.now });
         }
         context.asks(step);
         // Not while it is not known whether we take control at once.
@@ -162,15 +167,6 @@ impl Standby {
     fn keeps_something(&self, context: &mut Context) -> bool {
         self.offered || context.take_ambiguous()
     }
-
-    fn compete(self, context: &mut Context, step: &mut Step) -> Phase {
-        context.attempt_sent(step.now);
-        context.doorbell.looks(step.now);
-        step.act(Action::Acquire {
-            give_up_at: context.attempt_ends(step.now),
-        });
-        Phase::Acquiring(Acquiring { sent: step.now })
-    }
 }
 
 /// An attempt is in flight.
@@ -182,7 +178,10 @@ pub(super) struct Acquiring {
 impl Acquiring {
     pub(super) fn step(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         match event {
-            Event::Acquired(Ok(grant)) => granted(context, step, grant),
+            Event::Acquired(Ok(grant)) => {
+                let held_lease = HeldLease::new(context.rules.budget, grant, step.now);
+                Holding::begin(held_lease, context, step)
+            }
             Event::Acquired(Err(Failure::Held(holder))) => self.held(context, step, holder),
             // By way of the store: an attempt before this one, or the look under the lease that
             // told us, may have left something behind.
@@ -288,25 +287,6 @@ fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
         return last;
     }
     next_at
-}
-
-/// The lease was granted: is there enough of it left to start a command under?
-fn granted(context: &mut Context, step: &mut Step, grant: Grant) -> Phase {
-    context.answered(step);
-    // Each of the ways back is by the store: a lease that is only forgotten keeps everybody out.
-    let held_lease = HeldLease::new(context.rules.budget, grant, step.now);
-    if context.is_cordoned() {
-        return Releasing::of_a_lease(context, step, &held_lease, None);
-    }
-    if step.now >= held_lease.term_at() {
-        let why = "the lease was granted too late to be used".to_owned();
-        context.doubts(step, why, None);
-        return Releasing::of_a_lease(context, step, &held_lease, None);
-    }
-    if held_lease.half_gone(step.now) {
-        return Confirming::begin(held_lease, step);
-    }
-    Holding::begin(held_lease, context, step)
 }
 
 /// A look is in flight.

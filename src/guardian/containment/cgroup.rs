@@ -349,15 +349,9 @@ fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
         let (Some(root), Some(point)) = (fields.next(), fields.next()) else {
             continue;
         };
-        let root = unescape(root);
-        let below = match root.as_str() {
-            "/" => Some(path),
-            root => path
-                .strip_prefix(root)
-                .filter(|rest| rest.is_empty() || rest.starts_with('/')),
-        };
-        if let Some(below) = below {
-            return Ok(Path::new(&unescape(point)).join(below.trim_start_matches('/')));
+        let root = procfs::unescaped(root.as_bytes());
+        if let Ok(below) = Path::new(path).strip_prefix(root) {
+            return Ok(procfs::unescaped(point.as_bytes()).join(below));
         }
     }
     Err(if mounted {
@@ -365,15 +359,6 @@ fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
     } else {
         "no cgroup2 file system is mounted".to_owned()
     })
-}
-
-/// mountinfo writes space, tab, newline and backslash as octal numbers.
-fn unescape(field: &str) -> String {
-    field
-        .replace("\\040", " ")
-        .replace("\\011", "\t")
-        .replace("\\012", "\n")
-        .replace("\\134", "\\")
 }
 
 fn refused(why: String) -> String {

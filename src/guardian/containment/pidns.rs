@@ -426,7 +426,7 @@ fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     let _ = prctl::set_name(c"namespace-init");
     raw::ignore(libc::SIGCHLD);
     let _ = nix::unistd::setsid();
-    raw::close_all_but(&[control.as_raw_fd()]).map_err(|e| errno_of(&e))?;
+    raw::close_all_but(&[control.as_raw_fd()]).map_err(|e| super::errno(&e))?;
     TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)
 }
 
@@ -451,10 +451,6 @@ fn put(path: &std::ffi::CStr, text: &[u8]) -> nix::Result<()> {
     let file = open(path, OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     write(&file, text)?;
     Ok(())
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// A namespace, a process in it, and its end.

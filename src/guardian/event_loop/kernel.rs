@@ -18,7 +18,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::super::containment::Containment;
 use super::super::control::ControlFile;
-use super::super::spawn::{self, Child, ExecImage, PassedFds, SpawnContext};
+use super::super::spawn::{self, ExecImage, PassedFds, SpawnContext, spawn};
 use super::super::tree::{self, Change, Children};
 use super::super::wire::{self, Event};
 use super::super::{Partner, Setup, fork, raw};
@@ -86,7 +86,7 @@ impl Kernel {
     }
 
     /// Waits for something to happen.
-    pub(super) fn wait(&self, wait: Wait) -> Ready {
+    pub(in crate::guardian) fn wait(&self, wait: Wait) -> Ready {
         let timeout = wait.millis.map_or(PollTimeout::NONE, PollTimeout::from);
         let fds = &self.fds;
         let mut interest = PollFlags::POLLIN;
@@ -129,42 +129,8 @@ impl Kernel {
     }
 
     /// Nothing is guarded any more: removes what others saw of it.
-    pub(super) fn retire(mut self) {
+    pub(in crate::guardian) fn retire(mut self) {
         self.control.retire();
-    }
-
-    fn image(&self, program: u8, changes: &[u8]) -> Result<ExecImage, Errno> {
-        let program = &self.setup.programs[usize::from(program)];
-        let mut changes = wire::variables(changes);
-        let withheld = self.setup.withheld.iter();
-        changes.extend(withheld.map(|name| (name.clone(), None)));
-        ExecImage::prepare(program, changes, self.context.sockets)
-    }
-
-    fn spawn(
-        &mut self,
-        image: &mut ExecImage,
-        in_front: bool,
-        deadlines: Deadlines,
-        handed: PassedFds<'_>,
-    ) -> Result<Child, Errno> {
-        self.containment.open(deadlines.kill_at, handed.lock)?;
-        if in_front {
-            self.context.foreground.lend();
-        }
-        let mut pauses = PAUSES.iter();
-        loop {
-            match spawn::spawn(image, &self.context, handed, &self.containment) {
-                // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
-                Err(Errno::EAGAIN) => match pauses.next() {
-                    Some(pause) if Instant::now() + *pause < deadlines.first() => {
-                        std::thread::sleep(*pause);
-                    }
-                    _ => return Err(Errno::EAGAIN),
-                },
-                spawned => return spawned,
-            }
-        }
     }
 }
 
@@ -278,23 +244,42 @@ impl System for Kernel {
     }
 
     fn prepare(&mut self, program: u8, changes: &[u8]) -> Result<(), Errno> {
-        if usize::from(program) >= self.setup.programs.len() {
-            return Err(Errno::EINVAL);
-        }
-        self.image = Some(self.image(program, changes)?);
+        let program = self.setup.programs.get(usize::from(program));
+        let program = program.ok_or(Errno::EINVAL)?;
+        let mut changes = wire::variables(changes);
+        let withheld = self.setup.withheld.iter();
+        changes.extend(withheld.map(|name| (name.clone(), None)));
+        self.image = Some(ExecImage::prepare(program, changes, self.context.sockets)?);
         Ok(())
     }
 
     fn fork(
         &mut self,
-        program: u8,
         deadlines: Deadlines,
         lock: Option<BorrowedFd<'_>>,
         input: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Errno> {
         let mut image = self.image.take().ok_or(Errno::EINVAL)?;
-        let in_front = self.setup.programs[usize::from(program)].in_front;
-        let child = self.spawn(&mut image, in_front, deadlines, PassedFds { lock, input })?;
+        self.containment.open(deadlines.kill_at, lock)?;
+        if image.in_front {
+            self.context.foreground.lend();
+        }
+        let handed = PassedFds { lock, input };
+        let mut pauses = PAUSES.iter();
+        let child = loop {
+            // Taken before the fork: afterwards the child could not tell a new parent from the old one.
+            let me = nix::unistd::getpid().as_raw();
+            match spawn(me, &mut image, &self.context, handed, &self.containment) {
+                // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
+                Err(Errno::EAGAIN) => match pauses.next() {
+                    Some(pause) if Instant::now() + *pause < deadlines.first() => {
+                        std::thread::sleep(*pause);
+                    }
+                    _ => return Err(Errno::EAGAIN),
+                },
+                spawned => break spawned?,
+            }
+        };
         self.exec_result = Some(child.exec_result);
         Ok(child.pid)
     }
@@ -306,7 +291,7 @@ impl System for Kernel {
     }
 
     fn yields(&self) -> bool {
-        self.control.yields()
+        self.setup.tells_others
     }
 
     fn show_control(&self, until: Instant) {
@@ -385,13 +370,9 @@ impl PollFds {
             self.deadline.unset()
         } else {
             // Zero would mean "never"; an instant that has passed fires at once.
-            let nanos = next.as_nanos().max(1);
-            let spec = TimeSpec::new(
-                i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-                i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
-            );
+            let next = Duration::from_nanos(next.as_nanos().max(1));
             self.deadline.set(
-                Expiration::OneShot(spec),
+                Expiration::OneShot(TimeSpec::from(next)),
                 TimerSetTimeFlags::TFD_TIMER_ABSTIME,
             )
         };

@@ -128,7 +128,6 @@ pub trait System {
     /// Those of fork(2) and of what contains it.
     fn fork(
         &mut self,
-        program: u8,
         deadlines: Deadlines,
         lock: Option<BorrowedFd<'_>>,
         input: Option<BorrowedFd<'_>>,

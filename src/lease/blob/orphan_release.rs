@@ -48,8 +48,6 @@ pub(in crate::lease) fn release_orphaned(release_info: &[u8]) {
         && let Ok(runtime) = runtime()
     {
         runtime.block_on(release_orphaned_with(account, release_info));
-        // A name lookup that hangs must not keep the guardian.
-        runtime.shutdown_background();
     }
 }
 

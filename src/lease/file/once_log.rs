@@ -21,7 +21,7 @@ use super::store::LockFile;
 use super::{open, record};
 use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
-use crate::lease::errors::{fatal, lost_at, transient};
+use crate::lease::errors::{fatal, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 use crate::util::read_up_to;
 
@@ -162,10 +162,7 @@ fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     let mut bytes = [0; WIDTH];
     let filled = read_up_to(file, &mut bytes, PLACES[index])?;
     let bytes = &bytes[..filled];
-    if bytes
-        .iter()
-        .all(|byte| *byte == 0 || byte.is_ascii_whitespace())
-    {
+    if record::is_blank(bytes) {
         return Ok(Position::Blank);
     }
     Ok(match decode(bytes) {
@@ -282,9 +279,7 @@ impl LockFile {
 
     /// Writes down what the run came to.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
-        let Some((file, mut record)) = self.tenure() else {
-            return Err(lost_at(&self.path, "its lock is not ours"));
-        };
+        let (file, mut record) = self.tenure()?;
         let Some(task) = &self.task else {
             return Err(fatal(format!(
                 "{}: there is no task to record",

@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::once_log;
 use super::record::{self, Content};
 use crate::core::{Failure, HolderInfo};
-use crate::lease::errors::{is_passing, transient};
+use crate::lease::errors::{errno_of, is_passing, transient};
 use crate::lease::{mount, shared_file};
 pub(super) use crate::util::is_same_file as is_same;
 use crate::util::read_up_to;
@@ -46,7 +46,7 @@ impl OpenError {
 
     /// `purpose`: what it was to be opened for.
     fn of(path: &Path, create: bool, purpose: &str, error: &io::Error) -> OpenError {
-        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+        let errno = errno_of(error);
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let why = match errno {
             Errno::ENOENT if parent.is_some_and(|dir| !dir.exists()) => {
@@ -202,8 +202,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     // A longer one is ours if results follow the record, and nothing stands between them.
     let (record, rest) = bytes[..filled].split_at(record::WIDTH);
     let gap = &rest[..record::READ_LIMIT - record::WIDTH];
-    let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
-    if filled > once_log::LENGTH || !gap.iter().all(blank) {
+    if filled > once_log::LENGTH || !record::is_blank(gap) {
         return Ok(Content::Foreign);
     }
     Ok(record::decode(record))

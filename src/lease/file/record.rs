@@ -76,6 +76,12 @@ pub fn encode(record: &Record) -> Vec<u8> {
     }
 }
 
+/// Whether nothing was ever written there, or nothing is left of it.
+pub(super) fn is_blank(bytes: &[u8]) -> bool {
+    let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
+    bytes.iter().all(blank)
+}
+
 /// Makes out what `bytes` are.
 pub fn decode(bytes: &[u8]) -> Content {
     if bytes.starts_with(FIRST_LINE) {
@@ -90,8 +96,7 @@ pub fn decode_record(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
     }
-    let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
-    if bytes.iter().all(blank) {
+    if is_blank(bytes) {
         return Content::Damaged(None);
     }
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) {

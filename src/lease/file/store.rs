@@ -244,10 +244,12 @@ impl LockFile {
         Arc::clone(&self.state().file)
     }
 
-    /// The file of the tenure and its record, if there is a tenure.
-    pub(super) fn tenure(&self) -> Option<(Arc<fs::File>, Record)> {
+    /// The file of the tenure and its record; `Lost` where there is none.
+    pub(super) fn tenure(&self) -> Result<(Arc<fs::File>, Record), Failure> {
         let state = self.state();
-        Some((Arc::clone(&state.file), state.record.clone()?))
+        let record = state.record.clone();
+        let record = record.ok_or_else(|| lost_at(&self.path, "its lock is not ours"))?;
+        Ok((Arc::clone(&state.file), record))
     }
 
     /// Remembers what now stands in the tenure's file.
@@ -403,9 +405,7 @@ impl LockFile {
 
     /// Confirms that what we have locked is the file at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
-        let Some((file, _)) = self.tenure() else {
-            return Err(lost_at(&self.path, "its lock is not ours"));
-        };
+        let (file, _) = self.tenure()?;
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         let ours = file.metadata().map_err(failed)?;
         let other = match open::open_existing(&self.path) {
@@ -436,9 +436,7 @@ impl LockFile {
 
     /// Writes that the holder drains, or how its command is.
     fn announce(&self, drains: bool, health: String) -> Result<(), Failure> {
-        let tenure = self.tenure();
-        let (file, mut record) =
-            tenure.ok_or_else(|| lost_at(&self.path, "its lock is not ours"))?;
+        let (file, mut record) = self.tenure()?;
         record.tell(drains, health);
         // Not seen to the disk: the token stands there already, and a release must wait for this write.
         file.write_all_at(&record::encode(&record), 0)
@@ -451,7 +449,7 @@ impl LockFile {
     /// nobody looks for before.
     fn give_back(&self) -> Result<(), Failure> {
         self.state().leaving = false;
-        let Some((file, mut record)) = self.tenure() else {
+        let Ok((file, mut record)) = self.tenure() else {
             return Ok(()); // An attempt that nobody waits for any more has undone itself.
         };
         // Before it is unlocked: what becomes of it later is another's concern.

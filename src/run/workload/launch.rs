@@ -85,12 +85,14 @@ impl CommandWorkload {
         })
     }
 
-    pub(super) fn launch(&mut self, role: Role, deadlines: Deadlines) {
-        if let Some(health) = &mut self.health {
-            health.extend(deadlines);
-        }
+    /// What is to run in this role, or for which error number it cannot.
+    pub(super) fn spawn_request(
+        &self,
+        role: Role,
+        deadlines: Deadlines,
+    ) -> Result<SpawnRequest, i32> {
         let parts = &self.parts;
-        let request = match role {
+        match role {
             Role::Standby => Ok(SpawnRequest {
                 program: parts.hook_programs.standby,
                 // The control file says no: a standby command that asks must not take itself for
@@ -109,10 +111,6 @@ impl CommandWorkload {
                 self.under_the_lease(program, libc::SIGTERM, deadlines)
             }
             Role::Command => self.command_under_the_lease(deadlines),
-        };
-        match request {
-            Ok(request) => self.parts.handle.start(request),
-            Err(errno) => self.parts.handle.refuse(errno),
         }
     }
 

@@ -101,6 +101,7 @@ fn kind_by_default() -> Option<Contain> {
         on_orphaned: |_| (),
         withheld: Vec::new(),
         partner: None,
+        tells_others: false,
     });
     guardian.ok().map(|guardian| guardian.containment())
 }

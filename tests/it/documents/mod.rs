@@ -21,6 +21,7 @@ mod readme;
 #[path = "../../faults/table.rs"]
 mod table;
 mod verbs;
+mod way;
 mod words;
 
 use std::path::PathBuf;
