@@ -395,7 +395,10 @@ impl LockFile {
         let why = format!("{}: {what}: {error}", self.path.display());
         match errno_of(error) {
             // Not passing while we look: a full or broken disk is for a person to mend.
-            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => fatal(format!("{why}: make room")),
+            Errno::ENOSPC | Errno::EDQUOT => fatal(format!("{why}: make room")),
+            Errno::EFBIG => fatal(format!(
+                "{why}: raise the limit of files' sizes (ulimit -f)"
+            )),
             Errno::EROFS | Errno::EIO => fatal(why),
             errno => self.failure(what, errno),
         }
