@@ -29,6 +29,10 @@ use crate::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 // How the files' names begin.
 const PREFIX: &str = "trafficcop-control.";
+const LENGTH: u64 = size_of::<u64>() as u64;
+
+/// Atomic, for it is shared with other processes.
+type SharedWord = Mapping<AtomicU64>;
 
 /// Whether this is what a control file is called, whosever it is.
 #[cfg(feature = "cli")]
@@ -36,10 +40,6 @@ pub(crate) fn is_control_file(path: &Path) -> bool {
     let name = path.file_name();
     name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
-const LENGTH: u64 = size_of::<u64>() as u64;
-
-/// Atomic, for it is shared with other processes.
-type SharedWord = Mapping<AtomicU64>;
 
 #[derive(Debug)]
 struct Location {
