@@ -3,8 +3,9 @@
 //! The guardian is forked inside `run`, so no thread may exist before it.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 
-use crate::exit::{self, ExitAction};
+use crate::exit::{self, ExitAction, UsageError};
 use crate::{args, commands, config, elect, guardian, report, run, timeline, work};
 
 /// The program `trafficcop`: what was typed, down to how it is to end.
@@ -14,9 +15,17 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
         Ok(typed) => typed,
         Err(error) => {
             let Some(refusal) = args::refusal(&error, &words) else {
-                // Nothing can be done where even help cannot be written.
-                let _closed = error.print();
-                return ExitAction::Status(if error.use_stderr() { exit::USAGE } else { 0 });
+                let usage = error.use_stderr();
+                return match error.print() {
+                    // Not where a reader has read enough.
+                    Err(why) if !usage && why.kind() != ErrorKind::BrokenPipe => {
+                        report::init(report::Format::Text, report::Volume::Quiet, None);
+                        let error = anyhow::Error::new(why).context("cannot write to stdout");
+                        report::failure(&error);
+                        ExitAction::of_error(&error)
+                    }
+                    _ => ExitAction::Status(if usage { exit::USAGE } else { 0 }),
+                };
             };
             let format = args::log_format(&words, std::env::var_os("TRAFFICCOP_LOG"));
             let journal = std::env::var_os("JOURNAL_STREAM");
@@ -75,6 +84,12 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
     match ended {
         Ok(leave) => leave,
         Err(error) => {
+            let error = match error.downcast::<UsageError>() {
+                Ok(refusal) => {
+                    args::with_variables(refusal, &words, |name| std::env::var_os(name)).into()
+                }
+                Err(error) => error,
+            };
             report::failure(&error);
             ExitAction::of_error(&error)
         }

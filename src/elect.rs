@@ -328,6 +328,10 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
 /// # Errors
 /// What kept us from starting at all: a [`UsageError`], or what the machine refused.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
+    // Before the store is asked: control that nobody hears of is kept from those who do something with it.
+    if let Some(leave) = nobody_reads() {
+        return Ok(leave);
+    }
     let Opened { store, doorbell } = match open(&config)? {
         Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, config.conflict_status)),
@@ -435,6 +439,20 @@ async fn compete(
     let leave = leave(&ending, told.lines_out.gone(), config.conflict_status);
     told.observers.finish(&ending, leave);
     leave
+}
+
+/// How we leave where there was no reader to begin with.
+fn nobody_reads() -> Option<ExitAction> {
+    if guardian::stdout_was_closed() {
+        let why = "it is closed (give it a reader, or >/dev/null)";
+        lines::hung_up(Some(why), exit::CANNOT_WRITE.into());
+        return Some(ExitAction::Status(exit::CANNOT_WRITE));
+    }
+    report::is_unread().then(|| {
+        let leave = ExitAction::Signal(libc::SIGPIPE);
+        lines::hung_up(None, leave.status());
+        leave
+    })
 }
 
 /// How we leave, said to people.

@@ -7,6 +7,7 @@ use nix::sys::resource::{Resource, setrlimit};
 
 use crate::core::{Cause, Ending, Exit, Failure, HandOverReason};
 use crate::queue::Missing;
+use crate::util::spelt_out;
 
 /// The answer "no" of `trafficcop check`, which is none of `run`'s.
 pub const NOT_IN_CONTROL: u8 = 1;
@@ -86,7 +87,7 @@ impl UsageError {
     #[must_use]
     pub fn new(line: impl Into<String>) -> UsageError {
         UsageError {
-            line: line.into(),
+            line: spelt_out(&line.into()),
             status: USAGE,
         }
     }
@@ -95,9 +96,16 @@ impl UsageError {
     #[must_use]
     pub fn of_the_machine(line: impl Into<String>) -> UsageError {
         UsageError {
-            line: line.into(),
+            line: spelt_out(&line.into()),
             status: UNAVAILABLE,
         }
+    }
+
+    /// The same, with this at its end.
+    #[must_use]
+    pub fn and(mut self, more: &str) -> UsageError {
+        self.line.push_str(more);
+        self
     }
 
     /// The exit status it stands for.

@@ -4,9 +4,14 @@
 //! show a value: there are secrets among them.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, VARIABLE};
+use crate::procfs;
+
+// How far up the ancestors are looked at: shells within shells are ten.
+const ANCESTORS: usize = 64;
 
 // In bytes: it travels in the metadata of a blob, which has 8 KiB for all.
 const IDENTITY_LIMIT: usize = 128;
@@ -20,8 +25,8 @@ pub struct Host {
     pub pid: u32,
     /// Seeds the spread of polls and retries; different on every instance.
     pub seed: u64,
-    /// The lock that another trafficcop holds for the command we are a part of.
-    pub outer: Option<String>,
+    /// The locks that other trafficcops hold for the commands we are a part of.
+    pub outer: Vec<String>,
 }
 
 impl Host {
@@ -44,14 +49,52 @@ impl Host {
     }
 }
 
+/// The locks that are held for the commands we are a part of, the nearest first.
+fn outer() -> Vec<String> {
+    let mut locks: Vec<String> = held(|name| std::env::var_os(name)).into_iter().collect();
+    // Only inside a command of ours: most are in none, and the way up is some files of /proc for each step.
+    let mut process = match locks.is_empty() {
+        true => return locks,
+        false => "self".to_owned(),
+    };
+    for _ in 0..ANCESTORS {
+        let Some(parent) = parent_of(&process) else {
+            break;
+        };
+        // What another user's process was told cannot be read, and then nothing is known.
+        let environment = std::fs::read(format!("/proc/{parent}/environ")).unwrap_or_default();
+        let lock = held(|name| value_in(&environment, name));
+        locks.extend(lock.filter(|lock| !locks.contains(lock)));
+        process = parent;
+    }
+    locks
+}
+
 /// What a command is told by who runs it, as long as that is true.
-fn outer() -> Option<String> {
-    let lock = std::env::var("TRAFFICCOP_LOCK").ok()?;
+fn held(told: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let lock = told("TRAFFICCOP_LOCK")?.into_string().ok()?;
     // A standby command is told the lock as well, and does not hold it. And what a command was told may
     // have outlived it, in the environment of a daemon that it left behind.
-    let holds = std::env::var_os("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
-    let lasts = Deadline::from_env().is_ok_and(|deadline| deadline.in_control());
+    let holds = told("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
+    let deadline = Deadline::open(told(VARIABLE)?.as_ref());
+    let lasts = deadline.is_ok_and(|deadline| deadline.in_control());
     (holds && lasts).then_some(lock)
+}
+
+/// The process that has this one as its child, if we can see one.
+fn parent_of(process: &str) -> Option<String> {
+    let status = procfs::text(&format!("/proc/{process}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent.map(|id| id.trim().to_owned()).filter(|id| id != "0")
+}
+
+/// What this variable says among those that a process was started with.
+fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.find_map(|variable| {
+        let value = variable.strip_prefix(name.as_bytes())?;
+        Some(OsString::from_vec(value.strip_prefix(b"=")?.to_vec()))
+    })
 }
 
 /// A variable of the environment; one that is empty is none.

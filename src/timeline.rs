@@ -43,6 +43,9 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     }
     // Before any file is read: a log can be large, and a flag that is wrong is found in no time.
     let skew = typed.skew.clone()?;
+    if let Some(path) = &typed.svg {
+        refuse_a_log(path)?;
+    }
     let mut texts = Vec::new();
     for path in &typed.files {
         let text = content(path)
@@ -75,6 +78,24 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
             exit::OVERLAPPED
         },
     ))
+}
+
+/// `--svg web1.events web2.events` has forgotten the picture's name, and would draw over the first log.
+fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
+    // Not of a pipe or a terminal, which would wait for somebody to write.
+    let is_file = picture.metadata().is_ok_and(|found| found.is_file());
+    let there = is_file.then(|| std::fs::File::open(picture).ok()).flatten();
+    let mut begin = [0; 1];
+    let is_json =
+        there.is_some_and(|mut file| file.read_exact(&mut begin).is_ok()) && begin == *b"{";
+    if !is_json {
+        return Ok(());
+    }
+    Err(UsageError::new(format!(
+        "--svg {}: this is no picture, and seems to be an event log: name the file to draw into first, as in '--svg control.svg {}'",
+        picture.display(),
+        picture.display()
+    )))
 }
 
 fn content(path: &Path) -> std::io::Result<Vec<u8>> {

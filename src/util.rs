@@ -34,6 +34,16 @@ pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
+/// This text with what would not be seen in it, or would do something to a terminal, spelt as it could be typed:
+/// a name that looks right and is refused is to show why.
+pub(crate) fn spelt_out(text: &str) -> String {
+    let spelt = |c: char| match c.is_control() {
+        true => c.escape_default().collect(),
+        false => String::from(c),
+    };
+    text.chars().map(spelt).collect()
+}
+
 /// Whether both are of one file.
 pub(crate) fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
     // Both numbers: an inode's alone is the same on another file system.

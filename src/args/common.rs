@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{
-    BoolishValueParser, OsStringValueParser, StringValueParser, TypedValueParser as _,
-};
+use clap::builder::{BoolishValueParser, OsStringValueParser};
 
 use super::Rows;
 use super::values::{
@@ -47,7 +45,7 @@ pub struct Common {
     pub no_wait: bool,
 
     /// Give up (exit 75) after D [default: never]
-    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = StringValueParser::new().map(wait))]
+    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = checked(wait))]
     pub wait: Option<(String, Checked<Duration>)>,
 
     /// Compete only while this, run by 'sh -c', exits 0

@@ -37,6 +37,6 @@ pub use common::*;
 pub use elect::*;
 pub use others::*;
 pub use run::*;
-pub use usage::{log_format, refusal};
+pub use usage::{log_format, refusal, with_variables};
 pub use values::{Checked, ExitStatuses};
 pub use work::*;

@@ -38,19 +38,15 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
     let flag = typed.split(' ').next().unwrap_or_default();
     let value = shown(said(ContextKind::InvalidValue));
     let what = match error.kind() {
-        ErrorKind::UnknownArgument if flag.starts_with('-') => {
-            let known = said(ContextKind::SuggestedArg);
-            match verb {
-                Some(verb) => unknown_flag(verb, flag, known),
-                None => unknown_flag_of_no_verb(&whole, flag, known),
-            }
-        }
+        ErrorKind::UnknownArgument if flag.starts_with('-') => match verb {
+            Some(verb) => unknown_flag(verb, flag),
+            None => unknown_flag_of_no_verb(&whole, flag),
+        },
         ErrorKind::UnknownArgument => unknown_word(verb.unwrap_or(&whole), &typed),
         ErrorKind::InvalidSubcommand => {
             let verb = said(ContextKind::InvalidSubcommand);
             let verbs = whole.get_subcommands().filter(|verb| !verb.is_hide_set());
-            let near = said(ContextKind::SuggestedSubcommand);
-            let near = nearest(verb, near, verbs.map(Command::get_name));
+            let near = nearest(verb, verbs.map(Command::get_name));
             let verb = shown(verb);
             match near {
                 Some(near) => format!("there is no verb '{verb}': did you mean '{near}'?"),
@@ -83,7 +79,8 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         ErrorKind::TooManyValues => format!("{flag} takes no value: leave '={value}' out"),
         ErrorKind::MissingRequiredArgument => format!("{name} needs {typed}"),
         ErrorKind::InvalidUtf8 => {
-            "a value is no text in UTF-8: only paths and the command can be without".to_owned()
+            let what = if typed.is_empty() { "a value" } else { &typed };
+            format!("{what}: no text in UTF-8: only paths and the command can be without")
         }
         _ => {
             let text = error.to_string();
@@ -97,7 +94,7 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
     }))
 }
 
-fn unknown_flag(verb: &Command, flag: &str, known: &str) -> String {
+fn unknown_flag(verb: &Command, flag: &str) -> String {
     let flags = verb.get_arguments().filter(|arg| !arg.is_hide_set());
     let flags: Vec<String> = flags
         .filter_map(|arg| Some(format!("--{}", arg.get_long()?)))
@@ -106,7 +103,7 @@ fn unknown_flag(verb: &Command, flag: &str, known: &str) -> String {
     let takes_command = verb
         .get_arguments()
         .any(|arg| arg.get_id() == "command" && !arg.is_hide_set());
-    match nearest(flag, known, flags.iter().map(String::as_str)) {
+    match nearest(flag, flags.iter().map(String::as_str)) {
         Some(near) => format!("{name} has no flag '{flag}': did you mean '{near}'?"),
         None if takes_command => {
             format!("{name} has no flag '{flag}' (a command's own flags come after it)")
@@ -115,7 +112,7 @@ fn unknown_flag(verb: &Command, flag: &str, known: &str) -> String {
     }
 }
 
-fn unknown_flag_of_no_verb(whole: &Command, flag: &str, known: &str) -> String {
+fn unknown_flag_of_no_verb(whole: &Command, flag: &str) -> String {
     let of_run = whole.find_subcommand("run");
     let mut flags = of_run.into_iter().flat_map(Command::get_arguments);
     let is_it = |arg: &clap::Arg| {
@@ -131,7 +128,7 @@ fn unknown_flag_of_no_verb(whole: &Command, flag: &str, known: &str) -> String {
             "no verb before '{flag}': flags come after it, as in 'trafficcop run {flag} ...'"
         );
     }
-    match nearest(flag, known, ["--help", "--version"].into_iter()) {
+    match nearest(flag, ["--help", "--version"].into_iter()) {
         Some(near) => format!("trafficcop has no flag '{flag}': did you mean '{near}'?"),
         None => format!("trafficcop has no flag '{flag}' before a verb"),
     }
@@ -153,13 +150,46 @@ fn unknown_word(verb: &Command, word: &str) -> String {
 fn variable(verb: Option<&Command>, flag: &str, line: &[OsString]) -> Option<String> {
     let long = flag.strip_prefix("--")?;
     let mut args = verb?.get_arguments();
-    let variable = args.find(|arg| arg.get_long() == Some(long))?.get_env()?;
+    let arg = args.find(|arg| arg.get_long() == Some(long))?;
+    let variable = arg.get_env()?;
     let is_it = |word: &OsString| {
         let word = word.to_string_lossy();
-        word == flag || word.starts_with(&format!("{flag}="))
+        // `-qn`, and `-n5`.
+        let short = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+        let is_short = short.is_some_and(|rest| arg.get_short().is_some_and(|c| rest.contains(c)));
+        is_short || word == flag || word.starts_with(&format!("{flag}="))
     };
     let was_typed = line.iter().take_while(|word| *word != "--").any(is_it);
     (!was_typed).then(|| variable.to_string_lossy().into_owned())
+}
+
+/// This refusal and, where it names flags that nobody typed and that variables have set, those variables:
+/// whoever reads `--listen x: ...` and has not typed it looks for it in the wrong place.
+#[must_use]
+pub fn with_variables(
+    refusal: UsageError,
+    line: &[OsString],
+    value: impl Fn(&str) -> Option<OsString>,
+) -> UsageError {
+    let whole = definition();
+    let Some(verb) = line.get(1).and_then(|word| whole.find_subcommand(word)) else {
+        return refusal;
+    };
+    let text = refusal.to_string();
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    let mut set: Vec<String> = words
+        .filter_map(|flag| variable(Some(verb), flag, line))
+        .filter(|name| value(name).is_some_and(|value| !value.is_empty()))
+        // Some ask for it themselves.
+        .filter(|name| !text.contains(name))
+        .collect();
+    set.sort();
+    set.dedup();
+    match &set[..] {
+        [] => refusal,
+        [one] => refusal.and(&format!(" ({one} is set)")),
+        many => refusal.and(&format!(" ({} are set)", many.join(", "))),
+    }
 }
 
 /// What was typed, as far as it is no secret and fits into a line.
@@ -169,21 +199,51 @@ fn shown(word: &str) -> String {
     open.chars().take(SHOWN).collect()
 }
 
-/// What was probably meant: what clap thinks, or what is the fewest slips away.
-fn nearest<'a>(
-    typed: &str,
-    known: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<String> {
-    if !known.is_empty() {
-        return Some(known.to_owned());
+/// What other tools of this kind (flock, timeout, consul lock, ...) call it, and what it is called here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("--lock", "--file"),
+    ("--lock-file", "--file"),
+    ("--lockfile", "--file"),
+    ("--path", "--file"),
+    ("--nb", "--no-wait"),
+    ("--nonblock", "--no-wait"),
+    ("--ttl", "--lease"),
+    ("--interval", "--poll"),
+    ("--kill-after", "--grace"),
+    ("--signal", "--stop-signal"),
+    ("exec", "run"),
+    ("flock", "run"),
+    ("lock", "run"),
+    ("ls", "list"),
+];
+
+/// What was probably meant: the same by another name, what is the fewest slips away, or what was typed with a
+/// word too many (`--lease-time`) or too few.
+// Not what clap thinks: it takes `--lock` for `--log`, and `--path` for `--auth`.
+fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option<String> {
+    let candidates: Vec<&str> = candidates.collect();
+    let elsewhere = ELSEWHERE.iter().find(|(theirs, _)| *theirs == typed);
+    let same = elsewhere.filter(|(_, ours)| candidates.contains(ours));
+    if let Some((_, ours)) = same {
+        return Some((*ours).to_owned());
     }
-    let typed: Vec<char> = typed.chars().take(SHOWN).collect();
-    let near = candidates.map(|candidate| (slips(&typed, candidate), candidate));
+    let letters: Vec<char> = typed.chars().take(SHOWN).collect();
+    let near = candidates.iter().map(|one| (slips(&letters, one), *one));
     let (slips, candidate) = near.min_by_key(|(slips, _)| *slips)?;
     // Of three letters one may be wrong. The dashes of a flag are no letters.
-    let letters = candidate.trim_start_matches('-').len();
-    (slips * 3 <= letters).then(|| candidate.to_owned())
+    if slips * 3 <= candidate.trim_start_matches('-').len() {
+        return Some(candidate.to_owned());
+    }
+    let is_begun = |long: &str, short: &str| {
+        let rest = long.strip_prefix(short);
+        rest.is_some_and(|rest| rest.starts_with('-'))
+    };
+    let mut begun = candidates
+        .iter()
+        .filter(|one| is_begun(typed, one) || is_begun(one, typed));
+    let first = begun.next()?;
+    // Of several nobody knows which.
+    begun.next().is_none().then(|| (*first).to_owned())
 }
 
 /// How many letters are wrong, missing, too many, or swapped with the next one.
@@ -254,6 +314,14 @@ mod tests {
             ("list --jsn", ["list has no flag", "did you mean '--json'?"]),
             ("--verson", ["'--verson'", "did you mean '--version'?"]),
             ("help rum", ["'rum'", "did you mean 'run'?"]),
+            ("run --lock x", ["'--lock'", "did you mean '--file'?"]),
+            ("lock --file x", ["'lock'", "did you mean 'run'?"]),
+            ("run --nb", ["'--nb'", "did you mean '--no-wait'?"]),
+            ("run --lease-time 5", ["'--lease-time'", "'--lease'?"]),
+            (
+                "run --scheduled",
+                ["'--scheduled'", "'--scheduled-events'?"],
+            ),
             (
                 "--file x -- true",
                 ["no verb before '--file'", "'trafficcop run --file ...'"],
@@ -266,7 +334,19 @@ mod tests {
             );
             assert!(!said.contains('\n'), "{said}");
         }
-        for line in ["frobnicate", "run --xyzzy", "--xyzzy", "run -x"] {
+        for line in [
+            "frobnicate",
+            "run --xyzzy",
+            "--xyzzy",
+            "run -x",
+            "run --force",
+            "run --format x",
+            "run --version",
+            "timeline --lock x",
+            "free",
+            "delete",
+            "unlock x",
+        ] {
             let said = said(line);
             assert!(!said.contains("did you mean"), "{line}: {said}");
             assert!(said.contains("--help'"), "{line}: {said}");
@@ -302,6 +382,32 @@ mod tests {
         }
         let secret = said("status https://a.blob.core.windows.net/c/b?sv=1&sig=SECRET");
         assert!(!secret.contains("SECRET"), "{secret}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_variable_of_a_flag_that_nobody_typed() {
+        let said = |line: &str, text: &str, set: &[&str]| {
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let value = |name: &str| set.contains(&name).then(|| "x".into());
+            with_variables(UsageError::new(text), &line, value).to_string()
+        };
+        let text = "--listen x: take an address";
+        let set = ["TRAFFICCOP_LISTEN"];
+        let with = format!("{text} (TRAFFICCOP_LISTEN is set)");
+        assert_eq!(said("t run -n -- job --listen", text, &set), with);
+        assert_eq!(said("t run -- job", text, &[]), text);
+        for typed in ["--listen y", "--listen=y"] {
+            assert_eq!(said(&format!("t run {typed} -- job"), text, &set), text);
+        }
+        let both = "--no-wait and --poll contradict each other, --wait does not";
+        let set = ["TRAFFICCOP_NO_WAIT", "TRAFFICCOP_POLL", "TRAFFICCOP_WAIT"];
+        let with = format!("{both} (TRAFFICCOP_POLL is set)");
+        assert_eq!(said("t run -qn -w5 -- job", both, &set), with);
+        let all = "TRAFFICCOP_NO_WAIT, TRAFFICCOP_POLL, TRAFFICCOP_WAIT";
+        let with = format!("{both} ({all} are set)");
+        assert_eq!(said("t run -- job", both, &set), with);
+        let asks = "--shared has no meaning here: is TRAFFICCOP_SHARED set?";
+        assert_eq!(said("t run", asks, &["TRAFFICCOP_SHARED"]), asks);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, StringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
 use clap::{Arg, Command};
 
 use crate::azure::scheduled_events::Endpoint;
@@ -42,8 +44,9 @@ pub type Checked<T> = Result<T, UsageError>;
 /// Exit statuses, as single ones and ranges.
 pub type ExitStatuses = Vec<RangeInclusive<u8>>;
 
-/// A value parser of a function that is given the flag's name and the value's text. clap refuses no
-/// value for it, but one that is no text.
+/// A value parser of a function that is given the name of what has the value, and the value's text. The name
+/// is the flag as it is typed or, where it was not, its variable's. clap refuses no value for it, but one
+/// that is no text.
 pub(super) fn checked<F>(read: F) -> Reader<F> {
     Reader(read)
 }
@@ -53,21 +56,47 @@ pub(super) struct Reader<F>(F);
 
 impl<F, T> TypedValueParser for Reader<F>
 where
-    F: Fn(&str, &str) -> Checked<T> + Clone + Send + Sync + 'static,
+    F: Fn(&str, &str) -> T + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
 {
-    type Value = Checked<T>;
+    type Value = T;
 
     fn parse_ref(
         &self,
         command: &Command,
         arg: Option<&Arg>,
         value: &OsStr,
-    ) -> Result<Checked<T>, clap::Error> {
-        // What is no UTF-8 could not be repeated in a line of the log: clap shows it as it can.
-        let text = StringValueParser::new().parse_ref(command, arg, value)?;
-        let long = arg.and_then(Arg::get_long).unwrap_or_default();
-        Ok((self.0)(&format!("--{long}"), &text))
+    ) -> Result<T, clap::Error> {
+        self.parse_ref_(command, arg, value, ValueSource::CommandLine)
+    }
+
+    fn parse_ref_(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+        source: ValueSource,
+    ) -> Result<T, clap::Error> {
+        let variable = arg.and_then(Arg::get_env);
+        let name = match variable.filter(|_| source == ValueSource::EnvVariable) {
+            Some(variable) => variable.to_string_lossy().into_owned(),
+            None => format!("--{}", arg.and_then(Arg::get_long).unwrap_or_default()),
+        };
+        // What is no UTF-8 could not be repeated in a line of the log.
+        let text = value.to_str().ok_or_else(|| {
+            let mut error = clap::Error::new(ErrorKind::InvalidUtf8).with_cmd(command);
+            error.insert(ContextKind::InvalidArg, ContextValue::String(name.clone()));
+            error
+        })?;
+        Ok((self.0)(&name, text))
+    }
+}
+
+/// What was said, as it is said: `--poll 1ms`, or `TRAFFICCOP_POLL=1ms`.
+fn given(name: &str, value: impl Display) -> String {
+    match name.starts_with('-') {
+        true => format!("{name} {value}"),
+        false => format!("{name}={value}"),
     }
 }
 
@@ -93,8 +122,8 @@ pub(super) fn watchdog(flag: &str, text: &str) -> Checked<Duration> {
     match span >= LEAST_WATCHDOG {
         true => Ok(span),
         false => refuse(format!(
-            "{flag} {}: a command on a busy machine is late by so much: take {} or more",
-            show(span),
+            "{}: a command on a busy machine is late by so much: take {} or more",
+            given(flag, show(span)),
             show(LEAST_WATCHDOG)
         )),
     }
@@ -105,24 +134,23 @@ pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
     // Told apart from a mistyped duration: people know such leases from the service, and mean them.
     let endless = ["infinite", "infinity", "inf", "forever", "-1"];
     if endless.contains(&text.to_lowercase().as_str()) {
-        return refuse(
-            "--lease: an infinite lease is never given back by a machine that died: take 15s to 60s, it is renewed for as long as we live",
-        );
+        return refuse(format!(
+            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, it is renewed for as long as we live"
+        ));
     }
     duration(flag, text)
 }
 
 /// With the text, which a refusal of both `--wait` and `--no-wait` repeats.
-pub(super) fn wait(text: String) -> (String, Checked<Duration>) {
-    let span = duration("--wait", &text);
-    (text, span)
+pub(super) fn wait(flag: &str, text: &str) -> (String, Checked<Duration>) {
+    (text.to_owned(), duration(flag, text))
 }
 
 pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
     let poll = duration(flag, text)?;
     match POLL.contains(&poll) {
         true => Ok(poll),
-        false => refuse(format!("{flag} {}: take 100ms to 1h", show(poll))),
+        false => refuse(format!("{}: take 100ms to 1h", given(flag, show(poll)))),
     }
 }
 
@@ -156,7 +184,7 @@ pub(super) fn positive(
     zero: &'static str,
 ) -> impl Fn(&str, &str) -> Checked<Duration> + Clone + Send + Sync {
     move |flag, text| match duration(flag, text)? {
-        Duration::ZERO => refuse(format!("{flag} 0s{zero}")),
+        Duration::ZERO => refuse(given(flag, "0s") + zero),
         span => Ok(span),
     }
 }
@@ -168,8 +196,8 @@ pub(super) fn once_per(flag: &str, text: &str) -> Checked<Duration> {
     match span.subsec_nanos() {
         0 => Ok(span),
         _ => refuse(format!(
-            "{flag} {}: slots are of whole seconds: take {}s",
-            show(span),
+            "{}: slots are of whole seconds: take {}s",
+            given(flag, show(span)),
             span.as_secs().max(1)
         )),
     }
@@ -182,12 +210,14 @@ pub(super) fn retry_delay(flag: &str, text: &str) -> Checked<(Duration, Duration
     let (first, most) = (read(first)?, read(most)?);
     if most < first {
         return refuse(format!(
-            "{flag} {text}: it grows from the shorter to the longer: swap them"
+            "{}: it grows from the shorter to the longer: swap them",
+            given(flag, text)
         ));
     }
     if most > RETRY_DELAY_MAX {
         return refuse(format!(
-            "{flag} {text}: a message can stay away for 7d at most"
+            "{}: a message can stay away for 7d at most",
+            given(flag, text)
         ));
     }
     Ok((first, most))
@@ -213,7 +243,8 @@ pub(super) fn body_size(flag: &str, text: &str) -> Checked<u64> {
     let bytes = bytes.and_then(|number| number.checked_mul(unit));
     bytes.filter(|bytes| BODY.contains(bytes)).ok_or_else(|| {
         UsageError::new(format!(
-            "{flag} {text}: take a number of bytes from 1 to 1024M, as in 64K"
+            "{}: take a number of bytes from 1 to 1024M, as in 64K",
+            given(flag, text)
         ))
     })
 }
@@ -228,23 +259,28 @@ where
     move |flag, text| match text.trim().parse() {
         Ok(number) if within.contains(&number) => Ok(number),
         _ => refuse(format!(
-            "{flag} {text}: take a number from {} to {}",
+            "{}: take a number from {} to {}",
+            given(flag, text),
             within.start(),
             within.end()
         )),
     }
 }
 
-pub(super) fn concurrency(_: &str, text: &str) -> Checked<usize> {
+pub(super) fn concurrency(flag: &str, text: &str) -> Checked<usize> {
     // People type the short one, and know it again in what is refused.
-    number(CONCURRENCY)("-j", text)
+    let name = if flag.starts_with('-') { "-j" } else { flag };
+    number(CONCURRENCY)(name, text)
 }
 
 pub(super) fn slots(flag: &str, text: &str) -> Checked<u32> {
     match text.parse() {
-        Ok(0) => refuse("--slots 0: nobody could ever have control: take 1 or more"),
+        Ok(0) => refuse(given(flag, 0) + ": nobody could ever have control: take 1 or more"),
         Ok(count) if count <= SLOTS => Ok(count),
-        _ => refuse(format!("{flag} {text}: take a number from 1 to {SLOTS}")),
+        _ => refuse(format!(
+            "{}: take a number from 1 to {SLOTS}",
+            given(flag, text)
+        )),
     }
 }
 
@@ -254,7 +290,7 @@ pub(super) fn count(
     none: &'static str,
 ) -> impl Fn(&str, &str) -> Checked<u32> + Clone + Send + Sync {
     move |flag, text| match text.parse() {
-        Ok(0) => refuse(format!("{flag} 0 {none}")),
+        Ok(0) => refuse(format!("{} {none}", given(flag, 0))),
         Ok(count) => Ok(count),
         Err(_) => refuse(format!("{flag}: '{text}' is not a number of {what}")),
     }
@@ -265,7 +301,8 @@ pub(super) fn exit_status(flag: &str, text: &str) -> Checked<u8> {
         Ok(status) => Ok(status),
         // flock once took 600 for 88.
         Err(_) => refuse(format!(
-            "{flag} {text}: an exit status is a number from 0 to 255"
+            "{}: an exit status is a number from 0 to 255",
+            given(flag, text)
         )),
     }
 }
@@ -275,7 +312,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
     if text.trim() == "none" {
         return Ok(Vec::new());
     }
-    let refuse = |why: &str| refuse(format!("{flag} {text}: {why}"));
+    let refuse = |why: &str| refuse(format!("{}: {why}", given(flag, text)));
     let mut list = Vec::new();
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -299,7 +336,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
 pub(super) fn renew_at(flag: &str, text: &str) -> Checked<u32> {
     let share = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
     let share = share.filter(|share| (10..=90).contains(share));
-    share.ok_or_else(|| UsageError::new(format!("{flag} {text}: take 10% to 90%")))
+    share.ok_or_else(|| UsageError::new(given(flag, text) + ": take 10% to 90%"))
 }
 
 pub(super) fn identity(flag: &str, text: &str) -> Checked<String> {

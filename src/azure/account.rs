@@ -24,6 +24,7 @@ use super::transport::Client;
 use crate::clock::Instant;
 #[cfg(feature = "entra")]
 use crate::util::SharedMemory;
+use crate::util::spelt_out;
 
 /// A service of a storage account and the credential for it. `Debug` shows no secret.
 #[derive(Clone)]
@@ -407,8 +408,7 @@ pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
 pub(crate) fn shown(text: &str) -> String {
     let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
     let begin = text[..end].rfind('@').map_or(0, |at| at + 1);
-    let plain = text[begin..end].chars().filter(|c| !c.is_control());
-    plain.take(80).collect()
+    spelt_out(&text[begin..end]).chars().take(80).collect()
 }
 
 pub(super) fn is_sas(query: &str) -> bool {

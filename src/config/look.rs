@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::UsageError;
+use crate::guardian;
 use crate::lease::mount;
 use crate::units::show;
 
@@ -71,8 +72,8 @@ fn await_its_end() {
     const NAP: Duration = Duration::from_millis(1);
     const NAPS: u32 = 1000;
     for _ in 0..NAPS {
-        let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
-        if threads.is_ok_and(|count| count > 1) {
+        // Counted as they are counted where a guardian is forked.
+        if guardian::threads().is_ok_and(|count| count > 1) {
             std::thread::sleep(NAP);
         } else {
             return;

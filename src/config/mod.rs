@@ -13,9 +13,11 @@
 //! | `look` | looks at paths whose drive may not answer |
 //! | `health` | whether the command works |
 //! | `azure` | credentials, and what is announced for this machine |
+//! | `command` | that there is a command |
 //! | `quote` | commands as they could be typed |
 
 mod azure;
+mod command;
 mod elect;
 mod health;
 mod look;

@@ -1,6 +1,7 @@
 //! The files and sockets that were named besides the lock's own: they need a place to be, and may
 //! not be one another. It only looks.
 
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use super::UsageError;
 use super::look::in_time;
 use super::quote::quoted_word;
 use crate::args;
+use crate::guardian::is_control_file;
 use crate::report::{self, Volume};
 use crate::util::is_same_file;
 
@@ -97,7 +99,13 @@ impl Beside<'_> {
 /// find a new file there, lock it, and run beside us.
 fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
-    if is_one_of(file, locks) {
+    if is_no_file(file) {
+        return Err(UsageError::new(format!(
+            "--status-file {}: it is replaced at every change, and what is there is no file: name one that can be (it can be followed with 'tail -F')",
+            quoted_word(file.as_os_str())
+        )));
+    }
+    if is_one_of("--status-file", file, locks)? {
         return Err(UsageError::new(format!(
             "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
             file.display()
@@ -110,9 +118,10 @@ fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
 /// would be replaced with it.
 fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--event-log", file)?;
-    let what = if is_one_of(file, locks) {
+    let flag = "--event-log";
+    let what = if is_one_of(flag, file, locks)? {
         "the lock's file"
-    } else if status.is_some_and(|status| same_file(file, status)) {
+    } else if is_one_of(flag, file, status)? {
         "the status file, which is replaced at every change"
     } else {
         return Ok(());
@@ -121,6 +130,24 @@ fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<()
         "--event-log {} is {what}: name another one",
         file.display()
     )))
+}
+
+/// Whether a device, a pipe or a descriptor (/dev/stdout) is here. Replaced by a file it would be gone for all
+/// programs of this machine.
+fn is_no_file(path: &Path) -> bool {
+    let Ok(found) = path.symlink_metadata() else {
+        return false;
+    };
+    match found.is_symlink() {
+        true => leads_to_a_descriptor(path) || path.metadata().is_ok_and(|it| !it.is_file()),
+        false => !found.is_file(),
+    }
+}
+
+fn leads_to_a_descriptor(path: &Path) -> bool {
+    let to = path.read_link().map(|to| directory(path).join(to));
+    to.and_then(|to| directory(&to).canonicalize())
+        .is_ok_and(|directory| directory.starts_with("/proc"))
 }
 
 /// What is to be written from the first moment to the last needs a place to be, now.
@@ -140,7 +167,7 @@ fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
             file.display()
         )));
     }
-    if !directory(file).is_dir() {
+    if !seen(flag, directory(file))?.is_some_and(|found| found.is_dir()) {
         return Err(UsageError::new(format!(
             "{flag} {}: there is no such directory: create it, or name another file",
             file.display()
@@ -168,15 +195,18 @@ pub(super) fn control_file(
 }
 
 fn link(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
+    let flag = "--control-file";
     let why = if path.as_os_str().is_empty() || path.file_name().is_none() {
         "name a file, not a directory"
-    } else if status_file.is_some_and(|status| same_file(status, path)) {
+    } else if is_one_of(flag, path, status_file)? {
         "it is the status file: name another one"
-    } else if is_one_of(path, locks) {
+    } else if is_one_of(flag, path, locks)? {
         "it is the lock's file: name another one"
     // Not `metadata`: a link of ours that was left behind leads nowhere.
     } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
         "something is there that is no symbolic link: remove it, or name another one"
+    } else if path.read_link().is_ok_and(|to| !is_control_file(&to)) {
+        "a symbolic link that is not ours is there, and would be replaced: remove it, or name another one"
     } else {
         return Ok(());
     };
@@ -186,21 +216,75 @@ fn link(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<()
     )))
 }
 
-fn is_one_of(path: &Path, files: &[PathBuf]) -> bool {
-    files.iter().any(|file| same_file(path, file))
+/// Whether what the flag named is one of these files.
+pub(super) fn is_one_of(
+    flag: &str,
+    path: &Path,
+    files: impl IntoIterator<Item = impl AsRef<Path>>,
+) -> Result<bool, UsageError> {
+    for file in files {
+        if same_file(flag, path, file.as_ref())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-pub(super) fn same_file(one: &Path, other: &Path) -> bool {
+/// Whether both paths, which the flag is about, are of one file.
+///
+/// # Errors
+/// Where that cannot be seen: what is not known to be another file is not taken for one.
+fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
     // By what they are: a hard link, or a way through another directory, has another name.
-    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
-        return is_same_file(&one, &other);
+    if let (Some(one), Some(other)) = (seen(flag, one)?, seen(flag, other)?) {
+        return Ok(is_same_file(&one, &other));
     }
     // What does not exist yet is where its directory says it will be.
     let place = |path: &Path| {
-        let directory = directory(path).canonicalize().ok()?;
+        let path = end_of_links(path);
+        let directory = directory(&path).canonicalize().ok()?;
         Some(directory.join(path.file_name()?))
     };
-    place(one).is_some_and(|one| place(other).is_some_and(|other| one == other))
+    Ok(place(one).is_some_and(|one| place(other).is_some_and(|other| one == other)))
+}
+
+/// Where a file is made that is made here: a link can lead to where nothing is yet.
+fn end_of_links(path: &Path) -> PathBuf {
+    // As many as the kernel follows.
+    const LINKS: usize = 40;
+    let mut end = path.to_owned();
+    for _ in 0..LINKS {
+        match end.read_link() {
+            Ok(to) => end = directory(&end).join(to),
+            Err(_) => break,
+        }
+    }
+    end
+}
+
+/// What is at this path; nothing, where nothing is that we could open.
+fn seen(flag: &str, path: &Path) -> Result<Option<Metadata>, UsageError> {
+    const NOT_THERE: [libc::c_int; 5] = [
+        libc::ENOENT,
+        libc::ENOTDIR,
+        libc::EACCES,
+        libc::ELOOP,
+        libc::ENAMETOOLONG,
+    ];
+    match path.metadata() {
+        Ok(found) => Ok(Some(found)),
+        Err(why)
+            if why
+                .raw_os_error()
+                .is_none_or(|why| NOT_THERE.contains(&why)) =>
+        {
+            Ok(None)
+        }
+        Err(why) => Err(UsageError::of_the_machine(format!(
+            "{flag}: cannot look at {}: {why}: nothing was started, because what lies there is not known: try again when it can be read",
+            path.display()
+        ))),
+    }
 }
 
 pub(super) use http::listen;
@@ -210,7 +294,7 @@ mod http {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileTypeExt;
 
-    use super::{Beside, Path, PathBuf, UsageError, args, is_one_of, quoted_word, same_file};
+    use super::{Beside, Path, PathBuf, UsageError, args, is_one_of, quoted_word};
     use crate::serve::Address;
 
     /// The longest path of a socket, in bytes: the kernel's limit.
@@ -265,7 +349,7 @@ mod http {
     }
 
     fn free(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
-        if is_one_of(path, locks) || status_file.is_some_and(|status| same_file(path, status)) {
+        if is_one_of("--listen", path, locks)? || is_one_of("--listen", path, status_file)? {
             return Err(UsageError::new(format!(
                 "--listen unix:{}: the lock's file or the status file is to be there: name another path",
                 path.display()

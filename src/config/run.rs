@@ -3,12 +3,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
 use super::azure::{of_blobs_alone, options, scheduled_events, withheld};
+use super::command::{refuse_a_lock_behind, refuse_no_command};
 use super::health::{Health, health};
 use super::look::{self, in_time};
-use super::outputs::{Beside, Outputs, same_file};
+use super::outputs::{Beside, Outputs, is_one_of};
 use super::policy::{hold_policy, once};
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
@@ -118,7 +120,7 @@ pub(crate) struct Config {
     /// Variables of ours that nothing we run inherits.
     pub withheld: Vec<OsString>,
     /// The lock that another trafficcop holds for the command we are a part of.
-    outer: Option<String>,
+    outer: Vec<String>,
 }
 
 impl Config {
@@ -140,18 +142,20 @@ impl Config {
     /// # Errors
     /// That it is.
     pub(crate) fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
-        let Some(outer) = self.outer.as_deref().filter(|_| self.slots == 1) else {
+        if self.outer.is_empty() || self.slots != 1 {
             return Ok(());
-        };
+        }
         // A path has many spellings; a blob's address has one, because it is we who write it.
         let is_it = match &self.lock {
-            Lock::Blob { .. } => outer == name,
+            Lock::Blob { .. } => self.outer.iter().any(|outer| outer == name),
             Lock::File { path, .. } => {
-                let (outer, path) = (PathBuf::from(outer), path.clone());
-                let both: [&Path; 2] = [&outer.clone(), &path.clone()];
+                let outer: Vec<PathBuf> = self.outer.iter().map(PathBuf::from).collect();
+                let paths = [&outer[..], slice::from_ref(path)].concat();
+                let all: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
                 let patience = patience(self.rules.patience, self.rules.wait);
-                in_time("--file", &both, patience, move || {
-                    Ok(same_file(&outer, &path))
+                let path = path.clone();
+                in_time("--file", &all, patience, move || {
+                    is_one_of("--file", &path, &outer)
                 })?
             }
         };
@@ -173,6 +177,7 @@ impl Config {
             "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
         )?;
         let common = &typed.common;
+        refuse_a_lock_behind(common, &typed.command)?;
         // The lock first: all other settings are measured by it, and of two mistakes it is the one
         // to be told.
         let basis = Basis::new(common)?;
@@ -207,16 +212,6 @@ impl Config {
             command: typed.command,
             ..config
         })
-    }
-}
-
-pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(), UsageError> {
-    match command.first() {
-        None => Err(UsageError::new(missing)),
-        Some(program) if program.is_empty() => Err(UsageError::new(
-            "the command's name is empty: is a variable unset in what was typed after --?",
-        )),
-        Some(_) => Ok(()),
     }
 }
 

@@ -17,7 +17,7 @@ fn place() -> Host {
         host: "web1".into(),
         pid: 42,
         seed: 7,
-        outer: None,
+        outer: Vec::new(),
     }
 }
 

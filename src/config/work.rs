@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::azure::{options, withheld};
+use super::command::refuse_no_command;
 use super::outputs::listen;
 use super::outputs::{Beside, Outputs};
 #[cfg(feature = "service-bus")]
 use super::run::refuse_first;
-use super::run::{DEFAULT_PATIENCE, identity, refuse_no_command};
+use super::run::{DEFAULT_PATIENCE, identity};
 use super::{Host, UsageError};
 use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;

@@ -34,6 +34,13 @@ const LENGTH: u64 = size_of::<u64>() as u64;
 /// Atomic, for it is shared with other processes.
 type SharedWord = Mapping<AtomicU64>;
 
+/// Whether this is what a control file is called, whosever it is.
+#[cfg(feature = "cli")]
+pub(crate) fn is_control_file(path: &Path) -> bool {
+    let name = path.file_name();
+    name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+}
+
 #[derive(Debug)]
 struct Location {
     word: SharedWord,

@@ -244,7 +244,11 @@ fn errno(what: &'static str) -> impl Fn(Errno) -> SetupError {
     }
 }
 
-fn threads() -> io::Result<usize> {
+/// How many threads this process has.
+///
+/// # Errors
+/// What keeps us from reading it.
+pub(crate) fn threads() -> io::Result<usize> {
     // What stat(2) says of the directory of threads: two links and one for each. It costs a tenth
     // of reading about them, which is left for when it says something else than "one".
     if std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3) {

@@ -30,8 +30,12 @@ pub mod wire;
 
 pub use crate::core::WorkloadEvent;
 pub use control::View;
+#[cfg(feature = "cli")]
+pub(crate) use control::is_control_file;
 #[doc(hidden)]
 pub use event_loop::{EventLoop, Ready, System, Wait};
+#[cfg(feature = "cli")]
+pub(crate) use fork::threads;
 pub use fork::{Guardian, fork};
 pub use handle::GuardianHandle;
 #[doc(hidden)]
@@ -39,7 +43,7 @@ pub use handle::Peer;
 #[cfg(test)]
 pub(crate) use handle::scripted;
 pub use liveness::{HealthCheck, all_answer};
-pub use process::{begin, leave_by_the_guardians};
+pub use process::{begin, leave_by_the_guardians, stdout_was_closed};
 pub use shared_memory::SharedBytes;
 pub use spawn::which;
 #[doc(hidden)]

@@ -18,7 +18,7 @@
 //! who panics must never wait for anything that another thread of ours may hold.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::PanicHookInfo;
 use std::process;
@@ -42,6 +42,11 @@ static IGNORED: [(libc::c_int, AtomicBool); 2] = [
     (libc::SIGPIPE, AtomicBool::new(false)),
     (libc::SIGXFSZ, AtomicBool::new(false)),
 ];
+
+/// Why we end before anything began.
+const NOTHING_TO_PUT: &[u8] = b"trafficcop: error: stdin or stdout is closed, and there is no /dev/null to put in its place: start it with both, or mount /dev; exit status 69\n";
+/// What is our stdout was closed when we were started.
+static NO_STDOUT: AtomicBool = AtomicBool::new(false);
 
 /// It was us who ignored them.
 static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -99,15 +104,29 @@ pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
 /// into the lock's record. Where there is nothing to put there instead, that is the end.
 fn open_the_first_three() {
     for number in 0..3 {
+        if raw::closes_on_exec(number).is_some() {
+            continue;
+        }
+        if number == libc::STDOUT_FILENO {
+            NO_STDOUT.store(true, Ordering::Relaxed);
+        }
         // The lowest free number is the one that is closed.
-        if raw::closes_on_exec(number).is_none()
-            && open(c"/dev/null", OFlag::O_RDWR, Mode::empty())
-                .map(IntoRawFd::into_raw_fd)
-                .is_err()
-        {
+        let nothing = open(c"/dev/null", OFlag::O_RDWR, Mode::empty());
+        if nothing.map(IntoRawFd::into_raw_fd).is_err() {
+            if raw::closes_on_exec(libc::STDERR_FILENO).is_some() {
+                // SAFETY: it was seen to be open, and nobody closes it before we end.
+                let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
+                let _ = nix::unistd::write(stderr, NOTHING_TO_PUT);
+            }
             raw::exit(UNAVAILABLE);
         }
     }
+}
+
+/// Whether we were started without a stdout: what is written there since is read by nobody.
+#[must_use]
+pub fn stdout_was_closed() -> bool {
+    NO_STDOUT.load(Ordering::Relaxed)
 }
 
 /// From now on a panic, on whatever thread, ends this process so. `tell` says one line to people, and

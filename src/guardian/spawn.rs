@@ -16,7 +16,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
-use nix::unistd::{AccessFlags, Pid, access, getppid, setpgid};
+use nix::unistd::{AccessFlags, Pid, access, getppid, pipe, setpgid};
 
 use super::Program;
 use super::containment::Containment;
@@ -378,7 +378,9 @@ fn become_command(
 /// In the child: what stands on stdin is for another.
 fn read_nothing() -> Result<(), Errno> {
     // Under its own number where we were started without a stdin: that one must live through the exec.
-    let nothing = open(c"/dev/null", OFlag::O_RDONLY, Mode::empty())?;
+    let nothing = open(c"/dev/null", OFlag::O_RDONLY, Mode::empty());
+    // In a container without a /dev: a pipe that nobody writes into has as little to read.
+    let nothing = nothing.or_else(|_| pipe().map(|(end, _)| end))?;
     let done = raw::put_on_stdin(nothing.as_fd());
     if nothing.as_raw_fd() == 0 {
         std::mem::forget(nothing);

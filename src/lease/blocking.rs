@@ -22,7 +22,9 @@ pub(super) enum Stalled {
     // Its result is dropped when it comes, in its own thread.
     #[error("no answer in time")]
     Overtime,
-    #[error("no thread could be started")]
+    #[error(
+        "no thread could be started: raise the limits of processes and memory (ulimit -a, pids.max)"
+    )]
     NoThread,
 }
 

@@ -45,6 +45,16 @@ pub(super) fn failure_at(path: &Path, what: &str, errno: Errno) -> Failure {
     fatal_at(path, what, errno)
 }
 
+/// What an error means, said in these words, that is one of a full disk or of a limit; nothing, if it is not.
+pub(super) fn no_room(why: &str, errno: Errno) -> Option<Failure> {
+    let advice = match errno {
+        Errno::ENOSPC | Errno::EDQUOT => "make room",
+        Errno::EFBIG => "raise the limit of files' sizes (ulimit -f)",
+        _ => return None,
+    };
+    Some(fatal(format!("{why}: {advice}")))
+}
+
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }

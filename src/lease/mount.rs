@@ -10,6 +10,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::procfs;
 
+// What a file system is called that is in no table.
+const UNKNOWN: &str = "unknown";
 // How many symbolic links are followed before a path is taken for what it says (the kernel's 40).
 const LINKS: usize = 40;
 
@@ -33,6 +35,11 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Whether the kernel's table of mounts could be read, and says what this is.
+    pub(crate) fn is_known(&self) -> bool {
+        self.kind != UNKNOWN
+    }
+
     /// Whether nobody knows if two who make one directory here are told apart: a program of
     /// somebody's stands between us and the store.
     #[must_use]
@@ -99,7 +106,7 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     find(mounts, &absolute, &|path| std::fs::read_link(path).ok()).unwrap_or_else(|| Mount {
         // Without a mount table nothing is known, so nothing is trusted.
-        kind: "unknown".to_owned(),
+        kind: UNKNOWN.to_owned(),
         shared: true,
         options: String::new(),
         at: PathBuf::from("/"),

@@ -64,7 +64,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("deadline", &["clock", "guardian"]),
-    ("host", &["deadline"]),
+    ("host", &["deadline", "procfs"]),
     ("exit", &["core", "queue"]),
     (
         "args",

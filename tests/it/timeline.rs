@@ -147,6 +147,14 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
         assert!(svg.contains(&format!(">{name}<")), "{name}");
     }
 
+    // Without a name for the picture the first log is in its place.
+    let before = std::fs::read(&shared).expect("a log");
+    let slip = timeline(["--svg".as_ref()].into_iter().chain(files));
+    let why = String::from_utf8_lossy(&slip.stderr);
+    assert_eq!(slip.status.code(), Some(64), "{why}");
+    assert!(why.contains("seems to be an event log"), "{why}");
+    assert_eq!(std::fs::read(&shared).expect("a log"), before);
+
     // The same in one file, from stdin, with half a line at its end.
     let mut both = std::fs::read(&own).unwrap();
     both.extend(std::fs::read(&shared).unwrap());

@@ -14,7 +14,7 @@ fn config(line: &str) -> Result<Work, UsageError> {
         host: "web1".into(),
         pid: 42,
         seed: 1,
-        outer: None,
+        outer: Vec::new(),
     };
     Work::new(*typed, &place)
 }

@@ -101,8 +101,11 @@ impl Inspector for FileInspector {
 
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         let suffix = suffix.to_owned();
-        self.blocking(give_up_at, move |path| list(&mount::beside(&path, suffix)))
-            .await
+        self.blocking(give_up_at, move |path| {
+            // What is looked for beside a lock need not be there.
+            list(&mount::beside(&path, &suffix), suffix.is_empty())
+        })
+        .await
     }
 
     async fn break_lease(
@@ -207,8 +210,9 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let unread = found == Lookup::Damaged;
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
     let flaw = flaw.or_else(|| {
-        let shared = mount::of(path).shared;
-        shared.then(|| KERNEL_ON_SHARED.to_owned())
+        let mount = mount::of(path);
+        // Without a /proc nothing is known, and so nothing said.
+        (mount.shared && mount.is_known()).then(|| KERNEL_ON_SHARED.to_owned())
     });
     let once = found.into_task_log();
     let record = match (record, once == TaskLog::EMPTY) {
@@ -249,7 +253,7 @@ fn without_its_hint(versions: &Path) -> Option<PathBuf> {
     (!hinted && versions.is_dir()).then_some(lock)
 }
 
-fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
+fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     refuse_a_missing_directory(path)?;
     let (directory, prefix) = match path.file_name() {
         Some(name) if !path.is_dir() => (path.parent().unwrap_or(path), name.as_encoded_bytes()),
@@ -269,11 +273,13 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
     })?;
     let mut found = Vec::new();
     let mut unread = 0_u32;
+    let mut named = 0_u32;
     // What cannot be read is counted and told, and does not hide the others: a directory is often not ours.
     for entry in entries.filter_map(Result::ok) {
         if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
             continue;
         }
+        named += 1;
         let path = entry.path();
         if let Some(lock) = without_its_hint(&path) {
             match shared_file::look(&lock) {
@@ -298,9 +304,17 @@ fn list(path: &Path) -> Result<Vec<LockStatus>, Failure> {
     }
     if unread > 0 {
         tracing::warn!(
-            "{unread} files in {} cannot be read, and may be locks",
+            "{unread} of the files in {} cannot be read, and may be locks",
             directory.display()
         );
+    }
+    // A directory can be empty, and a path that was mistyped would look like one.
+    if named == 0 && must_exist && !prefix.is_empty() {
+        return Err(fatal(format!(
+            "{}: there is no such directory, and nothing in {} has a name that begins so: name a directory, or the path of a lock in one",
+            path.display(),
+            directory.display()
+        )));
     }
     found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
@@ -463,11 +477,11 @@ mod tests {
         fs::create_dir(dir.path().join("b.dir")).unwrap();
         let names = |path: &Path| -> Vec<String> {
             let name = |seen: &LockStatus| seen.name.rsplit('/').next().unwrap().to_owned();
-            list(path).unwrap().iter().map(name).collect()
+            list(path, true).unwrap().iter().map(name).collect()
         };
         assert_eq!(names(dir.path()), ["a", "b.0", "b.1", "torn"]);
         assert_eq!(names(&dir.path().join("b")), ["b.0", "b.1"]);
-        assert!(list(&dir.path().join("no/where")).is_err());
+        assert!(list(&dir.path().join("no/where"), true).is_err());
     }
 
     fn known(text: &str) -> TaskLog {

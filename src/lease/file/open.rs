@@ -62,6 +62,8 @@ impl OpenError {
                 format!("no permission to open it for {purpose}: give it to this user")
             }
             Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
+            Errno::ENAMETOOLONG => "its name is too long: take a shorter one".into(),
+            Errno::ELOOP => "its symbolic links lead in a circle: name the file itself".into(),
             Errno::ENOSPC | Errno::EDQUOT => {
                 format!("it cannot be created ({}): make room", errno.desc())
             }

@@ -19,6 +19,8 @@ pub const WIDTH: usize = 2048;
 pub(super) const READ_LIMIT: usize = 4096;
 // How every record begins: the token first, so that it stands in the first sector whatever follows.
 const OPENING: &[u8] = b"{\"token\":";
+// How every line of an event log begins.
+const EVENT_LOG: &[u8] = b"{\"v\":";
 // The digits of the greatest token. Every token has a field as wide: a torn write shows the old or the new
 // number, and never the beginning of one with the end of the other.
 const DIGITS: usize = 20;
@@ -106,6 +108,10 @@ pub fn decode_record(bytes: &[u8]) -> Content {
             _ => Content::Foreign,
         };
     }
+    // An event log has tokens in it, and is nothing that is left of a record: that begins with its token.
+    if bytes.starts_with(EVENT_LOG) {
+        return Content::Foreign;
+    }
     let token = greatest_token(bytes);
     if token.is_some() || bytes.starts_with(OPENING) || OPENING.starts_with(bytes) {
         return Content::Damaged(token);
@@ -145,6 +151,13 @@ mod tests {
             command: "./job".into(),
             ..Record::default()
         }
+    }
+
+    #[test]
+    fn an_event_log_is_no_record_that_was_torn() {
+        let line = r#"{"v":1,"time":"2026-01-01T00:00:00Z","event":"acquired","token":7}"#;
+        let log = format!("{line}\n{line}\n");
+        assert_eq!(decode(log.as_bytes()), Content::Foreign);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::clock::Instant;
 use crate::core::{Failure, Grant};
 use crate::lease::OpenError as NamedError;
 use crate::lease::blocking::BlockingJobs;
-use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, transient};
+use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, no_room, transient};
 use crate::lease::inspect::Inspector;
 use crate::lease::once::{OnceTask, TaskLog};
 use crate::lease::record::{Candidate, Record};
@@ -397,9 +397,8 @@ impl LockFile {
         let why = format!("{}: {what}: {error}", self.path.display());
         match errno_of(error) {
             // Not passing while we look: a full or broken disk is for a person to mend.
-            Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG => fatal(format!("{why}: make room")),
             Errno::EROFS | Errno::EIO => fatal(why),
-            errno => self.failure(what, errno),
+            errno => no_room(&why, errno).unwrap_or_else(|| self.failure(what, errno)),
         }
     }
 

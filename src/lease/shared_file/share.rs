@@ -326,6 +326,12 @@ impl Share {
                 format!("{at}: {what}: the file system is read-only: name a file on a writable one")
             }
             Errno::ENOSPC | Errno::EDQUOT => format!("{at}: {what}: {}: make room", errno.desc()),
+            Errno::EFBIG => {
+                format!("{at}: {what}: {error}: raise the limit of files' sizes (ulimit -f)")
+            }
+            Errno::ENAMETOOLONG => {
+                format!("{at}: its name is too long, also for {there}: take a shorter one")
+            }
             errno if is_passing(errno) => {
                 return transient(format!("{at}: {what}: {}", errno.desc()));
             }

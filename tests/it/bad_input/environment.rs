@@ -1,6 +1,10 @@
 //! Settings from the environment: what is typed beats them, what nobody reads is told of, and what a
 //! command is told by trafficcop is no setting of a trafficcop inside it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+
 use super::{judge, refused};
 use crate::support::instance::{Ended, assert_ended};
 use crate::support::scene::Scene;
@@ -43,6 +47,29 @@ fn what_is_typed_beats_a_variable_that_excludes_it() {
         .env("TRAFFICCOP_BLOB", "locks/one")
         .env("TRAFFICCOP_FILE", scene.lock());
     refused(&scene, both, 64, &["two locks"]);
+}
+
+#[test]
+fn what_a_variable_says_is_refused_by_its_name() {
+    let scene = Scene::new();
+    let set = |name: &str, value: &str, words: &[&str]| {
+        refused(&scene, scene.run_on_file().env(name, value), 64, words);
+    };
+    let wait = "TRAFFICCOP_WAIT: 'abc' is not a duration";
+    set("TRAFFICCOP_WAIT", "abc", &[wait]);
+    set("TRAFFICCOP_SLOTS", "abc", &["TRAFFICCOP_SLOTS=abc: take"]);
+    set("TRAFFICCOP_POLL", "1ms", &["TRAFFICCOP_POLL=1ms: take"]);
+    // Where it is found only by what is made of it.
+    let words = ["--listen abc: take", "(TRAFFICCOP_LISTEN is set)"];
+    set("TRAFFICCOP_LISTEN", "abc", &words);
+    let run = scene.run_on_file().env("TRAFFICCOP_WAIT", "5s");
+    let finished = run.args(["--wait", "abc"]).command(["true"]).finish();
+    let said = &finished.stderr;
+    assert!(said.contains("error: --wait: 'abc'"), "{said}");
+    assert!(!said.contains("TRAFFICCOP"), "{said}");
+    let bytes = OsStr::from_bytes(b"5\xff");
+    let run = scene.run_on_file().env("TRAFFICCOP_GRACE", bytes);
+    refused(&scene, run, 64, &["TRAFFICCOP_GRACE: no text in UTF-8"]);
 }
 
 #[test]
@@ -98,6 +125,14 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
             finished.stderr
         );
     }
+    // Also where another one stands between.
+    let script = format!(
+        "exec {me} run -q --file {lock}.3 -- {me} run -w 1s --file {lock} -- true",
+        me = env!("CARGO_BIN_EXE_trafficcop"),
+        lock = scene.lock().display(),
+    );
+    let finished = scene.run_on_file().arg("-q").shell(&script).finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
     // With another lock it works, and so it does on one of several slots.
     let script = format!(
         "{me} run -q --file {lock}.2 -- true && {me} run -q --slots 2 --file {lock} -- true",
@@ -120,6 +155,15 @@ fn help_is_a_verb_too() {
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
         assert!(finished.stdout.contains(shown), "{}", finished.stdout);
     }
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let unheard = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
+        .arg("--version")
+        .stdout(full.unwrap())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&unheard.stderr);
+    assert_eq!(unheard.status.code(), Some(69), "{said}");
+    assert!(said.contains("cannot write to stdout: No space"), "{said}");
     let finished = scene.verb("help").arg("nonsense").finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
     let finished = scene.run_on_file().finish();

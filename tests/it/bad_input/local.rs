@@ -151,6 +151,15 @@ fn what_the_machine_refuses_for_now_is_status_69() {
     let scene = Scene::new();
     for (shell, words) in [
         ("ulimit -n 8; exec \"$@\"", "Too many open files"),
+        (
+            "ulimit -f 0; exec \"$@\"",
+            "raise the limit of files' sizes (ulimit -f)",
+        ),
+        // Its stderr is all that is there to say so.
+        (
+            "mount -t tmpfs none /dev && exec \"$@\" <&-",
+            "no /dev/null to put in its place",
+        ),
         ("umount -l /proc && exec \"$@\"", "/proc"),
     ] {
         let output = Command::new("unshare")
@@ -167,6 +176,23 @@ fn what_the_machine_refuses_for_now_is_status_69() {
     }
 }
 
+/// In a container without a /dev.
+#[test]
+fn without_a_dev_null_a_hook_has_nothing_to_read_all_the_same() {
+    let scene = Scene::new();
+    let shell = "mount -t tmpfs none /dev && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", shell, "sh"])
+        .args([env!("CARGO_BIN_EXE_trafficcop"), "run", "-n", "-q"])
+        .args(["--on-acquire", "cat", "--file"])
+        .arg(scene.lock())
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+}
+
 #[test]
 fn lock_files_that_cannot_be() {
     let scene = Scene::new();
@@ -177,6 +203,10 @@ fn lock_files_that_cannot_be() {
         69,
         &["no/such/lock", "directory"],
     );
+    let long = "a".repeat(300);
+    refused(&scene, file(&long), 69, &["name is too long: take"]);
+    std::os::unix::fs::symlink("circle", scene.path("circle")).unwrap();
+    refused(&scene, file("circle"), 69, &["lead in a circle: name"]);
     std::fs::create_dir(scene.path("directory")).unwrap();
     refused(
         &scene,

@@ -108,6 +108,32 @@ fn a_verb_that_is_none() {
         (&["status", "/tmp/x"], "'--file /tmp/x'"),
         (&["list"], "nothing to list"),
         (&["completions", "tcsh"], "bash, elvish"),
+        (
+            &["run", "true", "--file=x"],
+            "--file stands behind the command",
+        ),
+        (&["run", "--", "job", "-x"], "no lock: name one"),
+        (
+            &["run", "--lock", "x", "--", "true"],
+            "did you mean '--file'?",
+        ),
+        // What cannot be seen, or would do something to a terminal, is spelt.
+        (
+            &["work", "--queue", "ab\x1bcd", "--", "true"],
+            "`ab\\u{1b}cd` cannot be a queue",
+        ),
+        (
+            &[
+                "run",
+                "--file",
+                "x",
+                "--status-file",
+                "no/a\tb",
+                "--",
+                "true",
+            ],
+            "--status-file no/a\\tb: there is no such directory",
+        ),
     ] {
         let ran = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
             .args(words)
@@ -280,4 +306,41 @@ fn a_status_file_that_is_the_lock() {
         &["--status-file", "lock"],
     );
     assert!(!status.exists());
+    // Nor where a link leads to it that leads nowhere yet.
+    let link = scene.path("link");
+    std::os::unix::fs::symlink(&status, &link).unwrap();
+    let run = scene.run().arg("--file").arg(&link);
+    let run = run.arg("--status-file").arg(&status);
+    refused(&scene, run, 64, &["--status-file", "is the lock's file"]);
+    assert!(!status.exists());
+}
+
+/// As root that took /dev/stdout from the machine, for good.
+#[test]
+fn a_status_file_that_would_replace_what_is_no_file() {
+    let scene = Scene::new();
+    let (pipe, stdout) = (scene.path("pipe"), scene.path("stdout"));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("/proc/self/fd/1", &stdout).unwrap();
+    let words = ["--status-file", "is replaced at every change", "no file"];
+    for there in [&pipe, &stdout] {
+        let before = there.symlink_metadata().unwrap().file_type();
+        let run = scene.run_on_file().arg("--status-file").arg(there);
+        refused(&scene, run, 64, &words);
+        let after = there.symlink_metadata().unwrap().file_type();
+        assert_eq!(before, after, "it was replaced");
+    }
+    let link = scene.elect().arg("--file").arg(scene.lock());
+    let finished = link.arg("--control-file").arg(&stdout).finish();
+    let words = ["--control-file", "a symbolic link that is not ours"];
+    judge(&scene, &finished.stderr, finished.ended, 64, &words);
+    assert!(stdout.symlink_metadata().unwrap().is_symlink());
+    // A file, and a link to one, is what it may be.
+    let file = scene.path("status");
+    std::fs::write(&file, "{}").unwrap();
+    std::os::unix::fs::symlink(&file, scene.path("to-status")).unwrap();
+    for there in [file, scene.path("to-status")] {
+        let run = scene.run_on_file().arg("--status-file").arg(there);
+        assert_eq!(run.command(["true"]).finish().ended, Ended::Code(0));
+    }
 }

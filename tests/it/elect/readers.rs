@@ -96,3 +96,26 @@ fn a_full_disk_is_no_reader_that_hung_up() {
         instance.stderr()
     );
 }
+
+#[test]
+fn where_nobody_can_hear_of_control_it_is_not_competed_for() {
+    let scene = Scene::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut instance = on_file(&scene).stdout(writer).start();
+    assert_eq!(instance.wait(), PIPE, "{}", instance.stderr());
+    assert!(!scene.lock().exists(), "{}", instance.stderr());
+    let script = "exec \"$0\" elect --file \"$1\" >&-";
+    let closed = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_trafficcop")])
+        .arg(scene.lock())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&closed.stderr);
+    assert_eq!(closed.status.code(), Some(74), "{said}");
+    assert!(
+        said.contains("cannot write to stdout: it is closed"),
+        "{said}"
+    );
+    assert!(!scene.lock().exists(), "{said}");
+}

@@ -2,7 +2,8 @@
 //! something else.
 
 use super::*;
-use crate::shared_file::drive::{Fate, OPENS, Op};
+use crate::shared_file::drive::{ALWAYS, Fate, OPENS, Op};
+use nix::libc;
 
 #[test]
 fn a_drive_that_hangs_for_less_than_the_room_costs_nothing() {
@@ -235,6 +236,29 @@ fn whoever_does_not_wait_is_answered_in_time_while_the_drive_hangs_whatever_it_i
     assert!(said.contains("nothing was started"), "{said}");
     assert!(!scene.path("events").exists());
     scene.await_nobody();
+}
+
+#[test]
+fn an_output_that_cannot_be_looked_at_is_not_taken_for_another_file_than_the_lock() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    File::create(view.path("out")).unwrap();
+    let out = view.path("out").to_str().unwrap().to_owned();
+    let begun = scene.path("begun");
+    for flag in ["--status-file", "--event-log"] {
+        let failed = Fate::Fail(libc::EIO);
+        view.switchboard()
+            .set(&[Op::Lookup], Some("out"), failed, ALWAYS);
+        let run = scene.run().arg("--file").arg(scene.lock());
+        let run = run.without_event_log().args([flag, &out]);
+        let finished = run.command(["touch", begun.to_str().unwrap()]).finish();
+        view.heal();
+        let said = &finished.stderr;
+        assert_eq!(finished.ended, Ended::Code(69), "{said}");
+        let words = format!("{flag}: cannot look at {out}: Input/output error");
+        assert!(said.contains(&words), "{said}");
+        assert!(!begun.exists() && !scene.lock().exists());
+    }
 }
 
 #[test]

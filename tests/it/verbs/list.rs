@@ -120,6 +120,19 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         (&json!("web9"), &json!("held"))
     );
     assert!(all[0]["name"].as_str().unwrap().contains("/locks/job."));
+    // What was mistyped is not a directory without locks.
+    for path in [scene.path("lokcs"), directory.join("jbo")] {
+        let listed = scene.verb("list").arg("--file").arg(&path).finish();
+        said(&listed, 69, &[]);
+        let name = path.display().to_string();
+        let words = "there is no such directory";
+        let line = &listed.stderr;
+        assert!(line.contains(&name) && line.contains(words), "{line}");
+    }
+    let empty = scene.path("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let listed = scene.verb("list").arg("--file").arg(&empty).finish();
+    said(&listed, 0, &["LOCK"]);
     let table = scene.verb("list").arg("--file").arg(&directory).finish();
     said(&table, 0, &["web9", "sleep 600"]);
     assert!(!table.stdout.contains("letter"));

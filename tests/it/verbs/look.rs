@@ -257,7 +257,11 @@ fn an_answer_that_cannot_be_written_is_no_answer() {
         let output = Command::new(trafficcop())
             .env_clear()
             .args([verb, "--file"])
-            .arg(scene.lock())
+            .arg(if verb == "list" {
+                scene.directory().to_owned()
+            } else {
+                scene.lock()
+            })
             .stdout(full)
             .stderr(Stdio::piped())
             .output()
