@@ -130,6 +130,12 @@ impl Observed {
         self.own.map(|own| own.version)
     }
 
+    /// Just before the request was sent that made the last version of ours whose answer came.
+    #[must_use]
+    pub fn t0(&self) -> Option<Instant> {
+        self.own.map(|own| own.t0)
+    }
+
     /// This version was seen, with this record if it could be read; `now` was read after that.
     pub fn saw(&mut self, version: Version, claim: Option<Claim>, now: Instant) {
         // Of what nobody wrote nothing is believed: a lease of no time would let everybody in, one of a
@@ -201,7 +207,8 @@ impl Observed {
     }
 
     /// The version after our last, which we were to make, exists, with this record if it could be
-    /// read. `now` was read after that.
+    /// read; without one it must be known that no operator has made it, to break our lease. `now` was read
+    /// after that.
     pub fn exists(&mut self, version: Version, claim: Option<Claim>, now: Instant) -> Exists {
         // Of a contender: somebody was faster.
         let Some(own) = self.own else {
@@ -210,7 +217,7 @@ impl Observed {
         };
         let ours = match claim {
             Some(claim) => claim.nonce == self.nonce,
-            // Before our lease is over nobody else can have made it. Counted from the last answer,
+            // Before our lease is over no contender can have made it. Counted from the last answer,
             // and not from the attempt that made it: others may have seen that long ago.
             None if now < own.t0 + (self.lease - self.lease / DRIFT) => true,
             None => return Exists::Unknown,

@@ -5,11 +5,11 @@ use trafficcop::internals::core::Cordon;
 use trafficcop::internals::signals::SignalEvent;
 
 use super::adversary::{Act, Deed, Kind, Weather, Who};
-use super::clock::{MILLI, Time};
+use super::clock::{MILLI, SECOND, Time, nanos};
 use super::drive::GRACE;
 use super::pair::Life;
 use super::store::{Id, Request};
-use super::world::{Broken, Happening, World};
+use super::world::{Broken, Happening, Others, World};
 
 impl World {
     /// Does what stands there in the schedule.
@@ -165,7 +165,10 @@ impl World {
                 }
             }
             Deed::ServerClock(seconds) => drive.ahead += seconds,
-            Deed::Tidy(keep) => drive.tidy(keep),
+            Deed::Tidy(keep) => {
+                let pauses = self.schedule.budgets.iter().map(|it| nanos(it.renew_every));
+                drive.tidy(keep, pauses.max().unwrap_or(0) + 2 * SECOND);
+            }
             _ => unreachable!("it is no drive's"),
         }
     }
@@ -227,7 +230,10 @@ fn broken(id: Id, at_once: bool, at: Time) -> Broken {
     Broken {
         leases: id..id + 1,
         of: None,
-        at_once,
+        others: match at_once {
+            true => Others::AtOnce,
+            false => Others::Sooner,
+        },
         at,
     }
 }

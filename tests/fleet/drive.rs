@@ -84,6 +84,8 @@ pub(crate) struct Server {
     ghosts: Vec<Ghost>,
     pub(crate) era: u64,
     pub(crate) makings: Vec<Making>,
+    /// Versions whose leases an operator said that he breaks, in which era.
+    pub(crate) said_broken: Vec<(u64, u64)>,
     /// How often what can happen here did.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     pub(crate) trace: Option<Vec<(Time, String)>>,
@@ -115,6 +117,7 @@ impl Server {
             ghosts: Vec::new(),
             era: 0,
             makings: Vec::new(),
+            said_broken: Vec::new(),
             counts: BTreeMap::new(),
             trace: None,
         };
@@ -273,6 +276,11 @@ impl Server {
                 }
                 self.change(machine, path, Some(Node::Directory));
                 self.touch(machine, path);
+                if by >= OPERATOR
+                    && let Some(version) = path.parent().and_then(|path| self.number(path))
+                {
+                    self.said_broken.push((self.era, version));
+                }
                 self.note(path, by);
             }
             Call::RemoveDirectory(path) => {
@@ -471,10 +479,23 @@ impl Server {
         made.map(|made| made.by)
     }
 
-    /// The last version of a tenure that began with this one: when an instance made it.
+    /// The last version of a tenure that began with this one: when an instance made it. It ends with the first of
+    /// somebody else; what is made behind the last, by an old view, ends nothing.
     pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
-        let of = |made: &&Making| made.by == by && made.era == era && made.version >= token;
-        self.makings.iter().filter(of).map(|made| made.at).max()
+        let (mut greatest, mut last) = (0, None);
+        for made in self.makings.iter().filter(|made| made.era == era) {
+            if made.version < greatest {
+                continue;
+            }
+            greatest = made.version;
+            match made.by == by {
+                _ if made.version < token => {}
+                true => last = Some(made.at),
+                false if last.is_some() => break,
+                false => {}
+            }
+        }
+        last
     }
 
     /// In which era an instance made this version last.
@@ -483,9 +504,15 @@ impl Server {
         self.makings.iter().rev().find(of).map(|made| made.era)
     }
 
-    /// An operator removes what is old, oldest first.
-    pub(crate) fn tidy(&mut self, keep: usize) {
+    /// An operator removes what is old, oldest first; all but the last only where nobody has renewed for so long.
+    pub(crate) fn tidy(&mut self, keep: usize, quiet: Time) {
+        let last = self.makings.iter().map(|made| made.at).max().unwrap_or(0);
+        let used = keep == 1 && self.now < last + quiet;
+        let keep = if used { 3 } else { keep };
         let versions = self.versions();
+        if keep == 1 && versions.len() > 1 {
+            self.count("all but the last removed by hand");
+        }
         let old = versions.len().saturating_sub(keep);
         for version in &versions[..old] {
             self.remove(&self.name(*version));

@@ -49,7 +49,11 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         4 | 5 => Deed::Torn(span(rng, 60)),
         6..9 => Deed::RestartServer(rng.bool()),
         9 => Deed::ServerClock(rng.u64(1..7200)),
-        _ => Deed::Tidy(rng.usize(3..10)),
+        // All but the last, or what is old.
+        _ => Deed::Tidy(match rng.usize(3..10) {
+            7.. => 1,
+            keep => keep,
+        }),
     }
 }
 
@@ -140,6 +144,24 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                     Weather::Answers(500, None),
                     rng.u64(6000..25_000) * MILLI,
                 ),
+            ),
+        ],
+        // Everybody dies, and somebody leaves but the last version.
+        12 => {
+            let dies = |machine| act(at, Deed::Kill(machine, Who::Both));
+            let mut acts: Vec<Act> = (0..machines).map(dies).collect();
+            acts.push(act(at + rng.u64(6..24) * SECOND, Deed::Tidy(1)));
+            acts
+        }
+        // A holder is broken, whom nobody tells, and whom old views tell nothing.
+        13 => vec![
+            act(at, Deed::Stale(machine, 2 * SECOND, 58 * SECOND)),
+            act(
+                at + rng.u64(0..5000) * MILLI,
+                Deed::Break(Some(match rng.bool() {
+                    true => Duration::ZERO,
+                    false => Duration::from_secs(10),
+                })),
             ),
         ],
         _ => Vec::new(),

@@ -7,11 +7,11 @@ use trafficcop::internals::core::{Cause, Ending};
 
 use super::adversary::{Act, Deed, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
-use super::drive::Making;
-use super::operator::{era_and_token, lease_id};
+use super::drive::{Making, OPERATOR};
+use super::operator::era_and_token;
 use super::pair::{Life, Pair, Tree};
 use super::store::Id;
-use super::world::{Broken, Happening, World};
+use super::world::{Broken, Happening, Others, World};
 
 /// What a command gets in any case to end, when its machine is cordoned; also more than a guardian
 /// gives it whose supervisor has died meanwhile.
@@ -75,7 +75,8 @@ impl World {
         self.was_broken(p, tree)
     }
 
-    /// An operator gave away what it runs under, and it was not told of that in time.
+    /// An operator gave away what it runs under, and it was not told of that in time. On a drive it makes nothing
+    /// after the operator's version, and so ends with the lease that it has.
     fn was_broken(&self, p: usize, tree: &Tree) -> bool {
         let lately = |since: Time, span: Time| self.now < since.saturating_add(span);
         self.broken.iter().any(|broken| {
@@ -83,7 +84,9 @@ impl World {
                 .told_lost
                 .iter()
                 .any(|told| told.at > broken.at && !lately(told.at.max(told.until), 500 * MILLI));
-            broken.is(p, tree.lease) && (broken.at_once || !warned)
+            let at_once = broken.others == Others::AtOnce;
+            let is_over = broken.of.is_some() && self.now >= self.granted(p, tree.lease);
+            broken.is(p, tree.lease) && broken.gives_away() && (at_once || !warned) && !is_over
         })
     }
 
@@ -99,37 +102,52 @@ impl World {
         made.map_or(0, |made| made + span / 101 * 100)
     }
 
-    /// On a drive an instance has made the version after another's, which did not say that the lock is free: whoever
-    /// waits from when he saw it comes after the end of its maker's lease, by a clock that is fast. `eras` are
-    /// those in which the tenures of the two began.
-    pub(crate) fn judge_take_over(&mut self, made: Making, before: Making, eras: [u64; 2]) {
-        let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
-        let waited = made.at >= before.at + lease(before.by) / 101 * 100;
-        // Who was broken, or had all of the lock removed beneath it, may not know it yet: nobody could read that its
-        // version is an operator's. What it makes then is no lease.
-        let broken = [made.by, before.by].into_iter().zip(eras).any(|(p, era)| {
-            let token = self.pairs[p].handle.link().token;
-            let id = token.map(|token| lease_id(era, token));
-            id.is_some_and(|id| self.broken.iter().any(|it| it.is(p, id)))
-        });
-        if made.by == before.by || waited || broken {
+    /// On a drive an instance has made a version, where one before it is there. Who has a tenure goes on from its
+    /// own, whatever it read. Another's is followed when it said that the lock is free, or else by whoever waits
+    /// from when he saw it: that is after the end of its maker's lease, or of an operator's period, by a clock that is
+    /// fast.
+    pub(crate) fn judge_what_was_made(&mut self, made: Making, before: Making) {
+        let tree = self.pairs[made.by].tree.as_ref();
+        if before.by != made.by && tree.is_some_and(|tree| tree.main && !tree.killed) {
+            let whose = match before.by {
+                OPERATOR.. => "an operator".to_owned(),
+                by => format!("#{by}"),
+            };
+            return self.violate(format!(
+                "#{} runs, and makes version {} after that of {whose}",
+                made.by, made.version
+            ));
+        }
+        if before.by == made.by || made.after_release {
             return;
         }
-        self.violate(format!(
-            "#{} makes version {} after {:.3} s of the lease of #{}",
-            made.by,
-            made.version,
-            (made.at - before.at) as f64 / 1e9,
-            before.by
-        ));
+        let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
+        let held_for = match before.by {
+            // What says that the lock is free was written, and is not there any more.
+            OPERATOR.. => {
+                let period = self.operators[before.by - OPERATOR].period;
+                period.map_or(0, nanos)
+            }
+            by => lease(by),
+        };
+        if made.at < before.at + held_for / 101 * 100 {
+            self.violate(format!(
+                "#{} makes version {} after {:.3} s of the lease of #{}",
+                made.by,
+                made.version,
+                (made.at - before.at) as f64 / 1e9,
+                before.by
+            ));
+        }
     }
 
     /// Somebody is told that he is in control until this moment: does the store know of it?
     pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
         let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
         let granted = self.granted(p, lease);
-        // What an operator takes away is heard of later.
-        let broken = self.broken.iter().any(|broken| broken.is(p, lease));
+        // What an operator takes away is heard of later; on a drive it is not taken away, but followed too soon.
+        let is = |broken: &Broken| broken.is(p, lease) && broken.of.is_none();
+        let broken = self.broken.iter().any(is);
         if until > granted && !broken {
             let seconds = |at: Time| at as f64 / 1e9;
             self.violate(format!(
@@ -329,7 +347,10 @@ impl World {
         }
         // A loss by an operator is known to whoever was told of it since, by the answer to a renewal
         // or to the release; not if what he was told left him more time than a second break did.
-        let of_it = |broken: &&Broken| pair.overlapped_lease.is_some_and(|id| broken.is(p, id));
+        let of_it = |broken: &&Broken| {
+            let id = pair.overlapped_lease;
+            broken.gives_away() && id.is_some_and(|id| broken.is(p, id))
+        };
         let last = self.broken.iter().filter(of_it).map(|it| it.at).max();
         let told = |last: Time| {
             let mut told = pair.told_lost.iter();
@@ -478,8 +499,9 @@ impl World {
             Place::File => return Some("nobody takes a lock away".to_owned()),
             // Whether there was one was judged when it was told of it.
             Place::Shared if !pair.told_lost.is_empty() => return None,
-            // Nor has whoever was broken a right to go on, if it is in doubt only about that.
+            // Nor has whoever was broken, or was about to be, a right to go on, if it is in doubt only about that.
             Place::Shared if self.broken.iter().any(|it| it.is(p, tree.lease)) => return None,
+            Place::Shared if self.was_said_to_be_broken(tree.lease) => return None,
             Place::Shared => {}
         }
         if !pair.told_lost.is_empty() {
@@ -488,6 +510,16 @@ impl World {
             return (!touched).then(|| "it was told of a loss that there was not".to_owned());
         }
         self.doubt_was_idle(p, tree)
+    }
+
+    /// On a drive an operator has said that he breaks it, whatever came of that.
+    fn was_said_to_be_broken(&self, lease: Id) -> bool {
+        let (era, token) = era_and_token(lease);
+        self.drive.as_ref().is_some_and(|drive| {
+            let drive = drive.lock().expect("whole");
+            let mut said = drive.said_broken.iter();
+            said.any(|(of, version)| *of == era && *version >= token)
+        })
     }
 
     /// A supervisor hears that its lock on a shared drive is lost: does somebody else have it?

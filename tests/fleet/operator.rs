@@ -15,13 +15,13 @@ use super::clock::Time;
 use super::drive::{Making, OPERATOR};
 use super::mount::Mount;
 use super::store::Id;
-use super::world::{Broken, Happening, World};
+use super::world::{Broken, Happening, Others, World};
 
 /// An operator's command, on a machine of his own.
 pub(crate) struct Operator {
     clock: Rc<SimulatedClock>,
     /// After so long others are to have control; `None`: when the lease ends.
-    period: Option<Duration>,
+    pub(crate) period: Option<Duration>,
 }
 
 /// The leases of a tenure on a shared drive: by what it began with, and how often all had been removed before.
@@ -73,31 +73,29 @@ impl World {
             if made.era > 0 {
                 continue;
             }
-            let before = drive.before(&made).filter(|it| it.by < OPERATOR);
-            if let Some(before) = before.filter(|_| !made.by_nobody && !made.after_release) {
-                let eras = [made.by, before.by].map(|p| {
-                    let token = self.pairs[p].handle.link().token;
-                    let began = token.and_then(|token| drive.era_of(p, token));
-                    began.unwrap_or(made.era)
-                });
-                self.judge_take_over(made, before, eras);
+            if let Some(before) = drive.before(&made).filter(|_| !made.by_nobody) {
+                self.judge_what_was_made(made, before);
             }
         }
     }
 
     /// An operator has made a version: whose tenure does it end?
     fn note_the_break(&mut self, makings: &[Making], made: Making) {
-        let Some(period) = self.operators[made.by - OPERATOR].period else {
-            // After the end of its lease others come as they would without it.
-            return;
-        };
-        let mut before = makings.iter().rev();
-        let before = before.find(|it| it.version + 1 == made.version && it.era == made.era);
+        let period = self.operators[made.by - OPERATOR].period;
+        let mut makings = makings.iter().rev();
+        // Behind another operator's, who had broken it before, it is the same tenure.
+        let before = makings.find(|it| {
+            it.version < made.version && it.era == made.era && it.by < OPERATOR && !it.by_nobody
+        });
         if let Some(before) = before {
             self.broken.push(Broken {
                 leases: lease_id(made.era, 0)..lease_id(made.era, made.version),
                 of: Some(before.by),
-                at_once: period.is_zero(),
+                others: match period {
+                    Some(Duration::ZERO) => Others::AtOnce,
+                    Some(_) => Others::Sooner,
+                    None => Others::AtTheEnd,
+                },
                 at: made.at,
             });
         }
@@ -168,7 +166,7 @@ impl World {
             // Those of what lies there next, too: whoever saw the old one, or has an old view of it, goes by that.
             leases: lease_id(drive.era, 0)..Id::MAX,
             of: None,
-            at_once: true,
+            others: Others::AtOnce,
             at: self.now,
         });
         drive.remove_all();

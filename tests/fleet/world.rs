@@ -104,18 +104,32 @@ pub(crate) struct Machine {
     deferred: Vec<Happening>,
 }
 
-/// What an operator took away: leases, of one instance where they are a shared drive's; whether at once, and when.
+/// What an operator took away: leases, of one instance where they are a shared drive's; and when.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     pub(crate) leases: Range<Id>,
     pub(crate) of: Option<usize>,
-    pub(crate) at_once: bool,
+    /// When others could have control by that.
+    pub(crate) others: Others,
     pub(crate) at: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    AtOnce,
+    /// Before the end of the lease that was broken.
+    Sooner,
+    /// No sooner than without it.
+    AtTheEnd,
 }
 
 impl Broken {
     pub(crate) fn is(&self, p: usize, lease: Id) -> bool {
         self.leases.contains(&lease) && self.of.is_none_or(|of| of == p)
+    }
+
+    pub(crate) fn gives_away(&self) -> bool {
+        self.others != Others::AtTheEnd
     }
 }
 

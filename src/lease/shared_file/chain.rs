@@ -16,9 +16,10 @@ use super::record::{State, VersionRecord};
 use super::release;
 use super::share::{Made, Share};
 use super::stamp;
+use super::whose::{Whose, whose};
 use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
-use crate::core::observed::{Exists, Next, Version};
+use crate::core::observed::{Next, Version};
 use crate::core::{Failure, Observed, Outcome};
 use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::OnceTask;
@@ -26,9 +27,9 @@ use crate::lease::record::{Candidate, Record};
 use crate::lease::{Competitor, SharedMemory};
 use crate::util::{absolute, lock};
 
-// How many versions of our own a renewal steps over whose answers were lost: each is a renewal that was made
+// How many versions of our own are stepped over whose answers were lost: each is a renewal that was made
 // and not answered, and a lease has time for no more of them.
-const STEPS: usize = 4;
+pub(super) const STEPS: usize = 4;
 // How far a version of another must be ahead to mean that our whole view is old: what is closer
 // is met by the next renewal.
 const FAR_AHEAD: Version = 32;
@@ -234,7 +235,8 @@ impl Chain {
         // means nothing.
         let span = if made.takes_over { 2 } else { 1 };
         for before in version.saturating_sub(span)..version {
-            if !self.is_there(before)? {
+            let is_last = before + 1 == version;
+            if !self.is_there(before)? && (is_last || !self.is_all_there_is(version)?) {
                 return Err(self.withdraw(version));
             }
         }
@@ -247,6 +249,15 @@ impl Chain {
     fn is_there(&self, version: Version) -> Result<bool, Failure> {
         let there = self.share.is_there(version);
         there.map_err(|error| self.share.doubt("confirming it", &error))
+    }
+
+    /// Whether there is the version before the one we made, and no other: somebody has removed those before
+    /// it, and left the last.
+    // An old view shows it among those that were there with it.
+    fn is_all_there_is(&self, version: Version) -> Result<bool, Failure> {
+        let versions = self.share.list();
+        let versions = versions.map_err(|error| self.share.doubt("confirming it", &error))?;
+        Ok(versions == [version - 1, version])
     }
 
     /// What we made has nothing before it.
@@ -309,37 +320,7 @@ impl Chain {
                     self.confirm()?;
                     return Ok(version);
                 }
-                Ok(Made::Exists) => {
-                    // Without opening anything where there is nothing to open: an open is what hangs for 41 s on a
-                    // server that was just restarted.
-                    let bears = self.share.has_record(version);
-                    let record = bears.then(|| self.share.record(version)).flatten();
-                    let claim = record.as_ref().map(VersionRecord::claim);
-                    let meaning = self.state().observed.exists(version, claim, Instant::now());
-                    match meaning {
-                        // Its lease counts from an attempt of which we received nothing: the next one's
-                        // counts from now.
-                        Exists::Ours => {
-                            if !self.is_there(version - 1)? {
-                                return Err(self.withdraw(version));
-                            }
-                        }
-                        Exists::Lost => {
-                            let who = record.map(|record| record.record.holder);
-                            let who = who.filter(|who| !who.is_empty());
-                            let who = who.as_deref().unwrap_or("another");
-                            return Err(lost_at(self.share.path(), &format!("held by {who}")));
-                        }
-                        // Ours or another's: doubt, and asked again with the next renewal. Taken for ours,
-                        // it would be an overlap; taken for another's, a command that is killed for nothing.
-                        Exists::Unknown => {
-                            return Err(transient(format!(
-                                "{}: version {version} exists, and its record cannot be read",
-                                self.share.path().display()
-                            )));
-                        }
-                    }
-                }
+                Ok(Made::Exists) => self.step_over(version)?,
                 Err(error) if self.is_removed(&error) => {
                     self.state().observed.is_ancient();
                     return Err(lost_at(self.share.path(), "its versions have been removed"));
@@ -351,6 +332,31 @@ impl Chain {
             "{}: the answers to {STEPS} versions of ours were lost",
             self.share.path().display()
         )))
+    }
+
+    /// The version that we were to make exists; `Ok`: it is ours, and the next is to be made.
+    fn step_over(&self, version: Version) -> Result<(), Failure> {
+        let judge = |claim| self.state().observed.exists(version, claim, Instant::now());
+        let found = whose(&self.share, version, judge);
+        let found = found.map_err(|error| self.share.doubt("asking whose its version is", &error));
+        match found? {
+            // Its lease counts from an attempt of which we received nothing: the next one's counts from now.
+            Whose::Ours => Ok(()),
+            Whose::Others(record) => {
+                let who = Some(record.record.holder).filter(|who| !who.is_empty());
+                let who = who.as_deref().unwrap_or("another");
+                Err(lost_at(self.share.path(), &format!("held by {who}")))
+            }
+            // Asked again with the next renewal.
+            Whose::Unknown => Err(transient(format!(
+                "{}: version {version} exists, and its record cannot be read",
+                self.share.path().display()
+            ))),
+            Whose::Removed => {
+                self.state().observed.is_ancient();
+                Err(lost_at(self.share.path(), "its versions have been removed"))
+            }
+        }
     }
 
     /// The directory of the versions is gone, and not the drive with it.
@@ -449,9 +455,10 @@ impl Chain {
 
     /// Has the record of a version of ours written, and the guardian know of it.
     fn write(&self, version: Version, released: bool, tenure: &Tenure) {
-        let (claim, own) = {
+        let (claim, own, t0) = {
             let progress = self.state();
-            (progress.observed.claim(false), progress.observed.own())
+            let observed = &progress.observed;
+            (observed.claim(false), observed.own(), observed.t0())
         };
         let record = VersionRecord {
             version,
@@ -466,11 +473,11 @@ impl Chain {
             unread: tenure.unread,
         };
         // The guardian makes the version after this one: it is told of none that is not ours for certain.
-        if let Some(memory) = &self.memory
+        if let (Some(memory), Some(t0)) = (&self.memory, t0)
             && !released
             && own == Some(version)
         {
-            memory.put(&release::note(self.share.path(), &record));
+            memory.put(&release::note(self.share.path(), t0, &record));
         }
         self.writer.put(&record);
     }

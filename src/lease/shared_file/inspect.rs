@@ -135,7 +135,10 @@ pub fn break_lock(
         },
         unread: held.unread,
     };
-    if !make(&share, record.version)? {
+    // First, so that a holder who can read no record there knows that it may be ours, and makes none after it.
+    let said = share.say_broken(version);
+    let said = said.map_err(|error| share.refusal("saying that it is broken", &error))?;
+    if !said || !make(&share, record.version)? {
         return Ok(Broken::Overtaken);
     }
     let written = share.write_record(&record);
@@ -306,6 +309,7 @@ fn clear(share: &Share) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::share;
     use super::*;
 
     fn lock(record: &VersionRecord) -> (tempfile::TempDir, std::path::PathBuf, Share) {
@@ -412,6 +416,8 @@ mod tests {
             (broken.state, broken.record.holder.as_str()),
             (State::Held, "me")
         );
+        // It was said first to the holder, who may be shown no record.
+        assert_eq!(share.broken(1).unwrap(), share::Broken::Perhaps);
         assert_ne!(broken.nonce, 1);
         let now = Some(Duration::ZERO);
         assert_eq!(

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `store` | [`SharedFile`]: the trait |
 //! | `chain` | the steps of acquire, renew and release |
+//! | `whose` | whose a version is that its holder was to make, and that exists |
 //! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
 //! | `share` | the requests to the drive, and what their errors mean |
 //! | `files` | the system calls, and a simulation's drive in their place |
@@ -33,6 +34,7 @@ mod release;
 mod share;
 mod stamp;
 mod store;
+mod whose;
 mod writer;
 
 #[cfg(debug_assertions)]

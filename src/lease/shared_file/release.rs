@@ -2,7 +2,7 @@
 //!
 //! What it needs lies in memory that the two share, because it changes with every renewal: the
 //! store writes a [`note`] with each version, [`execute`] is called when the supervisor is dead and
-//! the tree is empty. It must never make more than the one version after the last that was ours.
+//! the tree is empty. It must never make a version after one that may be another's.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,12 @@ use std::sync::{Arc, OnceLock};
 
 use nix::sys::signal::{SigSet, Signal};
 
+use super::chain::STEPS;
 use super::record::{State, VersionRecord};
 use super::share::{Made, Share};
+use super::whose::{Whose, whose};
+use crate::clock::Instant;
+use crate::core::Observed;
 use crate::lease::{MakeMemory, SharedMemory};
 
 // What the guardian is told to release by. It is told once in a tenure; the rest changes with every renewal and
@@ -35,9 +39,10 @@ pub(in crate::lease) fn is_meant(release_info: &[u8]) -> bool {
     release_info == MARK
 }
 
-/// The lock's path and the last record of ours.
-pub(super) fn note(path: &Path, record: &VersionRecord) -> Vec<u8> {
-    [path.as_os_str().as_bytes(), b"\0", &record.encode()].concat()
+/// The lock's path, since when our lease counts, and the last record of ours.
+pub(super) fn note(path: &Path, t0: Instant, record: &VersionRecord) -> Vec<u8> {
+    let t0 = t0.as_nanos().to_ne_bytes();
+    [path.as_os_str().as_bytes(), b"\0", &t0, &record.encode()].concat()
 }
 
 /// Makes the version after the last that was ours, and says in it that the lock is free.
@@ -57,32 +62,49 @@ pub(in crate::lease) fn execute() {
 /// What the guardian does by what stands in this memory, if it is given [`LIMIT`] for it.
 pub fn release_orphaned_by(memory: &dyn SharedMemory) {
     let note = memory.take();
-    if let Some((path, last)) = note.as_deref().and_then(read) {
-        give_back(&Share::new(&path), last);
+    if let Some((path, t0, last)) = note.as_deref().and_then(read) {
+        give_back(&Share::new(&path), t0, last);
     }
 }
 
-fn read(note: &[u8]) -> Option<(PathBuf, VersionRecord)> {
+fn read(note: &[u8]) -> Option<(PathBuf, Instant, VersionRecord)> {
     let at = note.iter().position(|byte| *byte == 0)?;
     let path = std::ffi::OsString::from_vec(note[..at].to_vec());
-    Some((path.into(), VersionRecord::decode(&note[at + 1..])?))
+    let (t0, record) = note[at + 1..].split_first_chunk()?;
+    let t0 = Instant::from_nanos(u64::from_ne_bytes(*t0));
+    Some((path.into(), t0, VersionRecord::decode(record)?))
 }
 
-fn give_back(share: &Share, last: VersionRecord) {
-    let Some(version) = last.version.checked_add(1) else {
-        return;
-    };
-    // If it exists somebody made it: a renewal of ours whose answer nobody received, which runs out by
-    // itself, or another, for whom it is.
-    if let Ok(Made::Made) = share.make(version) {
-        let record = VersionRecord {
-            version,
-            state: State::Released,
-            ..last
+fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
+    let mut observed = Observed::new(last.nonce, last.lease);
+    observed.made(last.version, t0);
+    // More than one where our supervisor died between making a version and noting it: nobody writes the record of
+    // that any more, and without one it is held for 60 s.
+    for _ in 0..STEPS {
+        let Some(version) = observed.own().and_then(|own| own.checked_add(1)) else {
+            return;
         };
-        // One of the two is enough, and nobody can be told any more.
-        let _ = share.write_record(&record);
-        let _ = share.write_hint(&record);
+        match share.make(version) {
+            Ok(Made::Made) => {
+                let record = VersionRecord {
+                    version,
+                    state: State::Released,
+                    ..last
+                };
+                // One of the two is enough, and nobody can be told any more.
+                let _ = share.write_record(&record);
+                let _ = share.write_hint(&record);
+                return;
+            }
+            Ok(Made::Exists) => {
+                let judge = |claim| observed.exists(version, claim, Instant::now());
+                // Another's, for whom it is; or not to be known, and it runs out by itself.
+                let Ok(Whose::Ours) = whose(share, version, judge) else {
+                    return;
+                };
+            }
+            Err(_) => return,
+        }
     }
 }
 
@@ -93,8 +115,7 @@ mod tests {
     use super::*;
     use crate::lease::record::Record;
 
-    #[test]
-    fn a_note_gives_back_what_is_still_the_last_and_nothing_else() {
+    fn tenure() -> (tempfile::TempDir, PathBuf, Share, VersionRecord) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let share = Share::new(&path);
@@ -109,12 +130,46 @@ mod tests {
             record: Record::default(),
             unread: false,
         };
-        let (there, read) = read(&note(&path, &last)).unwrap();
+        (dir, path, share, last)
+    }
+
+    #[test]
+    fn a_note_gives_back_what_is_still_the_last_and_nothing_else() {
+        let (_dir, path, share, last) = tenure();
+        let noted = note(&path, Instant::now(), &last);
+        let (there, t0, read) = read(&noted).unwrap();
         assert_eq!(there, path);
-        give_back(&share, read);
+        give_back(&share, t0, read);
         assert_eq!(share.record(2).unwrap().state, State::Released);
-        give_back(&share, last);
+        // Another's.
+        let of_another = VersionRecord { nonce: 6, ..last };
+        give_back(&share, t0, of_another);
         assert_eq!(share.list().unwrap(), [0, 1, 2]);
-        assert!(super::read(b"").is_none() && super::read(b"a\0b").is_none());
+        for bytes in [&b""[..], b"a\0b", &noted[..20]] {
+            assert!(super::read(bytes).is_none());
+        }
+    }
+
+    #[test]
+    fn what_a_supervisor_made_before_it_died_and_did_not_note_is_given_back() {
+        let (_dir, _path, share, last) = tenure();
+        share.make(2).unwrap();
+        give_back(&share, Instant::now(), last);
+        assert_eq!(share.record(3).unwrap().state, State::Released);
+        assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_may_be_an_operator_s_or_somebody_s_after_the_lease_is_left_alone() {
+        let (_dir, _path, share, last) = tenure();
+        assert!(share.say_broken(1).unwrap());
+        share.make(2).unwrap();
+        give_back(&share, Instant::now(), last.clone());
+        assert_eq!(share.list().unwrap(), [0, 1, 2]);
+        let (_dir, _path, share, _) = tenure();
+        share.make(2).unwrap();
+        let lease = last.lease;
+        give_back(&share, Instant::now() - lease, last);
+        assert_eq!(share.list().unwrap(), [0, 1, 2]);
     }
 }

@@ -26,6 +26,10 @@ const RECORD: &str = "record";
 // goes in here. Not into the version itself: a create that the server holds back (its grace period)
 // keeps the directory locked in our own kernel, and there the next renewal makes its `NEXT`.
 const NEXT: &str = "next";
+// What an operator makes in a version, all of them, before he makes the one after it: its holder, who is told that
+// this exists and can read nothing there, makes the first that is missing, and then knows that it is no operator's.
+// Several, as an answer to that can be lost, too, and another try needs another name.
+const BROKEN: [&str; 4] = ["broken.1", "broken.2", "broken.3", "broken.4"];
 // The digits of a version's name: those of the greatest number, so that names sort as numbers do.
 const DIGITS: usize = 20;
 
@@ -36,6 +40,17 @@ pub(super) enum Made {
     Made,
     /// It exists.
     Exists,
+}
+
+/// Whether an operator has broken the lease of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// He had not when this was asked.
+    No,
+    /// He has, or has begun to, or so many answers to this question were lost.
+    Perhaps,
+    /// The version is not there.
+    IsGone,
 }
 
 /// What stands at the lock's path.
@@ -194,18 +209,50 @@ impl Share {
     /// Whether a version is there, by the server's word: something is made in it. It may be made
     /// already; where the version is not, nothing is, and a name that only our cache knows is refused.
     pub(super) fn is_there(&self, version: Version) -> io::Result<bool> {
-        let made = || files::make_directory(self.version(version).join(NEXT));
-        let missing = |error: &io::Error| {
-            error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
+        Ok(self.make_in(version, NEXT)?.is_some())
+    }
+
+    /// Whether an operator has broken the lease of this version, by the server's word; to be asked when
+    /// the version after it exists.
+    pub(super) fn broken(&self, version: Version) -> io::Result<Broken> {
+        for name in BROKEN {
+            match self.make_in(version, name)? {
+                Some(Made::Made) => return Ok(Broken::No),
+                Some(Made::Exists) => {}
+                None => return Ok(Broken::IsGone),
+            }
+        }
+        Ok(Broken::Perhaps)
+    }
+
+    /// Says that the lease of this version is being broken, before the one after it is made; `false`: the
+    /// version is not there.
+    pub(super) fn say_broken(&self, version: Version) -> io::Result<bool> {
+        for name in BROKEN {
+            if self.make_in(version, name)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes a directory in a version; `None`: the version is not there.
+    fn make_in(&self, version: Version, name: &str) -> io::Result<Option<Made>> {
+        let make = || match files::make_directory(self.version(version).join(name)) {
+            Ok(()) => Ok(Some(Made::Made)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Some(Made::Exists)),
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    || error.raw_os_error() == Some(libc::ESTALE) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
         };
-        match made() {
-            // A cache that does not know the name yet says the same, until the directory is opened.
-            Err(error) if missing(&error) && self.exists(version)? => match made() {
-                Err(error) if missing(&error) => Ok(false),
-                again => there(again),
-            },
-            Err(error) if missing(&error) => Ok(false),
-            made => there(made),
+        match make()? {
+            // A cache that does not know the version's name yet says the same, until the directory is opened.
+            None if self.exists(version)? => make(),
+            made => Ok(made),
         }
     }
 
@@ -270,7 +317,16 @@ impl Share {
                 _ => {}
             }
         }
-        files::remove_directory(path)
+        match files::remove_directory(path.clone()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                let removed = BROKEN.map(|name| files::remove_directory(path.join(name)).is_ok());
+                if !removed.contains(&true) {
+                    return Err(error);
+                }
+                files::remove_directory(path)
+            }
+            removed => removed,
+        }
     }
 
     /// Which file system the lock's directory is on.
@@ -452,6 +508,29 @@ mod tests {
         assert!(share.list().unwrap().is_empty());
         // A directory with nothing in it is none.
         assert_eq!(share.begin().unwrap(), Made::Made);
+    }
+
+    #[test]
+    fn whether_a_lease_is_broken_is_known_by_making_what_who_breaks_makes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = Share::new(&dir.path().join("lock"));
+        share.begin().unwrap();
+        assert_eq!(share.broken(1).unwrap(), Broken::IsGone);
+        assert!(!share.say_broken(1).unwrap());
+        assert_eq!(share.make(1).unwrap(), Made::Made);
+        // As often as its answers may be lost.
+        for _ in BROKEN {
+            assert_eq!(share.broken(1).unwrap(), Broken::No);
+        }
+        assert_eq!(share.broken(1).unwrap(), Broken::Perhaps);
+        // All of it is said, or what was said already is no hindrance.
+        assert_eq!(share.broken(0).unwrap(), Broken::No);
+        assert!(share.say_broken(0).unwrap());
+        assert_eq!(share.broken(0).unwrap(), Broken::Perhaps);
+        for version in [0, 1] {
+            share.remove(version).unwrap();
+        }
+        assert_eq!(share.list().unwrap(), [] as [Version; 0]);
     }
 
     #[test]

@@ -159,13 +159,16 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "a shared drive: a cache shows an old state, a machine comes back after hours, records are torn or of a hostile hand",
-        happens: "a stale view costs an answer \"it exists\" and a walk forward. Whoever comes with a view that is older than what is kept finds nothing before its own version, and withdraws. What cannot be read is held by somebody for 60 s",
+        happens: "a stale view costs an answer \"it exists\" and a walk forward. Whoever comes with a view that is older than what is kept finds nothing before its own version, and withdraws. What cannot be read is held by somebody for 60 s. Where old versions were removed by hand, the last is enough to go on from",
         how_long: "a lease more, or 60 s",
         shown: &[(
             "shared_file",
             &[
                 "a_standby_with_old_news_never_takes_over_from_who_lives_and_does_when_it_hears",
                 "whatever_is_no_record_is_held_for_the_longest_lease",
+                "an_instance_whose_view_is_older_than_what_is_kept_withdraws",
+                "a_lock_of_which_but_the_last_version_is_left_is_taken_over",
+                "a_version_that_an_old_view_has_left_is_not_taken_for_all_that_is_left",
             ],
         )],
     },
@@ -689,7 +692,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "an operator breaks the lease at once (or with a period shorter than renewals are apart), or deletes the blob or its container: another can have control before we can know",
-        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71); so they do if it is found out when the lease is given back. Not to be found out: a break during an outage that outlasts the lease, or where an answer to the release was lost. Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1",
+        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71); so they do if it is found out when the lease is given back. Not to be found out: a break during an outage that outlasts the lease, or where an answer to the release was lost. Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1. On a shared drive a break is noticed likewise, or, where an old view or a server's grace period hides it, when the lease ends that was broken: nobody goes on beyond that",
         shown: &[
             ("faults", &["BreakNow", "Delete"]),
             (
@@ -699,6 +702,12 @@ pub(crate) const LIMITS: &[Limit] = &[
                     "a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back",
                     "a_deleted_blob_kills_and_is_created_again_with_a_greater_token",
                     "a_deleted_container_kills_and_is_created_again_once_the_store_lets_us",
+                ],
+            ),
+            (
+                "shared_file",
+                &[
+                    "who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_client_shows_it",
                 ],
             ),
         ],

@@ -21,6 +21,8 @@ pub(crate) enum Mistake {
     UnreadIsReleased,
     /// A version without a record is held for a usual lease.
     UnreadForUsualLease,
+    /// A version without a record is taken for ours while our lease lasts, though an operator may have made it.
+    BreakIsOverlooked,
 }
 
 #[test]
@@ -29,6 +31,7 @@ fn each_mistake_is_found() {
         ticks: 4,
         versions: 3,
         faults: 1,
+        breaks: false,
     };
     for mistake in [
         Mistake::StampBefore,
@@ -46,4 +49,10 @@ fn each_mistake_is_found() {
         ));
         assert!(found.overlap.is_some(), "{mistake:?}");
     }
+    let found = search(super::search::A_BREAK, Some(Mistake::BreakIsOverlooked));
+    print(&format!(
+        "search: chain: a break is overlooked: {} states\n",
+        found.states
+    ));
+    assert!(found.overlap.is_some(), "a break is overlooked");
 }

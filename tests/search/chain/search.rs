@@ -10,7 +10,9 @@ use trafficcop::internals::core::observed::Exists;
 
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
 use super::mistakes::Mistake;
-use super::states::{Call, Kind, Made, Process, Record, Run, Stage, State, claim, make};
+use super::states::{
+    Break, Call, Kind, Made, Process, Record, Run, Stage, State, claim, make, make_broken,
+};
 use crate::model::explore::{Space, explore};
 use crate::{number, print};
 
@@ -24,6 +26,8 @@ pub(crate) struct Bound {
     pub(crate) versions: u8,
     /// So many answers are lost, calls given up and supervisors killed in one history.
     pub(crate) faults: u8,
+    /// Whether an operator breaks a lease at once, whenever he likes.
+    pub(crate) breaks: bool,
 }
 
 /// What a search came to.
@@ -58,6 +62,8 @@ pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
         faults: 0,
         made: [Made::default(); 6],
         processes: [fresh(&mut search, 0), fresh(&mut search, 1)],
+        operator: Break::NotYet,
+        strayed: false,
     };
     let found = explore(&mut search, first);
     let as_text = |way: Vec<State>| way.iter().map(|state| format!("{state:?}")).collect();
@@ -76,10 +82,10 @@ impl Space for Search {
         state.key()
     }
 
-    /// Two commands live at once.
+    /// Two commands live at once, of which none was broken; or somebody goes on from what is not its own.
     fn is_bad(&self, state: &State) -> bool {
-        let lives = |process: &Process| process.run != Run::Idle;
-        state.processes.iter().all(lives)
+        let lives = |process: &Process| process.run != Run::Idle && !process.broken;
+        state.processes.iter().all(lives) || state.strayed
     }
 
     fn successors(&mut self, state: State, reached: &mut Vec<State>) {
@@ -109,6 +115,7 @@ impl Search {
             self.is_answered(state, p);
             self.ends(state, p);
         }
+        self.breaks(state);
         if state.tick < self.bound.ticks {
             let mut state = state;
             state.tick += 1;
@@ -122,6 +129,46 @@ impl Search {
             }
             self.reached.push(state);
         }
+    }
+
+    /// An operator says what he does in a version that bears its holder's record, makes the next, and writes that
+    /// the lock is free: each when he likes, or never.
+    fn breaks(&mut self, mut state: State) {
+        match state.operator {
+            Break::NotYet if self.bound.breaks => {
+                for version in 1..=state.latest.min(self.bound.versions - 1) {
+                    let mut state = state;
+                    if state.made[usize::from(version)].record != Record::Held {
+                        continue;
+                    }
+                    state.made[usize::from(version)].said = true;
+                    state.operator = Break::Said(version);
+                    self.reached.push(state);
+                }
+                return;
+            }
+            Break::NotYet | Break::Over => return,
+            Break::Said(version) => {
+                state.operator = match make_broken(&mut state, version + 1) {
+                    Stage::Made => Break::Made(version + 1),
+                    _ => Break::Over,
+                };
+            }
+            Break::Made(version) => {
+                state.made[usize::from(version)].record = Record::Released;
+                state.operator = Break::Over;
+            }
+        }
+        self.reached.push(state);
+    }
+
+    /// Whether no operator can have made the version after this one: asked by doing what he does first. It is
+    /// not known if he has, or if an answer to that was lost.
+    fn is_unbroken(&self, state: &mut State, version: u8) -> bool {
+        if !self.bound.breaks || self.is(Mistake::BreakIsOverlooked) {
+            return true;
+        }
+        !std::mem::replace(&mut state.made[usize::from(version)].said, true)
     }
 
     /// Sees any version from the one it has seen to the last, with its record or without.
@@ -293,8 +340,9 @@ impl Search {
                 self.reached.push(state);
                 continue;
             }
+            let is_known = claim.is_some() || self.is_unbroken(&mut state, call.version - 1);
             let told = Told::Exists(call.version, claim, state.tick);
-            match self.tell(p, &mut state, told) {
+            match is_known.then(|| self.tell(p, &mut state, told)).flatten() {
                 Some(Exists::Ours) if call.version < self.bound.versions => {
                     state.processes[p].call = Call {
                         version: call.version + 1,
@@ -434,7 +482,21 @@ fn no_order_of_events_lets_two_commands_live_at_once() {
         ticks: number("SEARCH_DRIVE_TICKS", 3),
         versions: number("SEARCH_DRIVE_VERSIONS", 3),
         faults: number("SEARCH_DRIVE_FAULTS", 1),
+        breaks: false,
     });
+}
+
+/// With an operator, and room for what follows his version.
+pub(crate) const A_BREAK: Bound = Bound {
+    ticks: 2,
+    versions: 4,
+    faults: 0,
+    breaks: true,
+};
+
+#[test]
+fn no_order_of_events_lets_a_broken_holder_go_on() {
+    searches(A_BREAK);
 }
 
 /// Without a fault, but with room for a release by whoever has lost the lock, and for its heir.
@@ -444,5 +506,6 @@ fn no_order_of_events_lets_a_loser_release_what_is_anothers() {
         ticks: 2,
         versions: 4,
         faults: 0,
+        breaks: false,
     });
 }

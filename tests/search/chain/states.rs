@@ -10,12 +10,30 @@ pub(crate) enum Record {
     Released,
 }
 
-/// A version that was made: by which process, under which of its numbers.
+/// A version that was made: by which process, under which of its numbers; or by [`OPERATOR`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Made {
     pub(crate) by: u8,
     pub(crate) number: u8,
     pub(crate) record: Record,
+    /// It was said in it that it is broken, or asked.
+    pub(crate) said: bool,
+}
+
+/// Who breaks a lease at once.
+pub(crate) const OPERATOR: u8 = 2;
+
+/// How far he is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Break {
+    #[default]
+    NotYet,
+    /// He has said so in this version.
+    Said(u8),
+    /// He has made this one.
+    Made(u8),
+    /// Its record says that the lock is free; or somebody else had made it.
+    Over,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +91,8 @@ pub(crate) struct Process {
     /// A record that is to be written; 0: none.
     pub(crate) writes: u8,
     pub(crate) writes_released: bool,
+    /// Its lease was broken: another may run beside it, until it hears of that or its lease ends.
+    pub(crate) broken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +102,9 @@ pub(crate) struct State {
     pub(crate) faults: u8,
     pub(crate) made: [Made; 6],
     pub(crate) processes: [Process; 2],
+    pub(crate) operator: Break,
+    /// Somebody with a tenure has made a version after one that is not its own.
+    pub(crate) strayed: bool,
 }
 
 impl State {
@@ -90,6 +113,7 @@ impl State {
         for process in &mut self.processes {
             if process.run == Run::Idle {
                 process.t0 = 0;
+                process.broken = false;
             }
             process.writes_released &= process.writes > 0;
         }
@@ -101,9 +125,16 @@ impl State {
         let mut share = u64::from(self.tick) << 3 | u64::from(self.latest);
         share = share << 4 | u64::from(self.faults);
         for made in self.made {
-            let bits = u64::from(made.by) | u64::from(made.number) << 1 | (made.record as u64) << 3;
-            share = share << 5 | bits;
+            let bits = u64::from(made.by) | u64::from(made.number) << 2 | (made.record as u64) << 4;
+            share = share << 7 | bits | u64::from(made.said) << 6;
         }
+        let operator = match self.operator {
+            Break::NotYet => 0,
+            Break::Over => 1,
+            Break::Said(version) => 8 | u64::from(version),
+            Break::Made(version) => 16 | u64::from(version),
+        };
+        share = share << 6 | operator << 1 | u64::from(self.strayed);
         let of = |p: &Process| {
             let mut key = u64::from(p.memory);
             for (bits, value) in [
@@ -120,6 +151,7 @@ impl State {
                 (3, u64::from(p.late)),
                 (3, u64::from(p.writes)),
                 (1, u64::from(p.writes_released)),
+                (1, u64::from(p.broken)),
             ] {
                 key = key << bits | value;
             }
@@ -134,11 +166,33 @@ pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
     }
+    let (by, number) = (u8::try_from(p).expect("two"), state.processes[p].number);
+    let process = &state.processes[p];
+    let before = state.made[usize::from(version - 1)];
+    state.strayed |= process.run == Run::Runs && (before.by, before.number) != (by, number);
     state.latest = version;
     state.made[usize::from(version)] = Made {
-        by: u8::try_from(p).expect("two"),
-        number: state.processes[p].number,
-        record: Record::None,
+        by,
+        number,
+        ..Made::default()
+    };
+    Stage::Made
+}
+
+/// An operator makes a version, and by that breaks the lease of the one before it.
+pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
+    if version <= state.latest {
+        return Stage::Exists;
+    }
+    let before = state.made[usize::from(version - 1)];
+    for (p, process) in (0_u8..).zip(&mut state.processes) {
+        let its = (before.by, before.number) == (p, process.number);
+        process.broken |= its && process.run != Run::Idle;
+    }
+    state.latest = version;
+    state.made[usize::from(version)] = Made {
+        by: OPERATOR,
+        ..Made::default()
     };
     Stage::Made
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use trafficcop::internals::core::{Exit, Outcome};
+use trafficcop::internals::lease::inspect::Broken;
+use trafficcop::internals::lease::shared_file::{break_lock, look};
 
 #[tokio::test]
 async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
@@ -91,6 +93,38 @@ async fn a_version_of_ours_whose_answer_was_lost_is_stepped_over() {
     renew(&a).await;
     await_record(&path, 3);
     assert_eq!(held(&open(&path, "b")).await.holder.as_deref(), Some("a"));
+}
+
+#[tokio::test]
+async fn who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_client_shows_it() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    acquire(&a).await;
+    let broken = || {
+        let seen = look(&path).ok()?.record?;
+        break_lock(&path, &seen, Some(Duration::ZERO), "an operator").ok()
+    };
+    let at_once = || broken().filter(|it| *it == Broken::Within(Duration::ZERO));
+    await_for("the break", at_once, String::new);
+    let b = open(&path, "b");
+    assert_eq!(acquire(&b).await.token, 3);
+    await_record(&path, 3);
+    // An old view: the names are there, as the server says, and nothing can be read.
+    let aside = |version| version_of(&path, version - 1).join("next/aside");
+    for version in [2, 3] {
+        fs::rename(record_of(&path, version), aside(version)).expect("to hide it");
+    }
+    for _ in 0..2 {
+        let doubt = in_time(a.renew(late())).await.expect_err("not known");
+        assert_doubt(&doubt, "version 2 exists, and its record cannot be read");
+        assert_eq!(list(&path), [0, 1, 2, 3]);
+    }
+    for version in [2, 3] {
+        fs::rename(aside(version), record_of(&path, version)).expect("to show it");
+    }
+    assert_lost(&in_time(a.renew(late())).await.expect_err("another's"));
+    renew(&b).await;
+    assert_eq!(list(&path), [0, 1, 2, 3, 4]);
 }
 
 #[tokio::test]

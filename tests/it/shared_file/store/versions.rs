@@ -61,6 +61,34 @@ async fn a_hundred_thousand_versions_are_looked_at_and_taken_over_in_time() {
     );
 }
 
+#[tokio::test]
+async fn a_lock_of_which_but_the_last_version_is_left_is_taken_over() {
+    let (_directory, path) = temporary();
+    fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
+    fs::create_dir_all(version_of(&path, 7)).expect("a version");
+    // What it said lay in the one before it.
+    Written::new(7, "released").put_hint(&path);
+    let a = open(&path, "a");
+    assert_eq!(acquire(&a).await.token, 8);
+    renew(&a).await;
+    assert_eq!(list(&path), [7, 8, 9]);
+    release(&a).await;
+    assert_eq!(acquire(&open(&path, "b")).await.token, 11);
+}
+
+#[tokio::test]
+async fn a_version_that_an_old_view_has_left_is_not_taken_for_all_that_is_left() {
+    let (_directory, path) = temporary();
+    fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
+    fs::create_dir_all(version_of(&path, 7)).expect("a version");
+    Written::new(107, "held").put(&path);
+    Written::new(7, "released").put_hint(&path);
+    let a = open(&path, "a");
+    assert_lost(&refusal(&a).await);
+    assert_eq!(list(&path), [7, 106, 107], "what it made it removes");
+    assert_eq!(held(&a).await.token, Some(107));
+}
+
 #[test]
 fn an_instance_whose_view_is_older_than_what_is_kept_withdraws() {
     let (_directory, path) = temporary();
