@@ -197,6 +197,15 @@ impl Schedule {
         if place == Place::Shared {
             acts.extend(drive::deeds(&mut of_drive, machines));
         }
+        let budgets = match place {
+            Place::Shared => drive::budgets(&mut of_drive, machines),
+            Place::Blob | Place::File => vec![budget; machines],
+        };
+        if place == Place::Shared {
+            // Another source: the schedules without these are what they were.
+            let mut rng = Rng::with_seed(seed ^ 0x0B5E_27ED_3EE7_0000);
+            acts.extend(drive::meetings(&mut rng, &budgets));
+        }
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -205,10 +214,7 @@ impl Schedule {
             .unwrap_or(length);
         Schedule {
             seed,
-            budgets: match place {
-                Place::Shared => drive::budgets(&mut of_drive, machines),
-                Place::Blob | Place::File => vec![budget; machines],
-            },
+            budgets,
             staleness: match place {
                 Place::Shared => of_drive.choice([0, 0, 5, 60]).expect("a choice") * SECOND,
                 Place::Blob | Place::File => 0,

@@ -49,6 +49,10 @@ pub(crate) struct Making {
     pub(crate) era: u64,
     /// The record of the version before it said that the lock is free.
     pub(crate) after_release: bool,
+    /// The version before it was not there.
+    after_nothing: bool,
+    /// The one before it was its maker's own, and made after nothing.
+    pub(crate) goes_on_from_nothing: bool,
     /// Nobody waited for that any more.
     pub(crate) by_nobody: bool,
 }
@@ -86,6 +90,8 @@ pub(crate) struct Server {
     pub(crate) makings: Vec<Making>,
     /// Versions whose leases an operator said that he breaks, in which era.
     pub(crate) said_broken: Vec<(u64, u64)>,
+    /// Who wrote of which version without having made it.
+    pub(crate) forged: Vec<(usize, u64)>,
     /// How often what can happen here did.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     pub(crate) trace: Option<Vec<(Time, String)>>,
@@ -118,6 +124,7 @@ impl Server {
             era: 0,
             makings: Vec::new(),
             said_broken: Vec::new(),
+            forged: Vec::new(),
             counts: BTreeMap::new(),
             trace: None,
         };
@@ -330,6 +337,14 @@ impl Server {
                     before => before.and_then(|it| it.node.clone()),
                 };
                 let mut bytes = bytes.clone();
+                let version = version_in(&bytes);
+                let made = |version: &u64| {
+                    let mut makings = self.makings.iter();
+                    makings.any(|made| (made.by, made.version) == (by, *version))
+                };
+                if let Some(version) = version.filter(|version| !made(version)) {
+                    self.forged.push((by, version));
+                }
                 // In place: what was longer stays behind it.
                 if let Some(Node::File(before)) = before
                     && let Some(rest) = before.get(bytes.len()..)
@@ -431,14 +446,23 @@ impl Server {
         if self.greatest().is_some_and(|greatest| version < greatest) {
             self.count("versions made behind the last");
         }
-        self.makings.push(Making {
+        let mut made = Making {
             version,
             at: self.now,
             by,
             era: self.era,
             after_release: version > 0 && self.says_released(version - 1),
+            after_nothing: false,
+            goes_on_from_nothing: false,
             by_nobody: false,
-        });
+        };
+        let before = self.before(&made);
+        made.after_nothing = before.is_none() && version > 1;
+        // Later it has seen it for as long as a version is waited for of which nothing can be read.
+        let lately = |before: &Making| self.now < before.at + 59 * SECOND;
+        let own = before.filter(|it| it.by == by && it.after_nothing && !it.by_nobody);
+        made.goes_on_from_nothing = own.as_ref().is_some_and(lately);
+        self.makings.push(made);
     }
 
     /// Whether the record of this version, or the hint, says that nobody has the lock.
@@ -537,6 +561,13 @@ impl Server {
         }
         self.touch(usize::MAX, path);
     }
+}
+
+/// Of which version this is written.
+fn version_in(bytes: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(bytes);
+    let (_, rest) = text.split_once("{\"version\":")?;
+    rest.split_once(',')?.0.parse().ok()
 }
 
 /// Whether it leaves something behind.

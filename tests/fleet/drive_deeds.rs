@@ -6,7 +6,7 @@ use fastrand::Rng;
 use trafficcop::internals::core::Budget;
 
 use super::adversary::{Act, Deed, Weather, Who, span};
-use super::clock::{MILLI, SECOND};
+use super::clock::{MILLI, SECOND, nanos};
 
 /// Each machine's instances may have a lease of their own.
 pub(crate) fn budgets(rng: &mut Rng, machines: usize) -> Vec<Budget> {
@@ -164,6 +164,59 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 })),
             ),
         ],
+        _ => Vec::new(),
+    }
+}
+
+/// What has to meet to the second, by the leases of the schedule.
+pub(crate) fn meetings(rng: &mut Rng, budgets: &[Budget]) -> Vec<Act> {
+    let machine = rng.usize(0..budgets.len());
+    let act = |at, deed| Act { at, deed };
+    let lease = |machine: usize| nanos(budgets[machine].lease);
+    match rng.u8(0..16) {
+        // Who guards what a dead supervisor had is stopped until another has it, and then gives back what it was
+        // told last; and somebody looks for the first time just then.
+        0 | 1 => {
+            let at = rng.u64(3000..30_000) * MILLI;
+            let rest = lease(machine) * 2 / 3;
+            let span = rest + rng.u64(0..rest / 2 + 8 * SECOND);
+            let other = rng.usize(0..budgets.len());
+            vec![
+                act(at, Deed::Stop(machine, Who::Guardian, span)),
+                act(at + 200 * MILLI, Deed::Kill(machine, Who::Supervisor)),
+                act(
+                    at + span - rng.u64(0..2000) * MILLI,
+                    Deed::Kill(other, Who::Both),
+                ),
+            ]
+        }
+        // A view that is older than what is kept, and what is asked then is answered with an error, or the answer
+        // dies with the server.
+        2 | 3 => {
+            let at = rng.u64(300..12_000) * MILLI;
+            let longest = (0..budgets.len()).map(lease).max().expect("machines");
+            let gone = longest * 3 + rng.u64(60..120) * SECOND;
+            let wakes = at + gone;
+            let mut acts = vec![
+                act(at, Deed::Suspend(machine, gone)),
+                act(
+                    wakes - SECOND,
+                    Deed::Stale(machine, gone - SECOND, 40 * SECOND),
+                ),
+            ];
+            if rng.bool() {
+                let errors = Deed::Net(Some(machine), Weather::Answers(500, None), 20 * SECOND);
+                acts.push(act(wakes + rng.u64(0..1000) * MILLI, errors));
+                return acts;
+            }
+            let slow = Weather::Slow(rng.u64(300..2000) * MILLI);
+            acts.push(act(wakes, Deed::Net(Some(machine), slow, 30 * SECOND)));
+            acts.extend((0..8).map(|_| {
+                let at = wakes + rng.u64(0..20_000) * MILLI;
+                act(at, Deed::RestartServer(false))
+            }));
+            acts
+        }
         _ => Vec::new(),
     }
 }

@@ -52,6 +52,11 @@ impl World {
             let trace = self.trace.as_mut().expect("it is kept");
             trace.push(format!("{seconds:>9.3} {text}"));
         }
+        for (by, version) in std::mem::take(&mut drive.forged) {
+            self.violate(format!(
+                "#{by} writes of version {version}, which it did not make"
+            ));
+        }
         let new = self.makings..drive.makings.len();
         self.makings = drive.makings.len();
         for at in new {
@@ -63,6 +68,12 @@ impl World {
             }
             if self.pairs[made.by].on_orphaned.is_some() {
                 drive.count("given back by a guardian");
+            }
+            if made.goes_on_from_nothing && !made.by_nobody {
+                self.violate(format!(
+                    "#{} makes version {} after one of its own that has none before it",
+                    made.by, made.version
+                ));
             }
             // By an old view: it is not the chain's, and nobody comes into control by it (or that is an overlap).
             let is_behind = |it: &Making| it.era == made.era && it.version > made.version;

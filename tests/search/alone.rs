@@ -12,6 +12,8 @@
 mod drive;
 #[path = "alone/health.rs"]
 mod health;
+#[path = "alone/meetings.rs"]
+mod meetings;
 #[path = "alone/plan.rs"]
 mod plan;
 #[path = "alone/referee.rs"]

@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use trafficcop::Instant;
 use trafficcop::internals::core::{
-    Event, Health, HealthEvent, HealthRules, Look, ProbeFailure, WatchdogWord, WorkloadEvent,
+    Event, Exit, Health, HealthEvent, HealthRules, Look, ProbeFailure, ProbeRules, WatchdogWord,
+    WorkloadEvent,
 };
 
-use super::plan::ms;
+use super::plan::{maybe, ms, one, secs};
 use super::world::{Due, World};
 
 pub(crate) struct Monitor {
@@ -210,4 +212,60 @@ impl World {
             self.due(at, Due::Health(armed));
         }
     }
+}
+
+/// Which rules there are of it.
+pub(super) fn health(rng: &mut Rng) -> HealthRules {
+    let every = ms(one(rng, &[300, 1000, 10_000]));
+    HealthRules {
+        watchdog: maybe(rng, 60, |rng| {
+            ms(one(rng, &[1000, 2000, 6000, 20_000, 60_000]))
+        }),
+        probe: maybe(rng, 60, |rng| ProbeRules {
+            every,
+            timeout: every / one(rng, &[1, 2, 5]),
+            failures: rng.u32(1..4),
+            delay: ms(one(rng, &[0, 0, 1000, 20_000])),
+        }),
+    }
+}
+
+/// What the command says of its watchdog, and for how long it is silent then.
+pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
+    let word = match rng.u8(0..40) {
+        0 => WatchdogWord::Trigger,
+        1 | 2 => WatchdogWord::Period(one(
+            rng,
+            &[Duration::ZERO, Duration::MAX, ms(20), secs(3), secs(40)],
+        )),
+        _ => WatchdogWord::Alive,
+    };
+    // As sd_watchdog_enabled(3) has it; seldom at the very end of its time, or too late.
+    let pause = match rng.u8(0..24) {
+        0 => period,
+        1 => period - Duration::from_nanos(1),
+        2 => period * 5 / 4,
+        _ => period / 2,
+    };
+    (word, pause)
+}
+
+/// How a probe ends, and after how long; `None`: it does not.
+pub(super) fn probe(
+    rng: &mut Rng,
+    rule: Option<ProbeRules>,
+) -> (Result<(), ProbeFailure>, Option<Duration>) {
+    let failures = [
+        ProbeFailure::Exited(Exit::Code(1)),
+        ProbeFailure::NotStarted(2),
+        ProbeFailure::Answered(503),
+        ProbeFailure::NoConnection,
+    ];
+    let result = match rng.u8(0..3) {
+        0 => Err(one(rng, &failures)),
+        _ => Ok(()),
+    };
+    let timeout = rule.map_or(Duration::ZERO, |rule| rule.timeout);
+    let part = one(rng, &[0, 1, 2, 8, 9]);
+    (result, maybe(rng, 90, |_| timeout * part / 10))
 }

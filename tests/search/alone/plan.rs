@@ -7,10 +7,12 @@ use std::time::Duration;
 use fastrand::Rng;
 use trafficcop::internals::core::{
     After, Budget, Exit, Failed, HealthRules, HoldPolicy, IfLost, OnFailure, Once, ProbeFailure,
-    ProbeRules, Restart, Ring, Rules, Unfit, WatchdogWord,
+    Restart, Ring, Rules, Unfit, WatchdogWord,
 };
 
 use super::drive::DrivePlan;
+use super::health::{health, probe, word};
+use super::meetings::{ends, meet, meetings};
 
 /// What befalls a request that is sent while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +31,15 @@ pub(crate) enum Deed {
     Weather(Weather, Duration),
     /// The lease is broken: at once, or after this.
     Break(Option<Duration>),
+    /// It is broken at once, and another has taken it.
+    Taken,
     Stop(i32),
     Cordon(Option<Duration>, Option<Duration>),
     /// The supervisor is stopped, or its machine sleeps.
     Pause(Duration),
     GuardianDies,
+    /// What the guardian says is heard when this is over.
+    Hush(Duration),
     ClockJumps,
     CommandStopping,
     /// What belongs to an earlier round, or to nobody.
@@ -117,11 +123,11 @@ pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn one<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
+pub(super) fn one<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.usize(0..of.len())].clone()
 }
 
-fn maybe<T>(rng: &mut Rng, percent: u8, what: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+pub(super) fn maybe<T>(rng: &mut Rng, percent: u8, what: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     (rng.u8(0..100) < percent).then(|| what(rng))
 }
 
@@ -295,56 +301,6 @@ fn answer(rng: &mut Rng) -> (Result<(), Unfit>, Option<Duration>) {
     (answer, maybe(rng, 90, |rng| ms(one(rng, &spans))))
 }
 
-fn health(rng: &mut Rng) -> HealthRules {
-    let every = ms(one(rng, &[300, 1000, 10_000]));
-    HealthRules {
-        watchdog: maybe(rng, 60, |rng| {
-            ms(one(rng, &[1000, 2000, 6000, 20_000, 60_000]))
-        }),
-        probe: maybe(rng, 60, |rng| ProbeRules {
-            every,
-            timeout: every / one(rng, &[1, 2, 5]),
-            failures: rng.u32(1..4),
-            delay: ms(one(rng, &[0, 0, 1000, 20_000])),
-        }),
-    }
-}
-
-fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
-    let word = match rng.u8(0..40) {
-        0 => WatchdogWord::Trigger,
-        1 | 2 => WatchdogWord::Period(one(
-            rng,
-            &[Duration::ZERO, Duration::MAX, ms(20), secs(3), secs(40)],
-        )),
-        _ => WatchdogWord::Alive,
-    };
-    // As sd_watchdog_enabled(3) has it; seldom at the very end of its time, or too late.
-    let pause = match rng.u8(0..24) {
-        0 => period,
-        1 => period - Duration::from_nanos(1),
-        2 => period * 5 / 4,
-        _ => period / 2,
-    };
-    (word, pause)
-}
-
-fn probe(rng: &mut Rng, rule: Option<ProbeRules>) -> (Result<(), ProbeFailure>, Option<Duration>) {
-    let failures = [
-        ProbeFailure::Exited(Exit::Code(1)),
-        ProbeFailure::NotStarted(2),
-        ProbeFailure::Answered(503),
-        ProbeFailure::NoConnection,
-    ];
-    let result = match rng.u8(0..3) {
-        0 => Err(one(rng, &failures)),
-        _ => Ok(()),
-    };
-    let timeout = rule.map_or(Duration::ZERO, |rule| rule.timeout);
-    let part = one(rng, &[0, 1, 2, 8, 9]);
-    (result, maybe(rng, 90, |_| timeout * part / 10))
-}
-
 fn drive(rng: &mut Rng, rules: &mut Rules) -> Option<DrivePlan> {
     let leased = rules.budget.is_some_and(|budget| {
         let lease = budget.lease;
@@ -366,93 +322,17 @@ fn drive(rng: &mut Rng, rules: &mut Rules) -> Option<DrivePlan> {
     })
 }
 
-/// What seldom meets, at the moment of a renewal, of the first attempt or of the command's end.
-fn meetings(
-    rng: &mut Rng,
-    budget: &Budget,
-    way: Duration,
-    lives: &mut Option<Duration>,
-) -> Vec<Act> {
-    let offsets = [
-        Duration::ZERO,
-        way / 2,
-        way,
-        way * 3 / 2,
-        way * 2,
-        ms(1),
-        ms(3),
-        ms(101),
-        secs(1),
-    ];
-    let renewal = budget.renew_every * rng.u32(1..6);
-    if rng.u8(0..3) == 0 {
-        *lives = Some(renewal.saturating_sub(way * 2) + one(rng, &offsets));
-    }
-    let end = lives.map_or(renewal, |lives| way * 2 + lives);
-    let around = one(rng, &[renewal, renewal, end, end, way * 2, Duration::ZERO]);
-    let lease = budget.lease;
-    (0..rng.usize(1..5))
-        .map(|_| {
-            let long = [lease * 8 / 15, lease * 2 / 3, lease - budget.margin, lease];
-            let deed = match rng.u8(0..10) {
-                0..3 => Deed::Pause(one(rng, &long)),
-                3 => Deed::Break(None),
-                4 => Deed::Break(Some(ms(rng.u64(0..20_000)))),
-                5 => Deed::GuardianDies,
-                6 => Deed::Weather(Weather::AnswersLost, lease / 2),
-                7 => Deed::Weather(Weather::Slow(ms(rng.u64(500..5000))), lease),
-                8 => Deed::Weather(Weather::RequestsLost, lease * 2 / 3),
-                _ => Deed::Stop(15),
-            };
-            let at = around + one(rng, &offsets);
-            Act { at, deed }
-        })
-        .collect()
-}
-
-/// A loss, or a guardian's death, just where a command ends by itself.
-fn ends(
-    rng: &mut Rng,
-    which: u8,
-    rules: &mut Rules,
-    budget: &Budget,
-    way: Duration,
-    lives: &mut Duration,
-) -> Vec<Act> {
-    let act = |at, deed| Act { at, deed };
-    let renewal = budget.renew_every * rng.u32(1..4);
-    let some = ms(rng.u64(1..1500));
-    let span = maybe(rng, 30, |rng| ms(rng.u64(0..3000)));
-    match which {
-        // It was confirmed, then lost, then the command ended, and then the confirmation is heard.
-        0 => {
-            *lives = renewal.saturating_sub(way) + some + ms(rng.u64(1..900));
-            let slow = Deed::Weather(Weather::Slow(secs(4)), secs(1));
-            let lost = act(renewal + way + some, Deed::Break(span));
-            vec![act(renewal.saturating_sub(ms(1)), slow), lost]
-        }
-        // It is lost after the command's end, and after the last confirmation.
-        1 => {
-            *lives = ms(rng.u64(1..3000));
-            let keeps = renewal + secs(1) + some;
-            if rules.once.is_none() {
-                rules.hold_policy.min_hold = Some(keeps);
-                rules.hold_policy.restart = None;
+/// When all of it is over, and not before `least`.
+pub(super) fn rest(acts: &[Act], least: Duration) -> Duration {
+    let ends = acts.iter().map(|act| {
+        act.at
+            + match &act.deed {
+                Deed::Weather(_, span) | Deed::Pause(span) => *span,
+                Deed::Cordon(_, span) => span.unwrap_or_default(),
+                _ => Duration::ZERO,
             }
-            vec![act(keeps - ms(rng.u64(1..900)), Deed::Break(span))]
-        }
-        // Its guardian dies while it is stopped, until the lease is as good as over.
-        _ => {
-            *lives = ms(rng.u64(1..3000));
-            let at = way * 2 + *lives + ms(200) + some / 4;
-            let long = budget.lease - ms(rng.u64(0..2000)).min(budget.lease / 4);
-            if let Some(restart) = &mut rules.hold_policy.restart {
-                restart.after = After::Any;
-            }
-            let dies = act(at + ms(1), Deed::GuardianDies);
-            vec![act(at, Deed::Pause(long)), dies]
-        }
-    }
+    });
+    ends.max().unwrap_or_default().max(least) + secs(6)
 }
 
 impl Plan {
@@ -532,18 +412,10 @@ impl Plan {
             acts.push(Act { at, deed });
         }
         acts.sort_by_key(|act| act.at);
-        let rest = acts.iter().map(|act| {
-            act.at
-                + match &act.deed {
-                    Deed::Weather(_, span) | Deed::Pause(span) => *span,
-                    Deed::Cordon(_, span) => span.unwrap_or_default(),
-                    _ => Duration::ZERO,
-                }
-        });
-        let rest = rest.max().unwrap_or_default().max(ms(length)) + secs(6);
+        let rest = rest(&acts, ms(length));
         let exits = [Exit::Code(0), Exit::Code(0), Exit::Code(3), Exit::Signal(9)];
         let period = health.watchdog.unwrap_or(secs(2));
-        Plan {
+        let mut plan = Plan {
             condition,
             answers: (0..16).map(|_| answer(&mut more)).collect(),
             words: (0..32).map(|_| word(&mut more, period)).collect(),
@@ -587,6 +459,8 @@ impl Plan {
             rules,
             acts,
             rest,
-        }
+        };
+        meet(&mut plan);
+        plan
     }
 }

@@ -31,6 +31,8 @@ impl World {
             }
             Notice::Cordoned { .. } => {
                 let twice = std::mem::replace(&mut self.ledger.told_cordoned, true);
+                // Whoever is in control when it looks again is news.
+                self.ledger.seen = None;
                 (twice || self.ledger.cordon.is_none())
                     .then_some("it says again that it is cordoned")
             }
