@@ -34,33 +34,127 @@ use super::{number, print};
 
 /// What a walk may do.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
-    bound: Bound,
-    attempt: Duration,
-    contained: bool,
+pub(crate) struct Plan {
+    pub(crate) bound: Bound,
+    pub(crate) attempt: Duration,
+    pub(crate) contained: bool,
     /// Of a hundred steps so many are faults, where both are possible.
-    faults: u8,
+    pub(crate) faults: u8,
     /// What is stopped goes on at one of so many steps.
-    stops: u8,
+    pub(crate) stops: u8,
+}
+
+/// What a supervisor of the model has done and is still to be compared, as what ships does it with all that
+/// is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Owes {
+    Nothing,
+    /// It was asked to stop.
+    Asked,
+    /// ... and has told its guardian something.
+    Ordered,
+    /// It has given its guardian up.
+    Lost,
+}
+
+impl Owes {
+    /// Whether what ships can be in step again after this one of the same instance.
+    pub(crate) fn lets(self, step: Step) -> bool {
+        match step {
+            Step::Supervises(_) | Step::Serves(_) | Step::Strays(..) => true,
+            _ if self == Owes::Nothing => true,
+            // It finds all of this after the stop, which goes first.
+            Step::Answers(_) | Step::Dies(..) | Step::MainEnds(_) | Step::GuardianContinues(_) => {
+                self != Owes::Lost
+            }
+            // Of what ships it has not read yet what it is told.
+            Step::Guards(_) => self == Owes::Asked,
+            _ => false,
+        }
+    }
+
+    /// What is owed after a step.
+    pub(crate) fn after(mut owes: [Owes; 2], search: &Search, next: &Next) -> [Owes; 2] {
+        match next.step {
+            Step::Supervises(p) => owes[p] = Owes::Nothing,
+            Step::Loses(p) => owes[p] = Owes::Lost,
+            Step::Asks(p) if search.is_due(&next.world, p) => {
+                let is_told = |(_, deed): &(usize, Deed)| matches!(deed, Deed::Orders(_));
+                owes[p] = match next.deeds.iter().any(is_told) {
+                    true => Owes::Ordered,
+                    false => Owes::Asked,
+                };
+            }
+            _ => {}
+        }
+        owes
+    }
+}
+
+/// Why a step of the search is not played here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum LeftOut {
+    /// It comes between what is asked of a supervisor and what that does about it.
+    Between,
+    /// What was granted is answered when no time is left for its record.
+    NoTimeForTheRecord,
+    /// A guardian is silent before a start was heard of.
+    Starts,
+    /// ... while its supervisor has something to do.
+    Busy,
+}
+
+/// Why a step of this world is left out, whatever is owed, if it is.
+pub(crate) fn left_out(search: &Search, world: &model::World, step: Step) -> Option<LeftOut> {
+    let of = |p: usize| &world.processes[p];
+    match step {
+        Step::Answers(p) | Step::Supervises(p) => {
+            let granted = of(p).call.filter(|call| {
+                let reply = match call.stage {
+                    Stage::Done(reply) if step == Step::Answers(p) => Some(reply),
+                    Stage::Answered(reply) => Some(reply),
+                    Stage::Ordered | Stage::Sent | Stage::Done(_) => None,
+                };
+                call.kind == Kind::Acquire && matches!(reply, Some(interned::Reply::Done(_)))
+            });
+            let is_late = granted.is_some_and(|call| world.tick == call.give_up);
+            is_late.then_some(LeftOut::NoTimeForTheRecord)
+        }
+        // Whoever listens for a second does meanwhile what is due; and a start is given more than a tick, but
+        // for its deadline, which is a tick after that of its end.
+        Step::Loses(p) if of(p).starting != 0 && world.tick <= of(p).term => Some(LeftOut::Starts),
+        Step::Loses(p) if search.is_due(world, p) => Some(LeftOut::Busy),
+        _ => None,
+    }
 }
 
 /// One walk, and what ships beside it.
-struct Walk {
+pub(crate) struct Walk {
     plan: Plan,
-    search: Search,
-    world: model::World,
+    pub(crate) search: Search,
+    pub(crate) world: model::World,
     shipped: [Shipped; 2],
-    /// What was asked of it and is still to be compared, as it is done with what is due.
-    owed: Option<(usize, Vec<Deed>, bool)>,
-    way: Vec<Step>,
-    trace: Vec<String>,
+    pub(crate) owes: [Owes; 2],
+    /// What the model has done of it.
+    owed: [Vec<Deed>; 2],
+    pub(crate) way: Vec<Step>,
+    /// Nobody reads it where it is not kept.
+    pub(crate) trace: Option<Vec<String>>,
     /// How often each kind of deed was done by what ships.
     tally: BTreeMap<String, usize>,
 }
 
 impl Walk {
-    fn new(plan: Plan) -> Walk {
-        let mut search = Search::new(plan.bound, Interned::new(1, plan.attempt), None);
+    pub(crate) fn new(plan: Plan) -> Walk {
+        let search = Search::new(plan.bound, Interned::new(1, plan.attempt), None);
+        Walk {
+            trace: Some(Vec::new()),
+            ..Walk::of(plan, search)
+        }
+    }
+
+    /// One that goes by what a search has met, and tells nothing.
+    pub(crate) fn of(plan: Plan, mut search: Search) -> Walk {
         let world = search.first();
         let shipped = [(); 2].map(|()| Shipped::new(0, plan.attempt, plan.contained));
         Walk {
@@ -68,75 +162,64 @@ impl Walk {
             search,
             world,
             shipped,
-            owed: None,
+            owes: [Owes::Nothing; 2],
+            owed: [Vec::new(), Vec::new()],
             way: Vec::new(),
-            trace: Vec::new(),
+            trace: None,
             tally: BTreeMap::new(),
         }
     }
 
     /// What can come next, and is played here.
-    fn next(&mut self) -> Vec<Next> {
+    pub(crate) fn next(&mut self) -> Vec<Next> {
         let mut next = self.search.next(&self.world);
-        if let Some((p, ..)) = self.owed {
-            next.retain(|next| next.step == Step::Supervises(p));
-        }
-        next.retain(|next| self.is_played(next.step));
+        next.retain(|Next { step, .. }| {
+            let lets = step.whose().is_none_or(|p| self.owes[p].lets(*step));
+            lets && left_out(&self.search, &self.world, *step).is_none()
+        });
         next
     }
 
-    fn is_played(&self, step: Step) -> bool {
-        let of = |p: usize| &self.world.processes[p];
-        let tick = self.world.tick;
-        match step {
-            Step::Answers(p) | Step::Supervises(p) => {
-                let granted = of(p).call.filter(|call| {
-                    let reply = match call.stage {
-                        Stage::Ordered | Stage::Sent => None,
-                        Stage::Done(reply) | Stage::Answered(reply) => Some(reply),
-                    };
-                    call.kind == Kind::Acquire && matches!(reply, Some(interned::Reply::Done(_)))
-                });
-                granted.is_none_or(|call| tick != call.give_up)
-            }
-            // Whoever listens for a second does meanwhile what is due; and a start is given more than a tick, but
-            // for its deadline.
-            Step::Loses(p) => {
-                let is_heard = of(p).starting == 0 || tick >= self.shipped[p].kill;
-                is_heard && !self.search.is_due(&self.world, p)
-            }
-            _ => true,
+    fn tell(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(text());
         }
     }
 
     /// Takes a step, in the model and in what ships.
-    fn take(&mut self, next: Next) -> Result<(), String> {
+    pub(crate) fn take(&mut self, next: Next) -> Result<(), String> {
+        let after = Owes::after(self.owes, &self.search, &next);
         let Next { step, world, deeds } = next;
         let before = std::mem::replace(&mut self.world, world);
         let tick = before.tick;
         self.way.push(step);
-        self.trace.push(format!("tick {tick:>2}: {step:?}"));
+        self.tell(|| format!("tick {tick:>2}: {step:?}"));
         let of = |p: usize| {
             let deeds = deeds.iter().filter(move |(whose, _)| *whose == p);
             deeds.map(|(_, deed)| *deed).collect::<Vec<_>>()
         };
+        let owed = std::mem::replace(&mut self.owes, after);
         match step {
             Step::Supervises(p) => {
-                let (mut owed, mut is_silent) = (Vec::new(), false);
-                if let Some((_, deeds, silent)) = self.owed.take() {
-                    (owed, is_silent) = (deeds, silent);
-                }
-                owed.extend(of(p));
-                self.supervise(p, tick, before.token, owed, is_silent)?;
+                let mut with = std::mem::take(&mut self.owed[p]);
+                with.extend(of(p));
+                let is_silent = owed[p] == Owes::Lost;
+                self.supervise(p, tick, before.token, with, is_silent)?;
             }
-            Step::Loses(p) => self.owed = Some((p, of(p), true)),
+            Step::Loses(p) => {
+                let starts = before.processes[p].starting != 0;
+                if starts && tick < self.shipped[p].kill {
+                    return Err(format!("#{p} gives a start up before its deadline"));
+                }
+                self.owed[p] = of(p);
+            }
             Step::Asks(p) => {
                 let signals = &self.shipped[p].pair.to_signals;
                 let _ = signals.send(SignalEvent::Stop(SIGTERM));
-                if self.search.is_due(&self.world, p) {
-                    self.owed = Some((p, of(p), false));
-                } else {
+                if after[p] == Owes::Nothing {
                     self.supervise(p, tick, before.token, of(p), false)?;
+                } else {
+                    self.owed[p] = of(p);
                 }
             }
             Step::Guards(p) => {
@@ -191,12 +274,13 @@ impl Walk {
     }
 
     fn compare(&mut self, p: usize, with: &[Deed], deeds: &[Deed]) -> Result<(), String> {
-        for deed in deeds {
+        let told = if self.trace.is_some() { deeds } else { &[] };
+        for deed in told {
             let text = format!("{deed:?}");
             let kind = text.split([',', ' ']).next().unwrap_or_default();
             let kind = kind.trim_end_matches(|c: char| c.is_ascii_digit() || "()".contains(c));
             *self.tally.entry(kind.to_owned()).or_default() += 1;
-            self.trace.push(format!("         #{p}: {text}"));
+            self.tell(|| format!("         #{p}: {text}"));
         }
         if self.shipped[p].agrees(with, deeds) {
             return Ok(());
@@ -221,7 +305,7 @@ impl Walk {
                     attempt, contained, ..
                 } = self.plan;
                 self.shipped[p] = Shipped::new(self.world.tick, attempt, contained);
-                self.trace.push(format!("         #{p} begins anew"));
+                self.tell(|| format!("         #{p} begins anew"));
             }
         }
         Ok(())
@@ -311,7 +395,7 @@ fn again(plan: Plan, way: &[Step]) -> (Walk, Result<(), String>) {
 }
 
 /// Leaves out what the parting does not need, step by step.
-fn shrink(mut walk: Walk, mut why: String) -> (Walk, String) {
+pub(crate) fn shrink(mut walk: Walk, mut why: String) -> (Walk, String) {
     let mut smaller = true;
     while smaller {
         smaller = false;
@@ -349,7 +433,7 @@ fn the_search_s_model_does_what_ships() {
             let (walk, why) = shrink(walk, why);
             print(&format!(
                 "{}\n{why}\n{} of {of} steps are needed\nagain: TIED_SEED={seed} TIED_COUNT=1 cargo test --test fleet tied::\n",
-                walk.trace.join("\n"),
+                walk.trace.unwrap_or_default().join("\n"),
                 walk.way.len(),
             ));
             panic!("the model parts from what ships in the walk of seed {seed}: {why}");

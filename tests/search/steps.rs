@@ -40,6 +40,54 @@ pub(crate) enum Step {
     TimePasses,
 }
 
+impl Step {
+    /// Whose it is; time's is nobody's.
+    pub(crate) fn whose(self) -> Option<usize> {
+        match self {
+            Step::Supervises(p)
+            | Step::Loses(p)
+            | Step::Guards(p)
+            | Step::Strays(p, _)
+            | Step::Serves(p)
+            | Step::Answers(p)
+            | Step::Dies(p, ..)
+            | Step::MainEnds(p)
+            | Step::SupervisorStops(p)
+            | Step::SupervisorContinues(p)
+            | Step::SupervisorDies(p)
+            | Step::GuardianStops(p)
+            | Step::GuardianContinues(p)
+            | Step::GuardianDies(p)
+            | Step::MachineStops(p)
+            | Step::Asks(p) => Some(p),
+            Step::TimePasses => None,
+        }
+    }
+
+    /// The same of the other instance.
+    pub(crate) fn of_the_other(self) -> Step {
+        match self {
+            Step::Supervises(p) => Step::Supervises(1 - p),
+            Step::Loses(p) => Step::Loses(1 - p),
+            Step::Guards(p) => Step::Guards(1 - p),
+            Step::Strays(p, at) => Step::Strays(1 - p, at),
+            Step::Serves(p) => Step::Serves(1 - p),
+            Step::Answers(p) => Step::Answers(1 - p),
+            Step::Dies(p, main, daemon) => Step::Dies(1 - p, main, daemon),
+            Step::MainEnds(p) => Step::MainEnds(1 - p),
+            Step::SupervisorStops(p) => Step::SupervisorStops(1 - p),
+            Step::SupervisorContinues(p) => Step::SupervisorContinues(1 - p),
+            Step::SupervisorDies(p) => Step::SupervisorDies(1 - p),
+            Step::GuardianStops(p) => Step::GuardianStops(1 - p),
+            Step::GuardianContinues(p) => Step::GuardianContinues(1 - p),
+            Step::GuardianDies(p) => Step::GuardianDies(1 - p),
+            Step::MachineStops(p) => Step::MachineStops(1 - p),
+            Step::Asks(p) => Step::Asks(1 - p),
+            Step::TimePasses => Step::TimePasses,
+        }
+    }
+}
+
 impl Search {
     pub(crate) fn steps(&mut self, world: &World) {
         for p in 0..2 {
