@@ -17,7 +17,7 @@ use super::model::interned::{Interned, TICK};
 use super::model::steps::Step;
 use super::model::world::World;
 use super::model::{Bound, Search, State};
-use super::tied::{LeftOut, Owes, Plan, Walk, left_out, shrink};
+use super::tied::{LeftOut, Owes, Plan, Walk, explain, left_out};
 use super::{number, print};
 
 /// After so many walks that part the rest would say the same.
@@ -79,7 +79,7 @@ impl Whole {
                     to: 0,
                     is_turned,
                     owes: owes.into_iter().find(|owes| *owes != Owes::Nothing),
-                    left_out: left_out(search, &world, step),
+                    left_out: left_out(&world, step),
                 });
                 let to = whole.number(search, to);
                 whole.transitions.last_mut().expect("it is there").to = to;
@@ -126,6 +126,12 @@ struct Graph {
     states: usize,
     /// Why those that are not played anywhere are not.
     left_out: BTreeMap<Option<LeftOut>, usize>,
+}
+
+/// How often each transition is still to be taken, and which of them lead back.
+struct Flows {
+    flows: Vec<u32>,
+    is_back: Vec<bool>,
 }
 
 /// Whether the instances of a world are the other way round where they are numbered.
@@ -224,74 +230,128 @@ impl Graph {
         }
     }
 
-    /// How often each of them is taken, so that each transition of the search is taken at least once and
-    /// all walks begin at the start.
-    fn flows(&self) -> Vec<u32> {
+    fn of(&self, at: usize) -> std::ops::Range<usize> {
+        self.first[at]..self.first[at + 1]
+    }
+
+    /// The places, each after all that it leads to; and the transitions that lead back, to where their own
+    /// place can be come by again.
+    fn depth_first(&self) -> (Vec<usize>, Vec<bool>) {
         let count = self.first.len() - 1;
+        let mut order = Vec::with_capacity(count);
+        let mut is_back = vec![false; self.edges.len()];
+        let mut is_met = vec![false; count];
+        let mut is_done = vec![false; count];
+        let mut way = vec![(0, self.of(0))];
+        is_met[0] = true;
+        while let Some((at, rest)) = way.last_mut() {
+            let Some(edge) = rest.next() else {
+                is_done[*at] = true;
+                order.push(*at);
+                way.pop();
+                continue;
+            };
+            let to = self.edges[edge].to as usize;
+            is_back[edge] = is_met[to] && !is_done[to];
+            if !std::mem::replace(&mut is_met[to], true) {
+                way.push((to, self.of(to)));
+            }
+        }
+        (order, is_back)
+    }
+
+    /// How often each of them is taken, so that each transition of the search is taken at least once and
+    /// all walks begin at the start. One that leads back ends its walk, if it does not stay where it is.
+    fn flows(&self) -> Flows {
+        let (order, is_back) = self.depth_first();
         let mut flows = vec![0_u32; self.edges.len()];
         let mut is_known = vec![false; self.transitions];
-        // As many as there are, from the last to the first: what owes something comes late.
         for (edge, flow) in self.edges.iter().zip(&mut flows) {
             if !std::mem::replace(&mut is_known[edge.of as usize], true) {
                 *flow = 1;
             }
         }
-        let mut into: Vec<Vec<u32>> = vec![Vec::new(); count];
-        let mut waits = vec![0_u32; count];
-        let mut come = vec![0_i64; count];
-        for (at, edge) in self.edges.iter().enumerate() {
-            into[edge.to as usize].push(u32::try_from(at).expect("fewer of them"));
-            waits[edge.from as usize] += 1;
-            come[edge.to as usize] += i64::from(flows[at]);
+        // Those into each place lie together.
+        let mut first = vec![0; self.first.len() + 1];
+        let forward = || (0..self.edges.len()).filter(|edge| !is_back[*edge]);
+        for edge in forward() {
+            first[self.edges[edge].to as usize + 2] += 1;
         }
-        let sum = |flows: &[u32], at: usize| -> i64 {
-            let of = &flows[self.first[at]..self.first[at + 1]];
-            of.iter().map(|flow| i64::from(*flow)).sum()
+        for at in 2..first.len() {
+            first[at] += first[at - 1];
+        }
+        let mut into = vec![0; first[first.len() - 1]];
+        let mut come = vec![0_i64; self.first.len()];
+        for edge in forward() {
+            let to = self.edges[edge].to as usize;
+            into[first[to + 1]] = edge;
+            first[to + 1] += 1;
+            come[to] += i64::from(flows[edge]);
+        }
+        let needed = |flows: &[u32], at: usize| -> i64 {
+            let leaves = |edge: &usize| self.edges[*edge].to as usize != at;
+            let stays = self.of(at).any(|edge| !leaves(&edge) && flows[edge] > 0);
+            let leave = self
+                .of(at)
+                .filter(leaves)
+                .map(|edge| i64::from(flows[edge]));
+            leave.sum::<i64>().max(stays.into())
         };
-        // Those first from which nothing leads on.
-        let mut due: Vec<usize> = (0..count).filter(|at| waits[*at] == 0).collect();
-        let mut done = 0;
-        while let Some(at) = due.pop() {
-            done += 1;
-            let mut more = sum(&flows, at) - come[at];
+        for at in order {
+            let into = &into[first[at]..first[at + 1]];
+            let mut more = needed(&flows, at) - come[at];
             // Where more come than go on, some of them go on here.
-            for edge in &into[at] {
-                let from = self.edges[*edge as usize].from as usize;
-                let spare = (come[from] - sum(&flows, from)).clamp(0, more.max(0));
-                flows[*edge as usize] += u32::try_from(spare).expect("few walks");
+            for edge in into {
+                let from = self.edges[*edge].from as usize;
+                let spare = (come[from] - needed(&flows, from)).clamp(0, more.max(0));
+                flows[*edge] += u32::try_from(spare).expect("few walks");
                 more -= spare;
             }
-            if let (Some(edge), 1..) = (into[at].first(), more) {
-                flows[*edge as usize] += u32::try_from(more).expect("few walks");
-            }
-            for edge in &into[at] {
-                let from = self.edges[*edge as usize].from as usize;
-                waits[from] -= 1;
-                if waits[from] == 0 {
-                    due.push(from);
-                }
+            if let (Some(edge), 1..) = (into.first(), more) {
+                flows[*edge] += u32::try_from(more).expect("few walks");
             }
         }
-        assert_eq!(done, count, "time goes forward only");
-        flows
+        Flows { flows, is_back }
     }
 
     /// The next walk, if there is one more.
-    fn walk(&self, flows: &mut [u32]) -> Vec<u32> {
+    fn walk(&self, Flows { flows, is_back }: &mut Flows) -> Vec<u32> {
         let mut way = Vec::new();
         let mut at = 0;
         loop {
-            let of = self.first[at]..self.first[at + 1];
-            let Some(edge) = of
-                .filter(|edge| flows[*edge] > 0)
-                .max_by_key(|edge| flows[*edge])
-            else {
+            let stays = |edge: &usize| self.edges[*edge].to as usize == at;
+            for edge in self.of(at).filter(stays) {
+                if std::mem::take(&mut flows[edge]) > 0 {
+                    way.push(small(edge));
+                }
+            }
+            let open = self.of(at).filter(|edge| flows[*edge] > 0);
+            let Some(edge) = open.max_by_key(|edge| flows[*edge]) else {
                 return way;
             };
             flows[edge] -= 1;
-            way.push(u32::try_from(edge).expect("fewer of them"));
+            way.push(small(edge));
+            if is_back[edge] {
+                return way;
+            }
             at = self.edges[edge].to as usize;
         }
+    }
+
+    /// All of them, those first of whose transitions the most are on no other.
+    fn walks(&self, flows: &mut Flows) -> Vec<Vec<u32>> {
+        let whole = flows.flows.clone();
+        let mut walks = Vec::new();
+        loop {
+            let way = self.walk(flows);
+            if way.is_empty() {
+                break;
+            }
+            let new = way.iter().filter(|edge| whole[**edge as usize] == 1);
+            walks.push((new.count() * 1000 / way.len(), way));
+        }
+        walks.sort_by_key(|(new, _)| std::cmp::Reverse(*new));
+        walks.into_iter().map(|(_, way)| way).collect()
     }
 
     /// Plays a walk, to its end or to where what ships parts from it.
@@ -300,7 +360,7 @@ impl Graph {
         way: &[u32],
         contained: bool,
         is_played: &mut [bool],
-    ) -> Result<(), (Walk, String)> {
+    ) -> Result<(), (Plan, Vec<Step>, String)> {
         let nothing = Search::new(self.bound, Interned::new(1, TICK), None);
         let search = std::mem::replace(&mut self.search, nothing);
         let plan = Plan {
@@ -318,21 +378,32 @@ impl Graph {
                 true => edge.step.of_the_other(),
                 false => edge.step,
             };
-            let next = walk.search.next(&walk.world);
-            let next = next.into_iter().find(|next| next.step == step);
+            let next = walk.search.after(&walk.world, step);
             parts = walk.take(next.expect("a transition of the search"));
             if parts.is_err() {
                 break;
             }
             is_played[edge.of as usize] = true;
         }
-        if let Err(why) = parts {
-            // Another search is as good for what follows, and this one is the walk's.
-            self.search = Search::new(self.bound, Interned::new(1, plan.attempt), None);
-            return Err((walk, why));
+        self.search = walk.search;
+        parts.map_err(|why| (plan, walk.way, why))
+    }
+}
+
+impl Graph {
+    /// What is done in a walk that parts, by the search that all walks share.
+    fn replay(&mut self, plan: Plan, way: &[Step]) -> String {
+        let nothing = Search::new(self.bound, Interned::new(1, TICK), None);
+        let mut walk = Walk::of(plan, std::mem::replace(&mut self.search, nothing));
+        walk.trace = Some(Vec::new());
+        for step in way {
+            let next = walk.search.after(&walk.world, *step);
+            if walk.take(next.expect("the same again")).is_err() {
+                break;
+            }
         }
         self.search = walk.search;
-        Ok(())
+        walk.trace.unwrap_or_default().join("\n")
     }
 }
 
@@ -365,29 +436,31 @@ fn every_transition_is_what_ships_does() {
     };
     let began = Instant::now();
     let mut graph = Graph::explore(bound, attempt);
-    let flows = graph.flows();
-    let steps: u64 = flows.iter().map(|flow| u64::from(*flow)).sum();
-    let walks: u64 = (graph.first[0]..graph.first[1])
-        .map(|at| u64::from(flows[at]))
-        .sum();
     let played = graph.transitions - graph.left_out.values().sum::<usize>();
     print(&format!(
-        "tour: {} transitions of {} states to {bound:?}; {played} can be played (not: {:?}), from {} places, by {walks} \
-         walks of {steps} steps; after {:.1} s\n",
+        "tour: {} transitions of {} states to {bound:?}; {played} can be played (not: {:?}), from {} places; after {:.1} s\n",
         graph.transitions,
         graph.states,
         graph.left_out,
         graph.first.len() - 1,
         began.elapsed().as_secs_f64()
     ));
+    let mut rest = graph.flows();
+    let sum = |flows: &[u32]| flows.iter().map(|flow| u64::from(*flow)).sum::<u64>();
+    print(&format!(
+        "tour: {} walks of {} steps; {} transitions lead back; after {:.1} s\n",
+        sum(&rest.flows[graph.of(0)]),
+        sum(&rest.flows),
+        rest.is_back.iter().filter(|is| **is).count(),
+        began.elapsed().as_secs_f64()
+    ));
+    let walks = graph.walks(&mut rest);
     let (part, parts) = part();
-    let mut rest = flows;
     let mut is_played = vec![false; graph.transitions];
     let (mut number_of, mut taken, mut partings) = (0, 0, 0);
     let mut said = Instant::now();
-    loop {
-        let way = graph.walk(&mut rest);
-        if way.is_empty() || partings == PARTINGS {
+    for way in &walks {
+        if partings == PARTINGS {
             break;
         }
         number_of += 1;
@@ -396,14 +469,9 @@ fn every_transition_is_what_ships_does() {
         }
         taken += way.len();
         let contained = number_of / parts % 2 == 1;
-        if let Err((walk, why)) = graph.play(&way, contained, &mut is_played) {
-            let of = walk.way.len();
-            let (walk, why) = shrink(walk, why);
-            print(&format!(
-                "{}\n{why}\n{} of {of} steps are needed\n",
-                walk.trace.unwrap_or_default().join("\n"),
-                walk.way.len(),
-            ));
+        if let Err((plan, way, why)) = graph.play(way, contained, &mut is_played) {
+            let why = explain(plan, &way, why);
+            print(&format!("{}\n{why}\n", graph.replay(plan, &way)));
             partings += 1;
         }
         if said.elapsed().as_secs() >= 60 {

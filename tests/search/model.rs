@@ -242,6 +242,14 @@ impl Search {
         self.steps(world);
         self.next.take().unwrap_or_default()
     }
+
+    /// What comes of this step, if it can come next.
+    pub(crate) fn after(&mut self, world: &World, step: Step) -> Option<Next> {
+        self.next = Some(Vec::new());
+        self.steps_like(world, step);
+        let next = self.next.take().unwrap_or_default();
+        next.into_iter().find(|next| next.step == step)
+    }
 }
 
 /// Searches to the bound, or to the first that must not be.
