@@ -58,6 +58,8 @@ mod store;
 mod supervisor;
 #[path = "fleet/tied.rs"]
 mod tied;
+#[path = "fleet/tour.rs"]
+mod tour;
 #[path = "fleet/wire.rs"]
 mod wire;
 #[path = "fleet/world.rs"]

@@ -27,6 +27,8 @@ const SIGKILL: i32 = 9;
 
 /// A handle that waits for an answer looks more often than this, or takes it for a pause.
 const LOOK: Duration = Duration::from_millis(140);
+/// So long before the tick that it is rounded up to an attempt to acquire ends: two ticks, and five seconds.
+const ATTEMPT_ENDS_BEFORE: Duration = Duration::from_secs(1);
 /// So long at most does it rest between two looks at what is being killed.
 const NAP: Duration = Duration::from_millis(60);
 /// More rounds than this at one tick are a loop.
@@ -96,8 +98,6 @@ pub(crate) struct Shipped {
     /// What it waits for is answered here.
     slot: Option<u64>,
     is_ended: bool,
-    /// When its guardian kills, as it was told last.
-    pub(crate) kill: u8,
     /// It does its dead guardian's work.
     is_lost: bool,
     /// All of its command is to die, and what of it has not had SIGKILL yet dies when it has.
@@ -134,7 +134,6 @@ impl Shipped {
             behind: Duration::ZERO,
             slot: None,
             is_ended: false,
-            kill: NEVER,
             is_lost: false,
             dies: false,
             leases: HashMap::new(),
@@ -177,7 +176,34 @@ impl Shipped {
         Err("it loops, or finds no silence".to_owned())
     }
 
+    /// It hears what came in time of an attempt to acquire, which this tick is the next after.
+    pub(crate) fn hears_in_time(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
+        let mut deeds = Vec::new();
+        let now = at(tick) + self.behind;
+        let before = ATTEMPT_ENDS_BEFORE + Duration::from_nanos(1);
+        self.poll_at(
+            Instant::from_nanos(now.as_nanos() - nanos(before)),
+            &mut deeds,
+        )?;
+        Ok(deeds)
+    }
+
+    /// It listens until the next tick to a guardian that is silent.
+    pub(crate) fn listens(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
+        let (mut deeds, behind) = (Vec::new(), self.behind);
+        while !self.is_lost && self.behind + LOOK < behind + TICK {
+            self.behind += LOOK;
+            self.poll(tick, &mut deeds)?;
+        }
+        self.behind = behind;
+        Ok(deeds)
+    }
+
     fn poll(&mut self, tick: u8, deeds: &mut Vec<Deed>) -> Result<(), String> {
+        self.poll_at(at(tick) + self.behind, deeds)
+    }
+
+    fn poll_at(&mut self, now: Instant, deeds: &mut Vec<Deed>) -> Result<(), String> {
         for _ in 0..ROUNDS {
             let Some(drive) = &mut self.pair.drive else {
                 return Ok(());
@@ -188,7 +214,6 @@ impl Shipped {
                 link.guardian = self.pair.guardian;
                 link.tree_lives = tree.as_ref().is_some_and(Tree::lives);
             }
-            let now = at(tick) + self.behind;
             let mut context = Context::from_waker(Waker::noop());
             let clock = Rc::clone(&self.pair.clock);
             let polled = clock.enter(now, Duration::ZERO, || drive.as_mut().poll(&mut context));
@@ -214,12 +239,6 @@ impl Shipped {
         match did {
             Did::Sent(bytes, _) => {
                 let order = self.order(&bytes)?;
-                if let Some(Deed::Orders(
-                    model::Request::Start { kill, .. } | model::Request::Extend { kill, .. },
-                )) = order
-                {
-                    self.kill = kill;
-                }
                 deeds.extend(order);
                 self.pair
                     .kernel

@@ -30,8 +30,9 @@ const STEPS: usize = 100;
 /// What the store has for a release whose answer is not waited for (`UNDO` of the driver), in ticks.
 const UNDO: u8 = 1;
 
-/// What a silent guardian is given to start a command (`PATIENCE_AT_THE_START` of its liveness), in ticks.
-const START: u8 = 4;
+/// What a silent guardian is given to start a command (`PATIENCE_AT_THE_START` of its liveness), in ticks: it is
+/// over a second after this one, when all that was due at it is done.
+pub(super) const START: u8 = 3;
 
 impl Search {
     fn next_work(&self, world: &World, p: usize) -> Option<Work> {
@@ -172,8 +173,7 @@ impl Search {
                 if process.busy {
                     return world.breaks(Broken::StartsBeside);
                 }
-                let patience = world.tick + START;
-                process.starting = patience.min(kill);
+                process.starting = world.tick + START;
                 (process.busy, process.term) = (true, term);
                 process.is_judged = false;
                 let id = process.held;

@@ -118,6 +118,11 @@ impl Search {
     }
 
     fn pack(&mut self, world: &World) -> State {
+        self.place(world).0
+    }
+
+    /// The state that it is, and whether the two are the other way round there.
+    pub(crate) fn place(&mut self, world: &World) -> (State, bool) {
         let mut ids = [0; 2];
         for (id, process) in ids.iter_mut().zip(&world.processes) {
             *id = match self.by_process.get(process) {
@@ -131,16 +136,18 @@ impl Search {
             };
         }
         // Which of the two is which makes no difference.
+        let is_turned = ids[0] > ids[1];
         ids.sort_unstable();
-        State {
+        let state = State {
             ticks: [world.tick, world.quiet, world.faults],
             lease: [world.lease, world.until, world.token, world.started],
             broken: world.broken,
             processes: ids,
-        }
+        };
+        (state, is_turned)
     }
 
-    fn unpack(&self, state: &State) -> World {
+    pub(crate) fn unpack(&self, state: &State) -> World {
         let [tick, quiet, faults] = state.ticks;
         let [lease, until, token, started] = state.lease;
         World {
@@ -156,6 +163,13 @@ impl Search {
                 .processes
                 .map(|id| self.processes[id as usize].clone()),
         }
+    }
+}
+
+impl State {
+    /// Nothing tells the two apart.
+    pub(crate) fn is_of_twins(&self) -> bool {
+        self.processes[0] == self.processes[1]
     }
 }
 
@@ -199,6 +213,11 @@ impl Search {
         }
     }
 
+    /// So long an attempt takes at most.
+    pub(crate) fn attempt(&self) -> std::time::Duration {
+        self.interned.attempt
+    }
+
     /// Two instances that begin.
     pub(crate) fn first(&mut self) -> World {
         let core = self.interned.begin(0);
@@ -222,6 +241,14 @@ impl Search {
         self.next = Some(Vec::new());
         self.steps(world);
         self.next.take().unwrap_or_default()
+    }
+
+    /// What comes of this step, if it can come next.
+    pub(crate) fn after(&mut self, world: &World, step: Step) -> Option<Next> {
+        self.next = Some(Vec::new());
+        self.steps_like(world, step);
+        let next = self.next.take().unwrap_or_default();
+        next.into_iter().find(|next| next.step == step)
     }
 }
 

@@ -2,6 +2,7 @@
 //! fault, the passing of time.
 
 use super::Search;
+use super::instance::START;
 use super::interned::{LEASE, Reply};
 use super::mistakes::Mistake;
 use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
@@ -40,6 +41,54 @@ pub(crate) enum Step {
     TimePasses,
 }
 
+impl Step {
+    /// Whose it is; time's is nobody's.
+    pub(crate) fn whose(self) -> Option<usize> {
+        match self {
+            Step::Supervises(p)
+            | Step::Loses(p)
+            | Step::Guards(p)
+            | Step::Strays(p, _)
+            | Step::Serves(p)
+            | Step::Answers(p)
+            | Step::Dies(p, ..)
+            | Step::MainEnds(p)
+            | Step::SupervisorStops(p)
+            | Step::SupervisorContinues(p)
+            | Step::SupervisorDies(p)
+            | Step::GuardianStops(p)
+            | Step::GuardianContinues(p)
+            | Step::GuardianDies(p)
+            | Step::MachineStops(p)
+            | Step::Asks(p) => Some(p),
+            Step::TimePasses => None,
+        }
+    }
+
+    /// The same of the other instance.
+    pub(crate) fn of_the_other(self) -> Step {
+        match self {
+            Step::Supervises(p) => Step::Supervises(1 - p),
+            Step::Loses(p) => Step::Loses(1 - p),
+            Step::Guards(p) => Step::Guards(1 - p),
+            Step::Strays(p, at) => Step::Strays(1 - p, at),
+            Step::Serves(p) => Step::Serves(1 - p),
+            Step::Answers(p) => Step::Answers(1 - p),
+            Step::Dies(p, main, daemon) => Step::Dies(1 - p, main, daemon),
+            Step::MainEnds(p) => Step::MainEnds(1 - p),
+            Step::SupervisorStops(p) => Step::SupervisorStops(1 - p),
+            Step::SupervisorContinues(p) => Step::SupervisorContinues(1 - p),
+            Step::SupervisorDies(p) => Step::SupervisorDies(1 - p),
+            Step::GuardianStops(p) => Step::GuardianStops(1 - p),
+            Step::GuardianContinues(p) => Step::GuardianContinues(1 - p),
+            Step::GuardianDies(p) => Step::GuardianDies(1 - p),
+            Step::MachineStops(p) => Step::MachineStops(1 - p),
+            Step::Asks(p) => Step::Asks(1 - p),
+            Step::TimePasses => Step::TimePasses,
+        }
+    }
+}
+
 impl Search {
     pub(crate) fn steps(&mut self, world: &World) {
         for p in 0..2 {
@@ -49,6 +98,25 @@ impl Search {
             self.is_disturbed(world, p);
         }
         self.time_passes(world);
+    }
+
+    /// Those among them of which this step is one.
+    pub(crate) fn steps_like(&mut self, world: &World, step: Step) {
+        match step {
+            Step::Supervises(p) | Step::Loses(p) | Step::Guards(p) => self.turns(world, p),
+            Step::Strays(p, _) | Step::Serves(p) | Step::Answers(p) => self.travels(world, p),
+            Step::Dies(p, ..) => self.dies(world, p),
+            Step::MainEnds(p)
+            | Step::SupervisorStops(p)
+            | Step::SupervisorContinues(p)
+            | Step::SupervisorDies(p)
+            | Step::GuardianStops(p)
+            | Step::GuardianContinues(p)
+            | Step::GuardianDies(p)
+            | Step::MachineStops(p)
+            | Step::Asks(p) => self.is_disturbed(world, p),
+            Step::TimePasses => self.time_passes(world),
+        }
     }
 
     fn turns(&mut self, world: &World, p: usize) {
@@ -63,7 +131,9 @@ impl Search {
             self.reach(Step::Guards(p), next);
         }
         let process = &world.processes[p];
-        if is_silent(process) {
+        // Whoever listens for a second does meanwhile what is due.
+        let is_heard = process.is_silent() && !process.is_patient(world.tick);
+        if is_heard && !self.is_due(world, p) {
             let mut next = world.clone();
             self.lose(&mut next, p);
             self.reach(Step::Loses(p), next);
@@ -249,7 +319,7 @@ impl Search {
         for p in 0..2 {
             let process = &next.processes[p];
             // A start may take longer.
-            let is_silent = is_silent(process) && next.tick >= process.starting;
+            let is_silent = process.is_silent() && !process.is_patient(next.tick);
             let kills = process
                 .tree
                 .is_some_and(|tree| tree.dies || tree.main && process.guardian == Life::Dead);
@@ -279,6 +349,17 @@ impl Search {
         for p in 0..2 {
             let process = &mut next.processes[p];
             process.strays.retain(|stray| stray.sent + LATE >= tick);
+            // Only time in which it could be heard is silence.
+            if process.starting != 0 && process.supervisor == Life::Stopped {
+                process.starting = tick + START;
+            }
+            // What was granted in time is not read in time by whoever is stopped until the end of the attempt.
+            if let Some(call) = &mut process.call
+                && (call.kind, call.give_up) == (Kind::Acquire, tick)
+                && matches!(call.stage, Stage::Answered(Reply::Done(_)))
+            {
+                call.give_up -= 1;
+            }
             // Somebody starts it anew.
             let is_gone = process.supervisor == Life::Dead && process.guardian == Life::Dead;
             if is_gone && process.tree.is_none() {
@@ -306,11 +387,6 @@ impl Search {
             world.breaks(Broken::NobodyRuns);
         }
     }
-}
-
-/// A guardian that has something to guard answers within a second.
-fn is_silent(process: &Process) -> bool {
-    process.guardian == Life::Stopped && process.supervisor == Life::Runs && process.busy
 }
 
 fn guardian_dies(process: &mut Process) {

@@ -131,7 +131,8 @@ pub(crate) struct Process {
     pub(crate) withdrawn: u8,
     pub(crate) attendance: Attendance,
     pub(crate) busy: bool,
-    /// While a command that was ordered has not been heard of: from when on silence counts.
+    /// While a command that was ordered has not been heard of: from when on silence counts, if its deadline
+    /// is not before.
     pub(crate) starting: u8,
     /// When the command is to be asked to end, by what its workload was told last.
     pub(crate) term: u8,
@@ -200,6 +201,17 @@ impl Process {
     /// Neither does.
     pub(crate) fn is_helpless(&self) -> bool {
         self.supervisor != Life::Runs && self.guardian != Life::Runs
+    }
+
+    /// A guardian that has something to guard answers within a second.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.guardian == Life::Stopped && self.supervisor == Life::Runs && self.busy
+    }
+
+    /// A start is still to be waited for. From when it is to be killed, a tick after it is to be asked to end, it
+    /// is not.
+    pub(crate) fn is_patient(&self, tick: u8) -> bool {
+        self.starting != 0 && tick < self.starting.min(self.term + 1)
     }
 
     /// Its command runs, and nobody has asked it to end.
