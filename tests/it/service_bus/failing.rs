@@ -136,7 +136,13 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
     // Any of them: where the first is the one of the tokens, all are made anew before another is idle.
     stage.wait("a link to be detached", |view| {
         let forced = |entry: &service_bus_stand_in::Entry| {
-            matches!(&entry.event, Event::Detached { condition: Some(_), .. })
+            matches!(
+                &entry.event,
+                Event::Detached {
+                    condition: Some(_),
+                    ..
+                }
+            )
         };
         view.journal().iter().any(forced).then_some(())
     });
