@@ -273,6 +273,8 @@ fn without_the_guardian_of_its_checks_an_instance_ends_in_order() {
         .args(["--health-timeout", "1h"])
         .journalist("one", &["--term", "100:0"])
         .start();
+    // Both: whoever is stopped before it could write a line has no end in the journal.
+    scene.journal.await_tag(What::Beat, "one");
     let check = scene.journal.await_tag(What::Beat, "one/health");
     signal(parent_of(check.pid), Signal::SIGKILL);
     assert_eq!(one.wait(), Ended::Code(70), "{}", one.stderr());
