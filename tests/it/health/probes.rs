@@ -273,7 +273,7 @@ fn without_the_guardian_of_its_checks_an_instance_ends_in_order() {
         .args(["--health-timeout", "1h"])
         .journalist("one", &["--term", "100:0"])
         .start();
-    // It hears a SIGTERM only once it has said a word: the checks may be there before.
+    // Both: whoever is stopped before it could write a line has no end in the journal.
     scene.journal.await_tag(What::Beat, "one");
     let check = scene.journal.await_tag(What::Beat, "one/health");
     signal(parent_of(check.pid), Signal::SIGKILL);
