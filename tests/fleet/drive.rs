@@ -506,20 +506,17 @@ impl Server {
     /// The last version of a tenure that began with this one: when an instance made it. It ends with the first of
     /// somebody else; what is made behind the last, by an old view, ends nothing.
     pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
-        let (mut greatest, mut last) = (0, None);
-        for made in self.makings.iter().filter(|made| made.era == era) {
-            if made.version < greatest {
-                continue;
-            }
-            greatest = made.version;
+        let its = |made: &Making| made.by == by && made.era == era && made.version == token;
+        let first = self.makings.iter().rposition(its)?;
+        let mut last = &self.makings[first];
+        for made in self.makings[first..].iter().filter(|it| it.era == era) {
             match made.by == by {
-                _ if made.version < token => {}
-                true => last = Some(made.at),
-                false if last.is_some() => break,
-                false => {}
+                _ if made.version < last.version => {}
+                true => last = made,
+                false => break,
             }
         }
-        last
+        Some(last.at)
     }
 
     /// In which era an instance made this version last.

@@ -86,8 +86,6 @@ struct Unconfirmed {
     version: Version,
     /// Just before the request was sent that made it.
     t0: Instant,
-    /// The one before it was another's.
-    takes_over: bool,
 }
 
 /// An attempt that succeeded.
@@ -177,15 +175,15 @@ impl Chain {
     }
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
+        // An ancient view that died after it made the last one may have left what means nothing.
+        if !self.has_one_before(version - 1)? {
+            return Err(self.mistrust(version));
+        }
         // Before the request: whoever sees this version stamps later, and waits from there.
         let t0 = Instant::now();
         match self.share.make(version) {
             Ok(Made::Made) => {
-                self.state().unconfirmed = Some(Unconfirmed {
-                    version,
-                    t0,
-                    takes_over: true,
-                });
+                self.state().unconfirmed = Some(Unconfirmed { version, t0 });
             }
             // Another was first, or our view is old; or it was ours and the answer was lost, which nobody can
             // tell without its record: waited for as if it were another's.
@@ -231,14 +229,8 @@ impl Chain {
             return Ok(());
         };
         let version = made.version;
-        // Two of them where it was another's: an ancient view that died here may have left one that
-        // means nothing.
-        let span = if made.takes_over { 2 } else { 1 };
-        for before in version.saturating_sub(span)..version {
-            let is_last = before + 1 == version;
-            if !self.is_there(before)? && (is_last || !self.is_all_there_is(version)?) {
-                return Err(self.withdraw(version));
-            }
+        if !self.is_there(version - 1)? {
+            return Err(self.withdraw(version));
         }
         let mut state = self.state();
         state.unconfirmed = None;
@@ -251,13 +243,21 @@ impl Chain {
         there.map_err(|error| self.share.doubt("confirming it", &error))
     }
 
-    /// Whether there is the version before the one we made, and no other: somebody has removed those before
-    /// it, and left the last.
-    // An old view shows it among those that were there with it.
-    fn is_all_there_is(&self, version: Version) -> Result<bool, Failure> {
-        let versions = self.share.list();
-        let versions = versions.map_err(|error| self.share.doubt("confirming it", &error))?;
-        Ok(versions == [version - 1, version])
+    /// Whether there is a version before the last one, or nothing but the last: somebody has removed the others.
+    // Known before anything is made: what one makes and withdraws, another may make and keep, and a removal can
+    // be done once more. An old view shows the last one among those that were there with it.
+    fn has_one_before(&self, last: Version) -> Result<bool, Failure> {
+        let Some(before) = last.checked_sub(1) else {
+            return Ok(true);
+        };
+        if self.is_there(before)? {
+            return Ok(true);
+        }
+        match self.share.list() {
+            Ok(versions) => Ok(versions == [last]),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.share.removed()),
+            Err(error) => Err(self.share.doubt("confirming it", &error)),
+        }
     }
 
     /// What we made has nothing before it.
@@ -265,6 +265,11 @@ impl Chain {
         // Removed, so that the next with an ancient view does not go on from it; where that fails it finds
         // nothing before it as well.
         let _ = self.share.remove(version);
+        self.mistrust(version)
+    }
+
+    /// What we saw before this version means nothing.
+    fn mistrust(&self, version: Version) -> Failure {
         let mut state = self.state();
         state.mistrusted = version.checked_sub(1);
         state.unconfirmed = None;
@@ -312,11 +317,7 @@ impl Chain {
             let t0 = Instant::now();
             match self.share.make(version) {
                 Ok(Made::Made) => {
-                    self.state().unconfirmed = Some(Unconfirmed {
-                        version,
-                        t0,
-                        takes_over: false,
-                    });
+                    self.state().unconfirmed = Some(Unconfirmed { version, t0 });
                     self.confirm()?;
                     return Ok(version);
                 }
