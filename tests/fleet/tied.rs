@@ -8,14 +8,14 @@
 //!
 //! What the search abstracts, and is left out here (tests/README.md says it, too):
 //! - Within a tick no time passes, but where a handle waits for a guardian's answer, or looks after what a dead
-//!   one left: by so much all later moments of the instance are behind their ticks.
+//!   one left: by so much all later moments of the instance are behind their ticks. A start that is silent is
+//!   listened to between the ticks.
 //! - What a call to the service is made of beside its one request, looks, records and announcements, is
 //!   answered at once.
-//! - An attempt to acquire that is granted at the very tick of its end, and so has no time left to write its
-//!   record. In the model that tick stands for a moment before it.
-//! - A guardian that is silent before a start was heard of is given up when its deadline comes, and not after
-//!   the ten seconds that a start may take, which are more than a tick.
-//! - Whoever is asked to stop, or loses its guardian, does at once what is due.
+//! - What was granted and is answered at the very tick of the end of its attempt is heard before, as in the model that
+//!   tick stands for that; but not where the instance was disturbed since.
+//! - What a guardian is told with a stop, it reads when its supervisor has done all that is due.
+//! - Whoever has given its guardian up is not stopped, killed or asked to stop before it has done what follows.
 //! - The dismissal of a guardian, and how it gives a lease back once it has begun to: the fleet plays both.
 
 use std::collections::BTreeMap;
@@ -124,9 +124,7 @@ fn is_granted_late(process: &model::Process, tick: u8, is_heard: bool) -> bool {
 /// Why a step of this world is left out, whatever is owed, if it is.
 pub(crate) fn left_out(world: &model::World, step: Step) -> Option<LeftOut> {
     let tick = world.tick;
-    let Some(process) = step.whose().map(|p| &world.processes[p]) else {
-        return None;
-    };
+    let process = step.whose().map(|p| &world.processes[p])?;
     match step {
         // What ships hears it before, if nothing else is to be heard before that.
         Step::Answers(_) | Step::Supervises(_) => {

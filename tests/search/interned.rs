@@ -308,7 +308,7 @@ type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickl
 /// All of them that there are.
 pub(crate) struct Interned {
     seed: u64,
-    pub(crate) attempt: Duration,
+    attempt: Duration,
     cores: Vec<Core>,
     cores_by_text: HashMap<String, u32>,
     steps: Known<u32, Told, Effect>,

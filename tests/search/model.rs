@@ -45,7 +45,8 @@ impl Bound {
             faults,
             last_fault: 4,
             ticks: 14,
-            rest: 10,
+            // A lease, a look, and for a guardian that is stopped the wait for a start.
+            rest: 8 + 2 * faults.max(1),
         }
     }
 }
@@ -211,11 +212,6 @@ impl Search {
             next: None,
             deeds: Vec::new(),
         }
-    }
-
-    /// So long an attempt takes at most.
-    pub(crate) fn attempt(&self) -> std::time::Duration {
-        self.interned.attempt
     }
 
     /// Two instances that begin.
