@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use trafficcop::TrafficCop;
 
+use crate::support::await_for;
 use crate::support::bell::Bell;
 use crate::support::instance::Ended;
 use crate::support::journal::What;
@@ -43,19 +44,19 @@ async fn a_program_hears_it_and_rings_too() {
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let mut holder = run.journalist("holder", &words).start();
     scene.journal.await_tag(What::Beat, "holder");
+    // Written behind the making of the version, and the command is not kept waiting for it.
+    let rings_at = || {
+        let record = std::fs::read_to_string(scene.lock()).ok()?;
+        let record: serde_json::Value = serde_json::from_str(record.lines().nth(1)?).ok()?;
+        Some(Bell::parse(record["doorbell"].as_str()?))
+    };
+    let bell = await_for("the holder's doorbell", rings_at, || holder.stderr());
     let cop = TrafficCop::file(scene.lock()).expect("a lock");
     let cop = cop
         .poll(Duration::from_secs(3600))
         .doorbell(Some(([127, 0, 0, 1], 0).into()))
         .start();
     let cop = cop.await.expect("competes");
-    let record = std::fs::read_to_string(scene.lock()).expect("a record");
-    let record = record
-        .lines()
-        .nth(1)
-        .expect("what follows the protocol's name");
-    let record: serde_json::Value = serde_json::from_str(record).expect("JSON");
-    let bell = Bell::parse(record["doorbell"].as_str().expect("a bell"));
     // It listens on this runtime, which must not be blocked meanwhile.
     let listens = tokio::task::spawn_blocking(move || bell.await_listener());
     listens.await.expect("not cancelled");
