@@ -47,6 +47,12 @@ impl World {
         lease.map_or(Instant::FOREVER, |lease| self.now + (lease - lease / 50))
     }
 
+    /// The task that is to be done once is done, by us or by another.
+    fn is_done(&self) -> bool {
+        let by_another = self.plan.done_by_another;
+        self.lock.over || by_another.is_some_and(|at| self.now >= BEGIN + at)
+    }
+
     pub(super) fn serves(&mut self, call: Call) -> Reply {
         let (now, id) = (self.now, call.id);
         let ours = self.lock.holder == id && !self.lock.breaking;
@@ -56,11 +62,7 @@ impl World {
         };
         match call.kind {
             Kind::Acquire => {
-                let another = self
-                    .plan
-                    .done_by_another
-                    .is_some_and(|at| now >= BEGIN + at);
-                if self.lock.over || another {
+                if self.is_done() {
                     return Reply::Failed(Failure::AlreadyDone(self.result()));
                 }
                 if self.lock.keeps_out(now) && !ours {
@@ -76,11 +78,7 @@ impl World {
                 })
             }
             Kind::Look => {
-                let another = self
-                    .plan
-                    .done_by_another
-                    .is_some_and(|at| now >= BEGIN + at);
-                if self.lock.over || another {
+                if self.is_done() {
                     return Reply::Failed(Failure::AlreadyDone(self.result()));
                 }
                 if self.lock.keeps_out(now) && self.rng.bool() {
