@@ -192,7 +192,35 @@ impl<S: System> EventLoop<S> {
 
     fn obey(&mut self, request: Request, payload: usize) {
         match request {
-            Request::Start { .. } => self.start(request, payload),
+            // The handle knows better than to ask for a second.
+            Request::Start { .. } if !self.state.is_idle() => {}
+            Request::Start {
+                program,
+                in_control,
+                deadlines,
+                stop_signal,
+                env,
+                release_info,
+                lock,
+                input,
+            } => {
+                let changes = payload..payload + env as usize;
+                self.set_release_info(changes.end, release_info);
+                self.in_control = in_control;
+                // The command may ask at once.
+                self.show_control(deadlines.kill_at);
+                let forked = self.descriptors(lock, input).and_then(|(lock, input)| {
+                    self.lock = lock;
+                    self.prepare(program, changes, deadlines)?;
+                    let lock = self.lock.as_ref().map(AsFd::as_fd);
+                    let input = input.as_ref().map(AsFd::as_fd);
+                    self.system.fork(deadlines, lock, input)
+                });
+                match forked {
+                    Ok(pid) => self.forked(pid, deadlines, stop_signal),
+                    Err(errno) => self.not_started(errno),
+                }
+            }
             Request::Extend(deadlines) => {
                 self.system.extend(deadlines.kill_at);
                 self.happened(Input::Extended(deadlines));
@@ -213,9 +241,7 @@ impl<S: System> EventLoop<S> {
                 self.pass_on(libc::SIGCONT);
             }
             Request::SetReleaseInfo { release_info } => {
-                self.release_info.clear();
-                self.release_info
-                    .extend_from_slice(&self.received[payload..payload + release_info as usize]);
+                self.set_release_info(payload, release_info);
             }
             Request::Ping(seq) => self.tell(Event::Pong(seq)),
             // Never away from a tree.
@@ -223,70 +249,25 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Starts a program, and tells of it.
-    fn start(&mut self, request: Request, payload: usize) {
-        let Request::Start {
-            program,
-            in_control,
-            deadlines,
-            stop_signal,
-            env,
-            release_info,
-            lock,
-            input,
-        } = request
-        else {
-            return;
-        };
-        if !self.state.is_idle() {
-            // The handle knows better than to ask.
-            return;
-        }
-        let release_info_at = payload + env as usize;
+    fn set_release_info(&mut self, at: usize, len: u32) {
         self.release_info.clear();
-        self.release_info.extend_from_slice(
-            &self.received[release_info_at..release_info_at + release_info as usize],
-        );
-        let handed = match (self.passed.take(), lock, input) {
+        self.release_info
+            .extend_from_slice(&self.received[at..at + len as usize]);
+    }
+
+    /// The lock and the program's stdin, of which one came along at most.
+    fn descriptors(
+        &mut self,
+        lock: bool,
+        input: bool,
+    ) -> Result<(Option<OwnedFd>, Option<OwnedFd>), Errno> {
+        match (self.passed.take(), lock, input) {
             (_, false, false) => Ok((None, None)),
             (Some(passed), true, _) => Ok((Some(passed), None)),
             (Some(passed), false, true) => Ok((None, Some(passed))),
             // It was sent, and we could not have it. A lock that nobody keeps, or a message that is
             // not there, is worse than a command that is not started.
             (None, ..) => Err(Errno::EMFILE),
-        };
-        self.in_control = in_control;
-        // The command may ask at once.
-        self.show_control(deadlines.kill_at);
-        let forked = handed.and_then(|(lock, input)| {
-            self.prepare(program, payload..release_info_at, deadlines, lock)?;
-            let lock = self.lock.as_ref().map(AsFd::as_fd);
-            let input = input.as_ref().map(AsFd::as_fd);
-            self.system.fork(deadlines, lock, input)
-        });
-        match forked {
-            Ok(pid) => {
-                self.main = Some(Main {
-                    pid,
-                    ended: false,
-                    reaped: false,
-                    executing: true,
-                });
-                self.told_len = 0;
-                self.patience = 1;
-                self.happened(Input::Forked {
-                    deadlines,
-                    stop_signal,
-                    pid,
-                });
-            }
-            Err(errno) => {
-                self.system.abandon();
-                self.lock = None;
-                self.system.show_control(Instant::ZERO);
-                let errno = errno as i32;
-                self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
-            }
         }
     }
 
@@ -296,18 +277,40 @@ impl<S: System> EventLoop<S> {
         program: u8,
         changes: Range<usize>,
         deadlines: Deadlines,
-        lock: Option<OwnedFd>,
     ) -> Result<(), Errno> {
         if self.in_control {
             self.system.sweep()?;
         }
-        self.lock = lock;
         self.system.prepare(program, &self.received[changes])?;
         // Looked at last: what is only to be ended again is not begun.
         if Instant::now() >= deadlines.first() {
             return Err(Errno::ETIME);
         }
         Ok(())
+    }
+
+    fn forked(&mut self, pid: i32, deadlines: Deadlines, stop_signal: i32) {
+        self.main = Some(Main {
+            pid,
+            ended: false,
+            reaped: false,
+            executing: true,
+        });
+        self.told_len = 0;
+        self.patience = 1;
+        self.happened(Input::Forked {
+            deadlines,
+            stop_signal,
+            pid,
+        });
+    }
+
+    fn not_started(&mut self, errno: Errno) {
+        self.system.abandon();
+        self.lock = None;
+        self.system.show_control(Instant::ZERO);
+        let errno = errno as i32;
+        self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
     }
 
     /// Queues a frame; what a supervisor that does not read has not fetched is kept for it.
