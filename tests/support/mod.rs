@@ -9,6 +9,7 @@
 pub(crate) mod azurite;
 pub(crate) mod bell;
 pub(crate) mod blob;
+pub(crate) mod closed_port;
 pub(crate) mod event_logs;
 pub(crate) mod exclusive;
 pub(crate) mod instance;

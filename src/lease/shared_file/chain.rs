@@ -204,8 +204,7 @@ impl Chain {
             }
             Err(error) => return Err(self.failure("taking it over", &error)),
         }
-        let device = self.share.device();
-        self.state().device = device;
+        self.state().device = self.share.device();
         self.confirm()?;
         // What was seen is still the last before ours: the mkdir would have failed if another had come between.
         let Carried { once, unread } = self.carried(look);
@@ -263,21 +262,27 @@ impl Chain {
     /// What we made has nothing before it.
     fn withdraw(&self, version: Version) -> Failure {
         // Removed, so that the next with an ancient view does not go on from it; where that fails it finds
-        // nothing before it as well.
-        let _ = self.share.remove(version);
+        // nothing before it as well. But not the only one that is left: without any nobody gets control again.
+        // A list that has the one before it is old.
+        let is_behind = |all: Vec<Version>| all != [version] && !all.contains(&(version - 1));
+        if self.share.list().is_ok_and(is_behind) {
+            let _ = self.share.remove(version);
+        }
         self.mistrust(version)
     }
 
     /// What we saw before this version means nothing.
     fn mistrust(&self, version: Version) -> Failure {
         let mut state = self.state();
-        state.mistrusted = version.checked_sub(1);
-        state.unconfirmed = None;
-        state.observed.is_ancient();
-        lost_at(
-            self.share.path(),
-            "its versions have been removed, or go on from others than we know",
-        )
+        (state.mistrusted, state.unconfirmed) = (version.checked_sub(1), None);
+        drop(state);
+        self.ancient("its versions have been removed, or go on from others than we know")
+    }
+
+    /// Nothing of it is ours, or known to us, any more.
+    fn ancient(&self, why: &str) -> Failure {
+        self.state().observed.is_ancient();
+        lost_at(self.share.path(), why)
     }
 
     /// What the versions from the next on say of the holder. Asks nothing of the drive.
@@ -311,8 +316,7 @@ impl Chain {
                 .filter(|own| surpassed <= own.saturating_add(FAR_AHEAD))
                 .and_then(|own| own.checked_add(1))
             else {
-                self.state().observed.is_ancient();
-                return Err(lost_at(self.share.path(), "it is not ours any more"));
+                return Err(self.ancient("it is not ours any more"));
             };
             let t0 = Instant::now();
             match self.share.make(version) {
@@ -323,8 +327,7 @@ impl Chain {
                 }
                 Ok(Made::Exists) => self.step_over(version)?,
                 Err(error) if self.is_removed(&error) => {
-                    self.state().observed.is_ancient();
-                    return Err(lost_at(self.share.path(), "its versions have been removed"));
+                    return Err(self.ancient("its versions have been removed"));
                 }
                 Err(error) => return Err(self.share.doubt("making its next version", &error)),
             }
@@ -353,10 +356,7 @@ impl Chain {
                 "{}: version {version} exists, and its record cannot be read",
                 self.share.path().display()
             ))),
-            Whose::Removed => {
-                self.state().observed.is_ancient();
-                Err(lost_at(self.share.path(), "its versions have been removed"))
-            }
+            Whose::Removed => Err(self.ancient("its versions have been removed")),
         }
     }
 

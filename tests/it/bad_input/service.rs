@@ -6,6 +6,7 @@ use crate::support::azurite::{
     ACCOUNT, KEY, azurite, connection_string, connection_string_with_key,
 };
 use crate::support::blob::Blob;
+use crate::support::closed_port::ClosedPort;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::scene::Scene;
 
@@ -49,13 +50,11 @@ fn a_host_that_does_not_exist() {
 #[test]
 fn a_port_where_nobody_listens() {
     let scene = Scene::new();
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let closed = ClosedPort::new();
     let run = scene.run().args(["--blob", "locks/one", "--lease", "15s"]);
     refused(
         &scene,
-        run.env(STRING, connection_string(port)),
+        run.env(STRING, connection_string(closed.port)),
         69,
         &["locks/one", "nothing listens at 127.0.0.1:"],
     );

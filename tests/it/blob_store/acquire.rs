@@ -7,6 +7,7 @@ use trafficcop::internals::core::{Failure, HolderInfo};
 use trafficcop::internals::lease::LeaseStore;
 
 use super::server::*;
+use crate::support::closed_port::ClosedPort;
 
 #[tokio::test]
 async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
@@ -327,10 +328,8 @@ async fn everything_else_is_doubt_from_the_first() {
     }
     // Nobody listens.
     let mut server = Server::start(vec![]);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
-    server.port = port;
+    let closed = ClosedPort::new();
+    server.port = closed.port;
     let said = server.blob().acquire(later()).await.expect_err("doubt");
     assert!(
         transient(&said)

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{COOL, stop};
 use crate::support::await_for;
+use crate::support::closed_port::ClosedPort;
 use crate::support::scene::Scene;
 
 /// What a server does with a connection whose request was read.
@@ -146,12 +147,8 @@ fn a_server_that_does_not_answer_well_costs_control() {
 
 #[test]
 fn a_port_where_nobody_listens_costs_control() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!(
-        "http://localhost:{}/",
-        listener.local_addr().unwrap().port()
-    );
-    drop(listener);
+    let closed = ClosedPort::new();
+    let url = format!("http://localhost:{}/", closed.port);
     let scene = Scene::new();
     let mut one = scene
         .run_on_file()

@@ -7,6 +7,7 @@ use trafficcop::Instant;
 
 use super::Stage;
 use crate::support::azurite::azurite;
+use crate::support::closed_port::ClosedPort;
 use crate::support::instance::assert_ended;
 
 /// Whoever looks once has an answer soon: of the store, or that there is none.
@@ -15,9 +16,8 @@ fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
     let stage = Stage::new("no-contact");
     // It takes connections, and says nothing.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
-    let nobody = gone.local_addr().unwrap().port();
-    drop(gone);
+    let closed = ClosedPort::new();
+    let nobody = closed.port;
     for port in [deaf.local_addr().unwrap().port(), nobody] {
         let began = Instant::now();
         let run = stage.run(port).arg("-n").command(["true"]);

@@ -77,6 +77,26 @@ async fn a_lock_of_which_but_the_last_version_is_left_is_taken_over() {
 }
 
 #[tokio::test]
+async fn a_version_of_ours_that_alone_is_left_is_not_withdrawn() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    assert_eq!(acquire(&a).await.token, 1);
+    await_record(&path, 1);
+    // The next is made, and whether this one is there is not answered.
+    fs::remove_dir_all(version_of(&path, 1)).expect("to remove it");
+    fs::write(version_of(&path, 1), "").expect("a file");
+    let doubt = in_time(a.renew(late())).await.expect_err("no answer");
+    assert_doubt(&doubt, "confirming it");
+    // All but the last are removed by hand.
+    fs::remove_dir_all(version_of(&path, 0)).expect("to remove it");
+    fs::remove_file(version_of(&path, 1)).expect("to remove it");
+    assert_lost(&in_time(a.renew(late())).await.expect_err("not ours"));
+    assert_eq!(list(&path), [2]);
+    Written::new(2, "released").put_hint(&path);
+    assert_eq!(acquire(&open(&path, "b")).await.token, 3);
+}
+
+#[tokio::test]
 async fn a_version_that_an_old_view_has_left_is_not_taken_for_all_that_is_left() {
     let (_directory, path) = temporary();
     fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
