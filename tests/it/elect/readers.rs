@@ -72,6 +72,11 @@ fn a_reader_that_reads_late_is_told_where_we_stand_then() {
     second.await_log("standing by");
     first.instance.signal(Signal::SIGTERM);
     second.await_log("in control, token 2");
+    // Only now whoever waited for the pipe is forgotten: it is said before the teller is made.
+    let guardian = second.guardian();
+    let children = format!("/proc/{guardian}/task/{guardian}/children");
+    let is_there = || Some(()).filter(|()| std::fs::read(&children).is_ok_and(|it| !it.is_empty()));
+    await_for("the teller", is_there, || second.stderr());
     let heard = listen(reader);
     let line = await_for(
         "a line",
