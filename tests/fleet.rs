@@ -33,6 +33,10 @@ mod drive_deeds;
 mod guardian;
 #[path = "fleet/handle.rs"]
 mod handle;
+#[path = "fleet/interleaved.rs"]
+mod interleaved;
+#[path = "fleet/interleavings.rs"]
+mod interleavings;
 #[path = "fleet/judge.rs"]
 mod judge;
 #[path = "fleet/kernel.rs"]

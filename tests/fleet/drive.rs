@@ -80,6 +80,8 @@ pub(crate) struct Server {
     pub(crate) grace_until: Time,
     /// The lock's path is not read as it was written.
     pub(crate) torn_until: Time,
+    /// Nor seldom at any other time.
+    pub(crate) tears: bool,
     /// By how many seconds its clock is ahead.
     pub(crate) ahead: u64,
     lock: PathBuf,
@@ -116,6 +118,7 @@ impl Server {
             starts: 0,
             grace_until: 0,
             torn_until: 0,
+            tears: true,
             ahead: 0,
             lock,
             versions: versions.into(),
@@ -411,7 +414,7 @@ impl Server {
         if self.present(path).is_none_or(|present| present.at != at) {
             self.count("old views");
         }
-        let torn = self.now < self.torn_until || self.rng.u8(..) < 3;
+        let torn = self.tears && (self.now < self.torn_until || self.rng.u8(..) < 3);
         if path == self.lock && torn && !bytes.is_empty() {
             self.count("torn hints");
             let changes = self.names[path].iter().rev();

@@ -1,0 +1,543 @@
+//! Instances on a shared drive whose system calls wait until they are told to go on: the shipped store, the release of
+//! a guardian and an operator's `break`, each in a process of its own, and what they may not do.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use trafficcop::Instant;
+use trafficcop::internals::clock::{SimulatedClock, pause, start_thread};
+use trafficcop::internals::core::{Failure, Grant};
+use trafficcop::internals::lease::record::Candidate;
+use trafficcop::internals::lease::shared_file::{
+    Answer, Call, Drive, SharedFile, break_lock, look, release_orphaned_by,
+};
+use trafficcop::internals::lease::{Competitor, LeaseStore, SharedMemory};
+
+use super::clock::Time;
+use super::drive::{self, Server};
+use super::operator::Memory;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
+/// Longer than whatever can be read there is waited for.
+const LONG: Duration = Duration::from_secs(61);
+/// How long an attempt or a renewal is waited for.
+const LIMIT: Duration = Duration::from_secs(5);
+const BASE: u64 = 1_000_000_000_000;
+
+/// Who asks, by his number.
+pub(crate) type Actor = usize;
+pub(crate) const HOLDER: Actor = 0;
+pub(crate) const CONTENDER: Actor = 1;
+/// Of the holder.
+pub(crate) const GUARDIAN: Actor = 2;
+pub(crate) const OPERATOR: Actor = 3;
+/// He comes when all is over.
+const HEIR: Actor = 4;
+const ACTORS: usize = 5;
+
+/// What one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Compete,
+    Renew,
+    Release,
+    GiveBack,
+    Break,
+}
+
+/// How a call is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Done,
+    /// The answer is lost, and it is asked again.
+    Again,
+    /// The answer is lost, and the mount gives up.
+    Denied,
+}
+
+/// A call that waits for its turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) number: usize,
+    pub(crate) call: Call,
+    /// Whoever sent it is dead.
+    pub(crate) abandoned: bool,
+}
+
+#[derive(Default)]
+struct Calls {
+    count: usize,
+    pending: Vec<Pending>,
+    answers: Vec<(usize, io::Result<Answer>)>,
+}
+
+/// The drive as a process has it.
+struct Gate(Arc<Mutex<Calls>>);
+
+fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("whole")
+}
+
+impl Drive for Gate {
+    fn ask(&self, call: Call) -> io::Result<Answer> {
+        // Its process was killed.
+        if std::thread::panicking() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let number = {
+            let mut calls = whole(&self.0);
+            calls.count += 1;
+            let number = calls.count;
+            calls.pending.push(Pending {
+                number,
+                call,
+                abandoned: false,
+            });
+            number
+        };
+        loop {
+            pause(Duration::MAX);
+            let mut calls = whole(&self.0);
+            let at = calls.answers.iter().position(|(of, _)| *of == number);
+            if let Some(at) = at {
+                return calls.answers.swap_remove(at).1;
+            }
+        }
+    }
+}
+
+/// What they were told, and what follows from it.
+#[derive(Default)]
+struct Journal {
+    /// Token, and until when others are kept out.
+    control: [Option<(u64, Instant)>; ACTORS],
+    doing: [Option<Op>; ACTORS],
+    broken: bool,
+    /// Something went wrong, or may.
+    faults: bool,
+    last_token: u64,
+    told: usize,
+    violation: Option<String>,
+    trace: Vec<String>,
+}
+
+impl Journal {
+    fn violate(&mut self, text: String) {
+        self.violation.get_or_insert(text);
+    }
+
+    fn says(&mut self, text: String) {
+        self.told += 1;
+        self.trace.push(text);
+    }
+
+    fn others(&self, actor: Actor, now: Instant) -> Option<Actor> {
+        (0..ACTORS).find(|other| {
+            let control = self.control[*other];
+            *other != actor && control.is_some_and(|(_, until)| now < until)
+        })
+    }
+
+    fn has_control(&self, actor: Actor) -> bool {
+        self.control[actor].is_some_and(|(_, until)| Instant::now() < until)
+    }
+
+    fn begins(&mut self, actor: Actor, op: Op) -> bool {
+        self.says(format!("{actor} begins: {op:?}"));
+        self.doing[actor] = Some(op);
+        let had = self.has_control(actor);
+        match op {
+            // The tree is empty by then.
+            Op::Release => self.control[actor] = None,
+            Op::GiveBack => self.control[HOLDER] = None,
+            Op::Break => self.broken = true,
+            Op::Compete | Op::Renew => {}
+        }
+        had
+    }
+
+    fn competed(&mut self, actor: Actor, answer: Result<Grant, Failure>) {
+        self.says(format!("{actor} competed: {answer:?}"));
+        self.doing[actor] = None;
+        let Ok(grant) = answer else { return };
+        let until = grant.t0 + LEASE;
+        // Whoever was broken at once lives on for a while, and is told with his next renewal.
+        if let Some(other) = self.others(actor, Instant::now()).filter(|_| !self.broken) {
+            self.violate(format!("{actor} has control beside {other}"));
+        }
+        if grant.token <= self.last_token {
+            let last = self.last_token;
+            self.violate(format!("token {} after {last}", grant.token));
+        }
+        self.last_token = grant.token;
+        self.control[actor] = Some((grant.token, until));
+    }
+
+    fn renewed(&mut self, actor: Actor, began: Instant, answer: Result<(), Failure>) {
+        self.says(format!("{actor} renewed: {answer:?}"));
+        self.doing[actor] = None;
+        let Some((token, until)) = self.control[actor] else {
+            return;
+        };
+        let now = Instant::now();
+        match answer {
+            // What comes after the end is no renewal.
+            Ok(()) if now >= until => {}
+            Ok(()) => {
+                if let Some(other) = self.others(actor, now) {
+                    self.violate(format!("{actor} goes on beside {other}"));
+                }
+                self.control[actor] = Some((token, began + LEASE));
+            }
+            Err(why) if !self.faults && !self.broken && now < until => {
+                self.violate(format!("{actor} is in doubt without need: {why:?}"));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn released(&mut self, actor: Actor, had: bool, answer: Result<(), Failure>) {
+        self.says(format!("{actor} released: {answer:?}"));
+        self.doing[actor] = None;
+        if let Err(why) = answer
+            && had
+            && !self.faults
+            && !self.broken
+        {
+            self.violate(format!("{actor} could not release: {why:?}"));
+        }
+    }
+
+    fn ended(&mut self, actor: Actor) {
+        self.says(format!("{actor} is done"));
+        self.doing[actor] = None;
+    }
+}
+
+type Told = Rc<RefCell<Journal>>;
+
+struct Process {
+    clock: Rc<SimulatedClock>,
+    calls: Arc<Mutex<Calls>>,
+    store: Arc<dyn LeaseStore>,
+    doing: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+/// See the module's text.
+pub(crate) struct World {
+    now: Time,
+    server: Server,
+    processes: Vec<Process>,
+    memory: Arc<Memory>,
+    lock: std::path::PathBuf,
+    told: Told,
+}
+
+impl World {
+    pub(crate) fn new(faults: bool) -> World {
+        let lock = std::env::temp_dir().join("interleaved-lock");
+        let memory: Arc<Memory> = Arc::default();
+        let process = |actor: usize| {
+            let clock: Rc<SimulatedClock> = Rc::default();
+            let calls: Arc<Mutex<Calls>> = Arc::default();
+            let gate: Box<dyn Drive> = Box::new(Gate(Arc::clone(&calls)));
+            clock.carry(Arc::new(gate));
+            let candidate = Candidate {
+                identity: actor.to_string(),
+                host: String::new(),
+                pid: 1,
+                command: String::new(),
+                bell: None,
+            };
+            let competitor = Competitor::new(candidate, LEASE);
+            let memory = (actor == HOLDER).then(|| Arc::clone(&memory) as Arc<dyn SharedMemory>);
+            let store = SharedFile::with_memory(&lock, &competitor, memory).expect("a path");
+            Process {
+                clock,
+                calls,
+                store: Arc::new(store),
+                doing: None,
+            }
+        };
+        let mut server = Server::new(lock.clone(), ACTORS, Vec::new(), 1);
+        server.tears = false;
+        let journal = Journal {
+            faults,
+            ..Journal::default()
+        };
+        World {
+            now: 0,
+            server,
+            processes: (0..ACTORS).map(process).collect(),
+            memory,
+            lock,
+            told: Rc::new(RefCell::new(journal)),
+        }
+    }
+
+    /// How much they were told until now.
+    pub(crate) fn told(&self) -> usize {
+        self.told.borrow().told
+    }
+
+    pub(crate) fn violation(&self) -> Option<String> {
+        self.told.borrow().violation.clone()
+    }
+
+    pub(crate) fn violate(&self, text: String) {
+        self.told.borrow_mut().violate(text);
+    }
+
+    pub(crate) fn trace(&self) -> Vec<String> {
+        self.told.borrow().trace.clone()
+    }
+
+    /// Everybody has done what he was to do.
+    pub(crate) fn is_over(&self) -> bool {
+        self.processes.iter().all(|process| process.doing.is_none())
+    }
+
+    /// The calls that wait.
+    pub(crate) fn pending(&self) -> Vec<(Actor, Pending)> {
+        let of = |(actor, process): (Actor, &Process)| {
+            let pending = whole(&process.calls).pending.clone();
+            pending.into_iter().map(move |pending| (actor, pending))
+        };
+        self.processes.iter().enumerate().flat_map(of).collect()
+    }
+
+    /// It does this, one after the other, beside the others.
+    pub(crate) fn begin(&mut self, actor: Actor, ops: &[Op]) {
+        let (told, ops) = (Rc::clone(&self.told), ops.to_vec());
+        let process = &mut self.processes[actor];
+        let store = Arc::clone(&process.store);
+        let (memory, lock) = (Arc::clone(&self.memory), self.lock.clone());
+        process.doing = Some(Box::pin(async move {
+            for op in ops {
+                let began = Instant::now();
+                let had = told.borrow_mut().begins(actor, op);
+                match op {
+                    Op::Compete => {
+                        let answer = store.acquire(began + LIMIT).await;
+                        told.borrow_mut().competed(actor, answer);
+                    }
+                    Op::Renew => {
+                        let answer = store.renew(began + LIMIT).await;
+                        told.borrow_mut().renewed(actor, began, answer);
+                    }
+                    Op::Release => {
+                        let answer = store.release(began + LIMIT).await;
+                        told.borrow_mut().released(actor, had, answer);
+                    }
+                    Op::GiveBack => {
+                        let memory = Arc::clone(&memory);
+                        in_a_thread(move || release_orphaned_by(&*memory)).await;
+                        told.borrow_mut().ended(actor);
+                    }
+                    Op::Break => {
+                        let lock = lock.clone();
+                        in_a_thread(move || {
+                            if let Ok(seen) = look(&lock)
+                                && let Some(record) = seen.record
+                            {
+                                let now = Some(Duration::ZERO);
+                                let _ = break_lock(&lock, &record, now, "an operator");
+                            }
+                        })
+                        .await;
+                        told.borrow_mut().ended(actor);
+                    }
+                }
+            }
+        }));
+        self.enter(actor);
+    }
+
+    /// It does this before anything else happens.
+    pub(crate) fn plays(&mut self, actor: Actor, ops: &[Op]) {
+        self.begin(actor, ops);
+        self.all_go_on();
+    }
+
+    /// Until nothing is left to be done; what nobody waits for, too.
+    fn all_go_on(&mut self) {
+        loop {
+            self.settle();
+            let next = self.pending().into_iter().find(|(_, it)| !it.abandoned);
+            match next {
+                Some((actor, pending)) => self.carry_out(actor, pending.number, Kind::Done),
+                None if self.is_over() => return,
+                None if self.waits() => {}
+                None => return self.violate("somebody waits for nothing".to_owned()),
+            }
+        }
+    }
+
+    /// Nobody is to find a reason for every doubt from here on.
+    pub(crate) fn excuses(&mut self) {
+        self.told.borrow_mut().faults = true;
+    }
+
+    /// The holder has it, and the other has seen that.
+    pub(crate) fn is_held(&mut self) {
+        self.plays(HOLDER, &[Op::Compete]);
+        self.plays(CONTENDER, &[Op::Compete]);
+    }
+
+    /// A process dies; what it has asked for may still be carried out.
+    pub(crate) fn kill(&mut self, actor: Actor) {
+        let process = &mut self.processes[actor];
+        process.doing = None;
+        process.clock.end_threads();
+        for pending in &mut whole(&process.calls).pending {
+            pending.abandoned = true;
+        }
+    }
+
+    fn enter(&mut self, actor: Actor) {
+        let now = Instant::from_nanos(BASE + self.now);
+        let Process { clock, doing, .. } = &mut self.processes[actor];
+        let poll = || {
+            let doing = doing.as_mut()?;
+            let mut context = Context::from_waker(Waker::noop());
+            Some(doing.as_mut().poll(&mut context))
+        };
+        if clock.enter(now, Duration::ZERO, poll) == Some(Poll::Ready(())) {
+            *doing = None;
+        }
+    }
+
+    fn next(&self, actor: Actor) -> Option<Time> {
+        let next = self.processes[actor].clock.next()?;
+        Some(next.as_nanos().saturating_sub(BASE))
+    }
+
+    /// Everybody goes on to where he waits.
+    pub(crate) fn settle(&mut self) {
+        for actor in 0..ACTORS {
+            while self.next(actor).is_some_and(|next| next <= self.now) {
+                self.enter(actor);
+            }
+        }
+    }
+
+    /// Time goes on to where somebody goes on by it; `false`: nobody does.
+    pub(crate) fn waits(&mut self) -> bool {
+        let Some(next) = (0..ACTORS).filter_map(|actor| self.next(actor)).min() else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        self.server.go_on(self.now);
+        self.settle();
+        true
+    }
+
+    /// So much time passes, whatever hangs.
+    pub(crate) fn pass(&mut self, span: Duration) {
+        let until = self.now + u64::try_from(span.as_nanos()).expect("short");
+        self.settle();
+        while (0..ACTORS)
+            .filter_map(|actor| self.next(actor))
+            .any(|next| next <= until)
+        {
+            self.waits();
+        }
+        self.now = until;
+        self.server.go_on(until);
+        let text = format!("{} s later", span.as_secs_f64());
+        self.told.borrow_mut().says(text);
+    }
+
+    pub(crate) fn carry_out(&mut self, actor: Actor, number: usize, kind: Kind) {
+        let by = match actor {
+            GUARDIAN => HOLDER,
+            OPERATOR => drive::OPERATOR,
+            actor => actor,
+        };
+        let mut calls = whole(&self.processes[actor].calls);
+        let at = calls.pending.iter().position(|it| it.number == number);
+        let at = at.expect("it waits");
+        let Pending {
+            call, abandoned, ..
+        } = calls.pending[at].clone();
+        let known = self.server.makings.len();
+        let answer = self.server.carry_out(actor, by, &call);
+        {
+            let mut told = self.told.borrow_mut();
+            let text = format!("{actor} {kind:?}: {call:?} -> {answer:?}");
+            told.trace.push(text);
+        }
+        let answer = match kind {
+            Kind::Again => None,
+            Kind::Denied => Some(Err(io::Error::from_raw_os_error(libc::EIO))),
+            Kind::Done => Some(answer),
+        };
+        if let Some(answer) = answer {
+            calls.pending.remove(at);
+            if !abandoned {
+                calls.answers.push((number, answer));
+            }
+        }
+        drop(calls);
+        self.judge_what_was_made(actor, known);
+        self.processes[actor].clock.wake_threads();
+    }
+
+    /// Who goes on with what he has, or gives it back, makes a version after one of his own alone.
+    fn judge_what_was_made(&mut self, actor: Actor, known: usize) {
+        if let Some((by, version)) = self.server.forged.pop() {
+            self.violate(format!(
+                "{by} writes of version {version}, which is not his"
+            ));
+        }
+        let Some(made) = self.server.makings.get(known).copied() else {
+            return;
+        };
+        let doing = self.told.borrow().doing[actor];
+        if matches!(doing, Some(Op::Renew | Op::Release | Op::GiveBack))
+            && let Some(before) = self.server.before(&made)
+            && before.by != made.by
+        {
+            let version = made.version;
+            self.violate(format!("{actor} makes {version} after another's"));
+        }
+    }
+
+    /// When all is done, and whatever they have is over, the next one gets it.
+    pub(crate) fn somebody_else_gets_it(&mut self) {
+        for actor in [HOLDER, CONTENDER] {
+            self.kill(actor);
+        }
+        self.told.borrow_mut().control = Default::default();
+        for _ in 0..3 {
+            self.plays(HEIR, &[Op::Compete]);
+            if self.told.borrow().control[HEIR].is_some() {
+                return;
+            }
+            self.pass(LONG);
+        }
+        self.violate("nobody gets it any more".to_owned());
+    }
+}
+
+async fn in_a_thread(job: impl FnOnce() + Send + 'static) {
+    let done: Arc<AtomicBool> = Arc::default();
+    let tell = Arc::clone(&done);
+    let job = move || {
+        job();
+        tell.store(true, Ordering::Relaxed);
+    };
+    start_thread("beside", job).expect("a thread of the simulation");
+    poll_fn(|_| match done.load(Ordering::Relaxed) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}

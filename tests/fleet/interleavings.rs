@@ -1,0 +1,411 @@
+//! Interleavings: every order in which a shared drive can carry out what is asked of it at once by the shipped store of
+//! two instances, the guardian of one that died, and an operator's `break`. Nothing stands for what ships: each of its
+//! system calls waits until its turn has come, and each order is played from the start.
+//!
+//! Time stands still meanwhile, but where nobody asks for anything, and where a fault lets it go on while calls
+//! hang. Two orders that differ by calls that do not touch each other are one (sleep sets: P. Godefroid,
+//! "Partial-Order Methods for the Verification of Concurrent Systems", 1996, chapter 5). What is too large for that is
+//! bounded by its switches from one process to another (M. Musuvathi and S. Qadeer, "Iterative Context
+//! Bounding for Systematic Testing of Multithreaded Programs", 2007).
+//!
+//! `INTERLEAVINGS_FAULTS` (default 0): so many answers are lost, errors answered, or waits of 1 or 16 s. `INTERLEAVINGS_SWITCHES`
+//! (1). `INTERLEAVINGS_OF`: a part of the names of those that are played.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use trafficcop::internals::lease::shared_file::Call;
+
+use super::drive::changes;
+use super::interleaved::{
+    Actor, CONTENDER, GUARDIAN, HOLDER, Kind, LEASE, OPERATOR, Op, Pending, World,
+};
+use super::{number, print};
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// A call is carried out: whose, and which of his.
+    Call(Actor, usize, Kind),
+    /// Whatever is under way hangs for so many seconds.
+    Late(u64),
+}
+
+/// Something that was tried at a point, and what it touched.
+#[derive(Clone, Debug)]
+struct Tried {
+    action: Action,
+    call: Option<Call>,
+    /// Somebody was told something by it, or began with the next.
+    told: bool,
+}
+
+/// A point at which there is a choice.
+struct Point {
+    actions: Vec<(Action, Option<Call>)>,
+    /// What need not be tried here: it was tried before, in an order that is no other.
+    asleep: Vec<Tried>,
+    tried: Vec<Tried>,
+    chosen: usize,
+    told: bool,
+}
+
+impl Point {
+    fn chosen(&self) -> Tried {
+        let (action, call) = self.actions[self.chosen].clone();
+        let told = self.told;
+        Tried { action, call, told }
+    }
+
+    /// Chooses what is neither tried nor asleep.
+    fn choose(&mut self) -> bool {
+        let known = |action: Action| {
+            let mut known = self.asleep.iter().chain(&self.tried);
+            known.any(|tried| tried.action == action)
+        };
+        let next = self.actions.iter().position(|(action, _)| !known(*action));
+        self.chosen = next.unwrap_or_default();
+        next.is_some()
+    }
+}
+
+/// What a call names.
+fn paths(call: &Call) -> Vec<std::path::PathBuf> {
+    match call {
+        Call::MakeDirectory(path)
+        | Call::RemoveDirectory(path)
+        | Call::RemoveFile(path)
+        | Call::Stat(path)
+        | Call::StatLink(path)
+        | Call::List(path)
+        | Call::Read(path)
+        | Call::Write { path, .. } => vec![path.clone()],
+        Call::StatIn(directory, name) => vec![directory.join(name)],
+        Call::ReadIn(directory, name) => vec![directory.join(name)],
+        Call::Rename(from, to) => vec![from.clone(), to.clone()],
+    }
+}
+
+/// Whether the order of the two makes no difference.
+fn commute(one: &Call, other: &Call) -> bool {
+    let disturbs = |one: &Call, other: &Call| {
+        // Of a directory that is no link more is seen by who lists it, or asks when it was changed.
+        let whole = matches!(other, Call::List(_) | Call::Stat(_));
+        let touches = |changed: &Path, path: &Path| {
+            path.starts_with(changed) || whole && changed.parent() == Some(path)
+        };
+        let (changed, seen) = (paths(one), paths(other));
+        let mut pairs = changed
+            .iter()
+            .flat_map(|changed| seen.iter().map(move |path| (changed, path)));
+        changes(one) && pairs.any(|(changed, path)| touches(changed, path))
+    };
+    !disturbs(one, other) && !disturbs(other, one)
+}
+
+impl Tried {
+    fn is_independent_of(&self, other: &Tried) -> bool {
+        let (
+            Action::Call(whose, _, Kind::Done),
+            Action::Call(of_other, _, Kind::Done),
+            Some(call),
+            Some(others),
+        ) = (self.action, other.action, &self.call, &other.call)
+        else {
+            return false;
+        };
+        whose != of_other && !(self.told && other.told) && commute(call, others)
+    }
+}
+
+/// How far a search goes.
+#[derive(Clone, Copy)]
+struct Bound {
+    /// So much goes wrong in one order, at the most.
+    faults: usize,
+    /// So often whoever went on last waits while another does, or his own calls change places; `None`: as often as
+    /// that can be.
+    switches: Option<usize>,
+}
+
+impl Bound {
+    /// Of these orders none is left that is reached by another: that one may be past the bound.
+    fn leaves_none(self) -> bool {
+        self.switches.is_some()
+    }
+}
+
+/// What a search came to.
+#[derive(Default)]
+struct Found {
+    orders: usize,
+    /// Those that were left because they are no others.
+    left: usize,
+    calls: usize,
+    longest: usize,
+}
+
+/// The first call of who went on last; where he has none, that of each.
+fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)> {
+    let mut pending = world.pending();
+    if pending.iter().any(|(actor, _)| Some(*actor) == last) {
+        pending.retain(|(actor, _)| Some(*actor) == last);
+    }
+    // They come actor by actor, each one's in the order in which he made them.
+    pending.dedup_by_key(|(actor, _)| *actor);
+    pending
+}
+
+/// What can happen where so much may go wrong.
+fn actions(pending: Vec<(Actor, Pending)>, faults: usize) -> Vec<(Action, Option<Call>)> {
+    let mut actions = Vec::new();
+    for (actor, pending) in pending {
+        let mut add = |kind| {
+            let action = Action::Call(actor, pending.number, kind);
+            actions.push((action, Some(pending.call.clone())));
+        };
+        add(Kind::Done);
+        if faults > 0 && changes(&pending.call) && !pending.abandoned {
+            add(Kind::Again);
+            add(Kind::Denied);
+        }
+    }
+    if faults > 0 && !actions.is_empty() {
+        actions.extend([1, 16].map(|seconds| (Action::Late(seconds), None)));
+    }
+    actions
+}
+
+/// Plays one order: that of the points there are, and on from there by the first choice of each.
+fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Found) {
+    let mut at = 0;
+    let mut faults = bound.faults;
+    let mut switches = bound.switches;
+    let mut last = None;
+    loop {
+        world.settle();
+        if world.violation().is_some() || world.is_over() {
+            break;
+        }
+        let pending = match switches {
+            Some(0) => without_a_switch(world, last),
+            _ => world.pending(),
+        };
+        let actions = actions(pending, faults);
+        if actions.is_empty() {
+            if !world.waits() {
+                world.violate("somebody waits for nothing".to_owned());
+            }
+            continue;
+        }
+        if at == points.len() {
+            let before = points.last().filter(|_| !bound.leaves_none());
+            let asleep = before.map_or_else(Vec::new, |before| {
+                let chosen = before.chosen();
+                let known = before.asleep.iter().chain(&before.tried);
+                let stay = known.filter(|tried| tried.is_independent_of(&chosen));
+                stay.cloned().collect()
+            });
+            let mut point = Point {
+                actions,
+                asleep,
+                tried: Vec::new(),
+                chosen: 0,
+                told: false,
+            };
+            if !point.choose() {
+                found.left += 1;
+                return;
+            }
+            points.push(point);
+        }
+        let point = &mut points[at];
+        let told = world.told();
+        match point.actions[point.chosen].0 {
+            Action::Call(actor, number, kind) => {
+                let free = without_a_switch(world, last);
+                if !free
+                    .iter()
+                    .any(|(it, call)| (*it, call.number) == (actor, number))
+                {
+                    switches = switches.map(|switches| switches - 1);
+                }
+                last = Some(actor);
+                faults -= usize::from(kind != Kind::Done);
+                world.carry_out(actor, number, kind);
+                found.calls += 1;
+            }
+            Action::Late(seconds) => {
+                faults -= 1;
+                world.pass(Duration::from_secs(seconds));
+            }
+        }
+        world.settle();
+        point.told = world.told() > told;
+        at += 1;
+    }
+    found.orders += 1;
+    found.longest = found.longest.max(at);
+    if world.violation().is_none() {
+        world.somebody_else_gets_it();
+    }
+}
+
+/// Plays them all, or to the first that breaks a promise, which is returned.
+fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
+    let mut found = Found::default();
+    let mut points: Vec<Point> = Vec::new();
+    loop {
+        let mut world = World::new(bound.faults > 0);
+        begin(&mut world);
+        play(&mut world, &mut points, bound, &mut found);
+        if let Some(violation) = world.violation() {
+            let mut text = world.trace().join("\n");
+            let _ = write!(text, "\n{violation}");
+            return (found, Some(text));
+        }
+        loop {
+            let Some(point) = points.last_mut() else {
+                return (found, None);
+            };
+            let chosen = point.chosen();
+            point.tried.push(chosen);
+            if point.choose() {
+                break;
+            }
+            points.pop();
+        }
+    }
+}
+
+/// What goes on at once, and what was before it.
+struct Scenario {
+    name: &'static str,
+    begin: fn(&mut World),
+    /// Of more calls than can be played in every order.
+    large: bool,
+}
+
+const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
+    Scenario {
+        name,
+        begin,
+        large: false,
+    }
+}
+
+const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
+    Scenario {
+        large: true,
+        ..small(name, begin)
+    }
+}
+
+const SCENARIOS: [Scenario; 12] = [
+    small("two take what is free", |world| {
+        world.plays(HOLDER, &[Op::Compete, Op::Release]);
+        world.plays(CONTENDER, &[Op::Compete, Op::Release]);
+        world.begin(HOLDER, &[Op::Compete]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("one renews, and one looks", |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Renew]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("one releases, and one looks", |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Release]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("a renewal hangs until the lease is over", |world| {
+        world.is_held();
+        world.excuses();
+        world.pass(LEASE / 3);
+        world.begin(HOLDER, &[Op::Renew, Op::Release]);
+        world.settle();
+        world.pass(LEASE);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("a release hangs until the lease is over", |world| {
+        world.is_held();
+        world.excuses();
+        world.pass(LEASE / 3);
+        world.begin(HOLDER, &[Op::Release]);
+        world.settle();
+        world.pass(LEASE);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("a guardian gives back what its supervisor had", |world| {
+        world.is_held();
+        world.pass(LEASE / 3);
+        world.begin(HOLDER, &[Op::Renew]);
+        world.settle();
+        world.kill(HOLDER);
+        world.begin(GUARDIAN, &[Op::GiveBack]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("a guardian gives back what is over", |world| {
+        world.is_held();
+        world.excuses();
+        world.pass(LEASE / 3);
+        world.begin(HOLDER, &[Op::Renew]);
+        world.settle();
+        world.kill(HOLDER);
+        world.pass(LEASE);
+        world.begin(GUARDIAN, &[Op::GiveBack]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    small("an operator breaks, and the holder renews", |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Renew]);
+        world.begin(OPERATOR, &[Op::Break]);
+    }),
+    small("an operator breaks, and the holder releases", |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Release]);
+        world.begin(OPERATOR, &[Op::Break]);
+    }),
+    large("two begin where nothing is", |world| {
+        world.begin(HOLDER, &[Op::Compete]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
+    large("an operator breaks, one renews, one competes", |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Renew, Op::Renew]);
+        world.begin(OPERATOR, &[Op::Break]);
+        world.begin(CONTENDER, &[Op::Compete, Op::Compete]);
+    }),
+    large("an operator breaks, one releases, one competes", |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Release]);
+        world.begin(OPERATOR, &[Op::Break]);
+        world.begin(CONTENDER, &[Op::Compete, Op::Compete]);
+    }),
+];
+
+#[test]
+fn no_order_of_calls_breaks_a_promise() {
+    let few = |name, otherwise| usize::try_from(number(name, otherwise)).expect("few");
+    let faults = few("INTERLEAVINGS_FAULTS", 0);
+    let switches = few("INTERLEAVINGS_SWITCHES", 1);
+    let of = std::env::var("INTERLEAVINGS_OF").unwrap_or_default();
+    let scenarios = SCENARIOS.iter().filter(|it| it.name.contains(&of));
+    for Scenario { name, begin, large } in scenarios {
+        let began = std::time::Instant::now();
+        let switches = large.then_some(switches);
+        let (found, violation) = search(*begin, Bound { faults, switches });
+        print(&format!(
+            "interleavings: {name}, {faults} faults: {} orders of up to {} choices ({} calls), {} left as no others, {:.1} s\n",
+            found.orders,
+            found.longest,
+            found.calls,
+            found.left,
+            began.elapsed().as_secs_f64()
+        ));
+        if let Some(violation) = violation {
+            panic!("{name}, order {}:\n{violation}", found.orders);
+        }
+    }
+}
