@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +51,8 @@ pub(crate) enum Op {
     Release,
     GiveBack,
     Break,
+    /// An operator removes all versions but the last, by hand.
+    RemoveOld,
 }
 
 /// How a call is carried out.
@@ -158,7 +161,7 @@ impl Journal {
             Op::Release => self.control[actor] = None,
             Op::GiveBack => self.control[HOLDER] = None,
             Op::Break => self.broken = true,
-            Op::Compete | Op::Renew => {}
+            Op::Compete | Op::Renew | Op::RemoveOld => {}
         }
         had
     }
@@ -318,6 +321,7 @@ impl World {
         let (told, ops) = (Rc::clone(&self.told), ops.to_vec());
         let process = &mut self.processes[actor];
         let store = Arc::clone(&process.store);
+        let calls = Arc::clone(&process.calls);
         let (memory, lock) = (Arc::clone(&self.memory), self.lock.clone());
         process.doing = Some(Box::pin(async move {
             for op in ops {
@@ -352,6 +356,12 @@ impl World {
                             }
                         })
                         .await;
+                        told.borrow_mut().ended(actor);
+                    }
+                    Op::RemoveOld => {
+                        let gate = Gate(Arc::clone(&calls));
+                        let versions = lock.with_extension("versions");
+                        in_a_thread(move || remove_old(&gate, &versions)).await;
                         told.borrow_mut().ended(actor);
                     }
                 }
@@ -512,6 +522,8 @@ impl World {
 
     /// When all is done, and whatever they have is over, the next one gets it.
     pub(crate) fn somebody_else_gets_it(&mut self) {
+        // What nobody waits for any more is done as well.
+        self.all_go_on();
         for actor in [HOLDER, CONTENDER] {
             self.kill(actor);
         }
@@ -524,6 +536,21 @@ impl World {
             self.pass(LONG);
         }
         self.violate("nobody gets it any more".to_owned());
+    }
+}
+
+/// As `rm -r` does it, oldest first.
+fn remove_old(drive: &Gate, versions: &Path) {
+    let Ok(Answer::Names(mut names)) = drive.ask(Call::List(versions.to_owned())) else {
+        return;
+    };
+    names.sort();
+    names.pop();
+    for version in names.into_iter().map(|name| versions.join(name)) {
+        let next = version.join("next");
+        let _ = drive.ask(Call::RemoveFile(next.join("record")));
+        let _ = drive.ask(Call::RemoveDirectory(next));
+        let _ = drive.ask(Call::RemoveDirectory(version));
     }
 }
 

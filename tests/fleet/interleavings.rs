@@ -302,7 +302,7 @@ const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
     }
 }
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 13] = [
     small("two take what is free", |world| {
         world.plays(HOLDER, &[Op::Compete, Op::Release]);
         world.plays(CONTENDER, &[Op::Compete, Op::Release]);
@@ -367,6 +367,18 @@ const SCENARIOS: [Scenario; 12] = [
         world.begin(HOLDER, &[Op::Release]);
         world.begin(OPERATOR, &[Op::Break]);
     }),
+    small(
+        "the old versions are removed beside a renewal that hung",
+        |world| {
+            world.is_held();
+            world.excuses();
+            world.pass(LEASE / 3);
+            world.begin(HOLDER, &[Op::Renew]);
+            world.settle();
+            world.pass(LEASE);
+            world.begin(OPERATOR, &[Op::RemoveOld]);
+        },
+    ),
     large("two begin where nothing is", |world| {
         world.begin(HOLDER, &[Op::Compete]);
         world.begin(CONTENDER, &[Op::Compete]);
