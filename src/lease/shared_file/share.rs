@@ -190,8 +190,10 @@ impl Share {
         };
         let _ = files::remove_directory(prepared.join(name(0)));
         let _ = files::remove_directory(prepared);
-        // NFS and SMB answer a rename that fails in many ways; what is there now says which it was.
-        let there = self.list().is_ok_and(|versions| !versions.is_empty());
+        // NFS and SMB answer a rename that fails in many ways; what is there now says which it was. Of ENOTEMPTY
+        // there is no doubt, whatever an old view lists.
+        let there = error.kind() == ErrorKind::DirectoryNotEmpty
+            || self.list().is_ok_and(|versions| !versions.is_empty());
         if there { Ok(Made::Exists) } else { Err(error) }
     }
 
