@@ -21,7 +21,7 @@ use trafficcop::internals::lease::shared_file::{
 };
 use trafficcop::internals::lease::{Competitor, LeaseStore, SharedMemory};
 
-use super::clock::Time;
+use super::clock::{SECOND, Time};
 use super::drive::{self, Server};
 use super::operator::Memory;
 
@@ -169,6 +169,11 @@ impl Journal {
     fn competed(&mut self, actor: Actor, answer: Result<Grant, Failure>) {
         self.says(format!("{actor} competed: {answer:?}"));
         self.doing[actor] = None;
+        if let Err(why @ Failure::Fatal { .. }) = &answer
+            && !self.faults
+        {
+            self.violate(format!("{actor} gives up: {why:?}"));
+        }
         let Ok(grant) = answer else { return };
         let until = grant.t0 + LEASE;
         // Whoever was broken at once lives on for a while, and is told with his next renewal.
@@ -393,6 +398,11 @@ impl World {
     /// Nobody is to find a reason for every doubt from here on.
     pub(crate) fn excuses(&mut self) {
         self.told.borrow_mut().faults = true;
+    }
+
+    /// What it reads is for a while as it was when nothing was there.
+    pub(crate) fn sees_nothing(&mut self, actor: Actor) {
+        self.server.views[actor] = (0, self.now + 10 * SECOND);
     }
 
     /// The holder has it, and the other has seen that.

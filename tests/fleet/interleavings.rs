@@ -302,7 +302,7 @@ const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
     }
 }
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 14] = [
     small("two take what is free", |world| {
         world.plays(HOLDER, &[Op::Compete, Op::Release]);
         world.plays(CONTENDER, &[Op::Compete, Op::Release]);
@@ -379,6 +379,13 @@ const SCENARIOS: [Scenario; 13] = [
             world.begin(OPERATOR, &[Op::RemoveOld]);
         },
     ),
+    small("one begins where another has, and sees nothing", |world| {
+        world.pass(LEASE / 3);
+        world.plays(HOLDER, &[Op::Compete]);
+        world.sees_nothing(CONTENDER);
+        world.begin(HOLDER, &[Op::Renew]);
+        world.begin(CONTENDER, &[Op::Compete]);
+    }),
     large("two begin where nothing is", |world| {
         world.begin(HOLDER, &[Op::Compete]);
         world.begin(CONTENDER, &[Op::Compete]);

@@ -190,10 +190,10 @@ impl Share {
         };
         let _ = files::remove_directory(prepared.join(name(0)));
         let _ = files::remove_directory(prepared);
-        // NFS and SMB answer a rename that fails in many ways; what is there now says which it was. Of ENOTEMPTY
-        // there is no doubt, whatever an old view lists.
-        let there = error.kind() == ErrorKind::DirectoryNotEmpty
-            || self.list().is_ok_and(|versions| !versions.is_empty());
+        // NFS and SMB answer a rename that fails in many ways; what is there now says which it was. A list can be an
+        // old one, which knows nothing of who was first: then the server is asked for what he began with.
+        let there = self.list().is_ok_and(|versions| !versions.is_empty())
+            || self.is_there(0).unwrap_or(false);
         if there { Ok(Made::Exists) } else { Err(error) }
     }
 
