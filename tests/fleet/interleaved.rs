@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::clock::{SimulatedClock, pause, start_thread};
+use trafficcop::internals::clock::{SimulatedClock, pause, sleep, start_thread};
 use trafficcop::internals::core::{Failure, Grant};
 use trafficcop::internals::lease::record::Candidate;
 use trafficcop::internals::lease::shared_file::{
@@ -30,6 +30,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(15);
 const LONG: Duration = Duration::from_secs(61);
 /// How long an attempt or a renewal is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_secs(10);
 const BASE: u64 = 1_000_000_000_000;
 
 /// Who asks, by his number.
@@ -49,6 +50,8 @@ pub(crate) enum Op {
     Compete,
     Renew,
     Release,
+    /// Waits until it may have the lock, as it was told, or for a poll.
+    Wait,
     GiveBack,
     Break,
     /// An operator removes all versions but the last, by hand.
@@ -63,6 +66,8 @@ pub(crate) enum Kind {
     Again,
     /// The answer is lost, and the mount gives up.
     Denied,
+    /// The answer comes a second later.
+    Slow,
 }
 
 /// A call that waits for its turn.
@@ -122,9 +127,11 @@ struct Journal {
     /// Token, and until when others are kept out.
     control: [Option<(u64, Instant)>; ACTORS],
     doing: [Option<Op>; ACTORS],
+    /// When it may have the lock.
+    due: [Option<Instant>; ACTORS],
     broken: bool,
-    /// Something went wrong, or may.
-    faults: bool,
+    /// Something went wrong, or may, by which there is a reason for every doubt.
+    excused: bool,
     last_token: u64,
     told: usize,
     violation: Option<String>,
@@ -161,7 +168,7 @@ impl Journal {
             Op::Release => self.control[actor] = None,
             Op::GiveBack => self.control[HOLDER] = None,
             Op::Break => self.broken = true,
-            Op::Compete | Op::Renew | Op::RemoveOld => {}
+            Op::Compete | Op::Renew | Op::Wait | Op::RemoveOld => {}
         }
         had
     }
@@ -170,9 +177,12 @@ impl Journal {
         self.says(format!("{actor} competed: {answer:?}"));
         self.doing[actor] = None;
         if let Err(why @ Failure::Fatal { .. }) = &answer
-            && !self.faults
+            && !self.excused
         {
             self.violate(format!("{actor} gives up: {why:?}"));
+        }
+        if let Err(Failure::Held(holder)) = &answer {
+            self.due[actor] = holder.expires;
         }
         let Ok(grant) = answer else { return };
         let until = grant.t0 + LEASE;
@@ -204,7 +214,7 @@ impl Journal {
                 }
                 self.control[actor] = Some((token, began + LEASE));
             }
-            Err(why) if !self.faults && !self.broken && now < until => {
+            Err(why) if !self.excused && !self.broken && now < until => {
                 self.violate(format!("{actor} is in doubt without need: {why:?}"));
             }
             Err(_) => {}
@@ -216,7 +226,7 @@ impl Journal {
         self.doing[actor] = None;
         if let Err(why) = answer
             && had
-            && !self.faults
+            && !self.excused
             && !self.broken
         {
             self.violate(format!("{actor} could not release: {why:?}"));
@@ -236,6 +246,8 @@ struct Process {
     calls: Arc<Mutex<Calls>>,
     store: Arc<dyn LeaseStore>,
     doing: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Answers that are on their way until then.
+    coming: Vec<(Time, usize, io::Result<Answer>)>,
 }
 
 /// See the module's text.
@@ -249,7 +261,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(faults: bool) -> World {
+    pub(crate) fn new() -> World {
         let lock = std::env::temp_dir().join("interleaved-lock");
         let memory: Arc<Memory> = Arc::default();
         let process = |actor: usize| {
@@ -272,21 +284,18 @@ impl World {
                 calls,
                 store: Arc::new(store),
                 doing: None,
+                coming: Vec::new(),
             }
         };
         let mut server = Server::new(lock.clone(), ACTORS, Vec::new(), 1);
         server.tears = false;
-        let journal = Journal {
-            faults,
-            ..Journal::default()
-        };
         World {
             now: 0,
             server,
             processes: (0..ACTORS).map(process).collect(),
             memory,
             lock,
-            told: Rc::new(RefCell::new(journal)),
+            told: Rc::default(),
         }
     }
 
@@ -345,6 +354,12 @@ impl World {
                         let answer = store.release(began + LIMIT).await;
                         told.borrow_mut().released(actor, had, answer);
                     }
+                    Op::Wait => {
+                        let due = told.borrow().due[actor];
+                        let rest = due.map(|due| due.since(Instant::now()));
+                        sleep(rest.unwrap_or_default().min(POLL)).await;
+                        told.borrow_mut().ended(actor);
+                    }
                     Op::GiveBack => {
                         let memory = Arc::clone(&memory);
                         in_a_thread(move || release_orphaned_by(&*memory)).await;
@@ -395,14 +410,20 @@ impl World {
         }
     }
 
-    /// Nobody is to find a reason for every doubt from here on.
+    /// From here on there is a reason for every doubt.
     pub(crate) fn excuses(&mut self) {
-        self.told.borrow_mut().faults = true;
+        self.told.borrow_mut().excused = true;
     }
 
     /// What it reads is for a while as it was when nothing was there.
     pub(crate) fn sees_nothing(&mut self, actor: Actor) {
         self.server.views[actor] = (0, self.now + 10 * SECOND);
+    }
+
+    /// What it reads is from here on as it is now.
+    pub(crate) fn sees_nothing_new(&mut self, actor: Actor) {
+        self.server.views[actor] = (self.now, Time::MAX);
+        self.pass(Duration::from_secs(1));
     }
 
     /// The holder has it, and the other has seen that.
@@ -415,6 +436,7 @@ impl World {
     pub(crate) fn kill(&mut self, actor: Actor) {
         let process = &mut self.processes[actor];
         process.doing = None;
+        process.coming.clear();
         process.clock.end_threads();
         for pending in &mut whole(&process.calls).pending {
             pending.abandoned = true;
@@ -435,14 +457,28 @@ impl World {
     }
 
     fn next(&self, actor: Actor) -> Option<Time> {
-        let next = self.processes[actor].clock.next()?;
-        Some(next.as_nanos().saturating_sub(BASE))
+        let process = &self.processes[actor];
+        let next = process.clock.next();
+        let next = next.map(|next| next.as_nanos().saturating_sub(BASE));
+        let coming = process.coming.iter().map(|(at, ..)| *at);
+        next.into_iter().chain(coming).min()
+    }
+
+    /// What is due by now is answered.
+    fn answer(&mut self, actor: Actor) {
+        let now = self.now;
+        let process = &mut self.processes[actor];
+        for (_, number, answer) in process.coming.extract_if(.., |(at, ..)| *at <= now) {
+            whole(&process.calls).answers.push((number, answer));
+            process.clock.wake_threads();
+        }
     }
 
     /// Everybody goes on to where he waits.
     pub(crate) fn settle(&mut self) {
         for actor in 0..ACTORS {
             while self.next(actor).is_some_and(|next| next <= self.now) {
+                self.answer(actor);
                 self.enter(actor);
             }
         }
@@ -481,7 +517,8 @@ impl World {
             OPERATOR => drive::OPERATOR,
             actor => actor,
         };
-        let mut calls = whole(&self.processes[actor].calls);
+        let Process { calls, coming, .. } = &mut self.processes[actor];
+        let mut calls = whole(calls);
         let at = calls.pending.iter().position(|it| it.number == number);
         let at = at.expect("it waits");
         let Pending {
@@ -496,18 +533,17 @@ impl World {
         }
         let answer = match kind {
             Kind::Again => None,
-            Kind::Denied => Some(Err(io::Error::from_raw_os_error(libc::EIO))),
-            Kind::Done => Some(answer),
+            Kind::Denied => Some((self.now, Err(io::Error::from_raw_os_error(libc::EIO)))),
+            Kind::Done => Some((self.now, answer)),
+            Kind::Slow => Some((self.now + SECOND, answer)),
         };
-        if let Some(answer) = answer {
+        if let Some((when, answer)) = answer {
             calls.pending.remove(at);
-            if !abandoned {
-                calls.answers.push((number, answer));
-            }
+            coming.extend((!abandoned).then_some((when, number, answer)));
         }
         drop(calls);
+        self.answer(actor);
         self.judge_what_was_made(actor, known);
-        self.processes[actor].clock.wake_threads();
     }
 
     /// Who goes on with what he has, or gives it back, makes a version after one of his own alone.
@@ -520,6 +556,12 @@ impl World {
         let Some(made) = self.server.makings.get(known).copied() else {
             return;
         };
+        if made.goes_on_from_nothing {
+            let version = made.version;
+            self.violate(format!(
+                "{actor} makes {version} after one of its own that has none before it"
+            ));
+        }
         let doing = self.told.borrow().doing[actor];
         if matches!(doing, Some(Op::Renew | Op::Release | Op::GiveBack))
             && let Some(before) = self.server.before(&made)

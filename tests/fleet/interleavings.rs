@@ -8,8 +8,8 @@
 //! bounded by its switches from one process to another (M. Musuvathi and S. Qadeer, "Iterative Context
 //! Bounding for Systematic Testing of Multithreaded Programs", 2007).
 //!
-//! `INTERLEAVINGS_FAULTS` (default 0): so many answers are lost, errors answered, or waits of 1 or 16 s. `INTERLEAVINGS_SWITCHES`
-//! (1). `INTERLEAVINGS_OF`: a part of the names of those that are played.
+//! `INTERLEAVINGS_FAULTS` (as many as a scenario says): so many answers are lost or late, errors answered, or waits of 1 or
+//! 16 s. `INTERLEAVINGS_SWITCHES` (likewise). `INTERLEAVINGS_OF`: a part of the names of those that are played.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::drive::changes;
 use super::interleaved::{
     Actor, CONTENDER, GUARDIAN, HOLDER, Kind, LEASE, OPERATOR, Op, Pending, World,
 };
-use super::{number, print};
+use super::print;
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,11 +119,21 @@ impl Tried {
     }
 }
 
+/// What goes wrong where so much is to go wrong in a scenario.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Faults {
+    /// Answers are lost or late, errors answered, and all hangs.
+    All,
+    /// Errors are answered.
+    Errors,
+}
+
 /// How far a search goes.
 #[derive(Clone, Copy)]
 struct Bound {
     /// So much goes wrong in one order, at the most.
     faults: usize,
+    of: Faults,
     /// So often whoever went on last waits while another does, or his own calls change places; `None`: as often as
     /// that can be.
     switches: Option<usize>,
@@ -158,7 +168,11 @@ fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)>
 }
 
 /// What can happen where so much may go wrong.
-fn actions(pending: Vec<(Actor, Pending)>, faults: usize) -> Vec<(Action, Option<Call>)> {
+fn actions(
+    pending: Vec<(Actor, Pending)>,
+    faults: usize,
+    of: Faults,
+) -> Vec<(Action, Option<Call>)> {
     let mut actions = Vec::new();
     for (actor, pending) in pending {
         let mut add = |kind| {
@@ -167,11 +181,14 @@ fn actions(pending: Vec<(Actor, Pending)>, faults: usize) -> Vec<(Action, Option
         };
         add(Kind::Done);
         if faults > 0 && changes(&pending.call) && !pending.abandoned {
-            add(Kind::Again);
             add(Kind::Denied);
+            if of == Faults::All {
+                add(Kind::Again);
+                add(Kind::Slow);
+            }
         }
     }
-    if faults > 0 && !actions.is_empty() {
+    if faults > 0 && of == Faults::All && !actions.is_empty() {
         actions.extend([1, 16].map(|seconds| (Action::Late(seconds), None)));
     }
     actions
@@ -192,7 +209,7 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
             Some(0) => without_a_switch(world, last),
             _ => world.pending(),
         };
-        let actions = actions(pending, faults);
+        let actions = actions(pending, faults, bound.of);
         if actions.is_empty() {
             if !world.waits() {
                 world.violate("somebody waits for nothing".to_owned());
@@ -233,11 +250,15 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
                 }
                 last = Some(actor);
                 faults -= usize::from(kind != Kind::Done);
+                if kind == Kind::Denied {
+                    world.excuses();
+                }
                 world.carry_out(actor, number, kind);
                 found.calls += 1;
             }
             Action::Late(seconds) => {
                 faults -= 1;
+                world.excuses();
                 world.pass(Duration::from_secs(seconds));
             }
         }
@@ -257,7 +278,7 @@ fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     let mut found = Found::default();
     let mut points: Vec<Point> = Vec::new();
     loop {
-        let mut world = World::new(bound.faults > 0);
+        let mut world = World::new();
         begin(&mut world);
         play(&mut world, &mut points, bound, &mut found);
         if let Some(violation) = world.violation() {
@@ -283,26 +304,45 @@ fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
 struct Scenario {
     name: &'static str,
     begin: fn(&mut World),
-    /// Of more calls than can be played in every order.
-    large: bool,
+    bound: Bound,
 }
 
+/// All its orders.
 const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     Scenario {
         name,
         begin,
-        large: false,
+        bound: Bound {
+            faults: 0,
+            of: Faults::All,
+            switches: None,
+        },
     }
 }
 
+/// Of more calls than can be played in every order.
 const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
-    Scenario {
-        large: true,
-        ..small(name, begin)
-    }
+    let mut large = small(name, begin);
+    large.bound.switches = Some(1);
+    large
 }
 
-const SCENARIOS: [Scenario; 14] = [
+/// With one fault, and so many switches.
+const fn faulty(
+    name: &'static str,
+    of: Faults,
+    switches: usize,
+    begin: fn(&mut World),
+) -> Scenario {
+    let bound = Bound {
+        faults: 1,
+        of,
+        switches: Some(switches),
+    };
+    Scenario { name, begin, bound }
+}
+
+const SCENARIOS: [Scenario; 18] = [
     small("two take what is free", |world| {
         world.plays(HOLDER, &[Op::Compete, Op::Release]);
         world.plays(CONTENDER, &[Op::Compete, Op::Release]);
@@ -402,19 +442,74 @@ const SCENARIOS: [Scenario; 14] = [
         world.begin(OPERATOR, &[Op::Break]);
         world.begin(CONTENDER, &[Op::Compete, Op::Compete]);
     }),
+    faulty("a renewal goes wrong", Faults::All, 0, |world| {
+        world.is_held();
+        world.begin(HOLDER, &[Op::Renew, Op::Renew, Op::Release]);
+    }),
+    faulty(
+        "a take-over goes wrong, and another waits for its end",
+        Faults::All,
+        0,
+        |world| {
+            world.plays(HOLDER, &[Op::Compete, Op::Release]);
+            world.begin(HOLDER, &[Op::Compete]);
+            let looks = [Op::Compete, Op::Wait, Op::Compete, Op::Wait, Op::Compete];
+            world.begin(CONTENDER, &looks);
+        },
+    ),
+    faulty(
+        "a take-over by an old view goes wrong while the old versions are removed",
+        Faults::Errors,
+        1,
+        |world| {
+            world.is_held();
+            world.sees_nothing_new(CONTENDER);
+            world.plays(HOLDER, &[Op::Renew, Op::Renew]);
+            world.pass(LEASE * 2 / 3);
+            world.plays(HOLDER, &[Op::Renew]);
+            world.pass(LEASE / 2);
+            world.begin(OPERATOR, &[Op::RemoveOld]);
+            // What nobody waits for any more is given back.
+            world.begin(CONTENDER, &[Op::Compete, Op::Release]);
+        },
+    ),
+    faulty(
+        "the removal of the old versions goes wrong, and another has an old view",
+        Faults::Errors,
+        0,
+        |world| {
+            world.plays(HOLDER, &[Op::Compete, Op::Renew, Op::Renew]);
+            world.plays(CONTENDER, &[Op::Compete]);
+            world.sees_nothing_new(CONTENDER);
+            world.plays(HOLDER, &[Op::Renew; 5]);
+            world.plays(HOLDER, &[Op::Release]);
+            world.pass(5 * LEASE);
+            world.begin(HOLDER, &[Op::Compete]);
+            world.begin(CONTENDER, &[Op::Compete]);
+        },
+    ),
 ];
 
 #[test]
 fn no_order_of_calls_breaks_a_promise() {
-    let few = |name, otherwise| usize::try_from(number(name, otherwise)).expect("few");
-    let faults = few("INTERLEAVINGS_FAULTS", 0);
-    let switches = few("INTERLEAVINGS_SWITCHES", 1);
+    let few = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|it| it.parse().expect("a number"))
+    };
     let of = std::env::var("INTERLEAVINGS_OF").unwrap_or_default();
     let scenarios = SCENARIOS.iter().filter(|it| it.name.contains(&of));
-    for Scenario { name, begin, large } in scenarios {
+    for Scenario { name, begin, bound } in scenarios {
         let began = std::time::Instant::now();
-        let switches = large.then_some(switches);
-        let (found, violation) = search(*begin, Bound { faults, switches });
+        let mut bound = *bound;
+        if let Some(faults) = few("INTERLEAVINGS_FAULTS") {
+            (bound.faults, bound.of) = (faults, Faults::All);
+        }
+        bound.switches = bound
+            .switches
+            .map(|switches| few("INTERLEAVINGS_SWITCHES").unwrap_or(switches));
+        let faults = bound.faults;
+        let (found, violation) = search(*begin, bound);
         print(&format!(
             "interleavings: {name}, {faults} faults: {} orders of up to {} choices ({} calls), {} left as no others, {:.1} s\n",
             found.orders,

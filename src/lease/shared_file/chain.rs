@@ -242,7 +242,7 @@ impl Chain {
         there.map_err(|error| self.share.doubt("confirming it", &error))
     }
 
-    /// Whether there is a version before the last one, or nothing but the last: somebody has removed the others.
+    /// Whether there is a version before the last one, or the last alone is left: somebody has removed the others.
     // Known before anything is made: what one makes and withdraws, another may make and keep, and a removal can
     // be done once more. An old view shows the last one among those that were there with it.
     fn has_one_before(&self, last: Version) -> Result<bool, Failure> {
@@ -252,11 +252,11 @@ impl Chain {
         if self.is_there(before)? {
             return Ok(true);
         }
-        match self.share.list() {
-            Ok(versions) => Ok(versions == [last]),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.share.removed()),
-            Err(error) => Err(self.share.doubt("confirming it", &error)),
-        }
+        let alone = self.share.is_left_alone(last);
+        alone.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.share.removed(),
+            _ => self.share.doubt("confirming it", &error),
+        })
     }
 
     /// What we made has nothing before it.

@@ -307,6 +307,14 @@ impl Share {
         Ok(found)
     }
 
+    /// Whether this version, which has none before it, is what somebody has left of a chain.
+    pub(super) fn is_left_alone(&self, last: Version) -> io::Result<bool> {
+        let versions = self.list()?;
+        // Beside it may be what old views made and could not withdraw: none of that goes on from another.
+        let goes_on = |two: &[Version]| two[0].checked_add(1) == Some(two[1]);
+        Ok(versions.last() == Some(&last) && !versions.windows(2).any(goes_on))
+    }
+
     /// Removes a version, with the record of the one after it.
     pub(super) fn remove(&self, version: Version) -> io::Result<()> {
         // From the inside out, and not as a tree: what somebody else has put there is kept, and said.

@@ -109,6 +109,18 @@ async fn a_version_that_an_old_view_has_left_is_not_taken_for_all_that_is_left()
     assert_eq!(held(&a).await.token, Some(107));
 }
 
+#[tokio::test]
+async fn the_last_is_gone_on_from_although_old_views_have_left_something_behind_it() {
+    let (_directory, path) = temporary();
+    fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
+    for left in [2, 5] {
+        fs::create_dir_all(version_of(&path, left)).expect("a version");
+    }
+    Written::new(9, "released").put_hint(&path);
+    fs::create_dir(version_of(&path, 9)).expect("a version");
+    assert_eq!(acquire(&open(&path, "a")).await.token, 10);
+}
+
 #[test]
 fn an_instance_whose_view_is_older_than_what_is_kept_withdraws() {
     let (_directory, path) = temporary();
