@@ -120,45 +120,43 @@ impl Cgroup {
                 Err(e) => return Err(format!("cannot make {}: {}", path.display(), e.desc())),
             }
             tries += 1;
-            let open = |file: &str, flags: OFlag| {
-                open_at(&path, file, flags).map_err(|e| match e {
-                    Errno::ENOENT if file == "cgroup.kill" => {
-                        "the kernel has no cgroup.kill (Linux 5.14)".to_owned()
-                    }
-                    e => format!("{}/{file}: {}", path.display(), e.desc()),
-                })
+            let why = match Cgroup::occupy(&path) {
+                Ok(Some(made)) => return Ok(made),
+                Ok(None) => None,
+                Err(why) => Some(why),
             };
-            let opened = (|| {
-                let dir = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-                // Where directories of this file system cannot be locked, nobody sweeps.
-                if raw::flock(dir.as_fd()) == Err(Errno::EWOULDBLOCK) {
-                    return Err(format!("{}: another sweeps it away", path.display()));
-                }
-                let kill = open("cgroup.kill", OFlag::O_WRONLY)?;
-                let events = open("cgroup.events", OFlag::O_RDONLY)?;
-                let procs = open("cgroup.procs", OFlag::O_WRONLY)?;
-                Ok((dir, kill, events, procs))
-            })();
-            let (dir, kill, events, procs) = match opened {
-                Ok(opened) => opened,
-                Err(why) => {
-                    // Whoever swept before we had locked it took it for a leftover.
-                    let swept = fs::remove_dir(&path).is_err() && !path.exists();
-                    if swept && tries < TRIES {
-                        continue;
-                    }
-                    return Err(why);
-                }
-            };
-            return Ok(Cgroup {
-                path,
-                watch: dir,
-                kill,
-                events,
-                procs,
-                bears: AtomicBool::new(true),
-            });
+            let removed = fs::remove_dir(&path);
+            let swept = why.is_none() || removed.is_err() && !path.exists();
+            if !swept || tries == TRIES {
+                let swept = || format!("{}: another sweeps it away", path.display());
+                return Err(why.unwrap_or_else(swept));
+            }
         }
+    }
+
+    /// Locks and opens what was just made; `None`: another was faster, who takes it for a leftover.
+    fn occupy(path: &Path) -> Result<Option<Cgroup>, String> {
+        let open = |file: &str, flags: OFlag| {
+            open_at(path, file, flags).map_err(|e| match e {
+                Errno::ENOENT if file == "cgroup.kill" => {
+                    "the kernel has no cgroup.kill (Linux 5.14)".to_owned()
+                }
+                e => format!("{}/{file}: {}", path.display(), e.desc()),
+            })
+        };
+        let watch = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        // Where directories of this file system cannot be locked, nobody sweeps.
+        if raw::flock(watch.as_fd()) == Err(Errno::EWOULDBLOCK) {
+            return Ok(None);
+        }
+        Ok(Some(Cgroup {
+            kill: open("cgroup.kill", OFlag::O_WRONLY)?,
+            events: open("cgroup.events", OFlag::O_RDONLY)?,
+            procs: open("cgroup.procs", OFlag::O_WRONLY)?,
+            path: path.to_owned(),
+            watch,
+            bears: AtomicBool::new(true),
+        }))
     }
 
     /// Nobody is born inside any more: see [`Cgroup::bears`].
@@ -526,6 +524,34 @@ mod tests {
         assert!(none.contains("version 2"), "{none}");
         let unmounted = find_home("0::/\n", "22 27 0:21 / /proc rw - proc proc rw\n").unwrap_err();
         assert!(unmounted.contains("mounted"), "{unmounted}");
+    }
+
+    #[test]
+    fn one_that_another_sweeps_away_is_no_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let sweeper = open_at(dir.path(), ".", OFlag::O_RDONLY).unwrap();
+        raw::flock(sweeper.as_fd()).unwrap();
+        assert!(matches!(Cgroup::occupy(dir.path()), Ok(None)));
+        drop(sweeper);
+        assert!(Cgroup::occupy(dir.path()).is_err(), "no cgroup");
+    }
+
+    #[test]
+    fn whoever_sweeps_meanwhile_keeps_nobody_from_having_one() {
+        let Some(other) = fresh() else { return };
+        let home = other.path().parent().unwrap();
+        let over = AtomicBool::new(false);
+        let made = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    sweep(home, Duration::ZERO);
+                }
+            });
+            let made = (0..1000).try_for_each(|_| Cgroup::make(home).map(drop));
+            over.store(true, Ordering::Relaxed);
+            made
+        });
+        assert_eq!(made, Ok(()));
     }
 
     fn fresh() -> Option<Cgroup> {
