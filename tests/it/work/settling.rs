@@ -188,7 +188,7 @@ fn a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing() {
     // Somebody deletes it: definitely lost.
     let (scene, mailbox) = with("x");
     let running = worker(&scene, &mailbox)
-        .args(["--once", "--lock-time", "4s"])
+        .args(["--once", "--lock-time", "12s"])
         .shell("echo runs >&2; sleep 600")
         .start();
     running.await_log("runs");
