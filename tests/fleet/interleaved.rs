@@ -30,6 +30,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(15);
 const LONG: Duration = Duration::from_secs(61);
 /// How long an attempt or a renewal is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long a standby waits for its next look at the most.
 const POLL: Duration = Duration::from_secs(10);
 const BASE: u64 = 1_000_000_000_000;
 

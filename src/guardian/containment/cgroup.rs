@@ -125,11 +125,12 @@ impl Cgroup {
                 Ok(None) => None,
                 Err(why) => Some(why),
             };
+            // Whoever sweeps took it for a leftover, before we had locked it: he has it locked, or removed it.
             let removed = fs::remove_dir(&path);
             let swept = why.is_none() || removed.is_err() && !path.exists();
             if !swept || tries == TRIES {
-                let swept = || format!("{}: another sweeps it away", path.display());
-                return Err(why.unwrap_or_else(swept));
+                let another = || format!("{}: another sweeps it away", path.display());
+                return Err(why.unwrap_or_else(another));
             }
         }
     }
