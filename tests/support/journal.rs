@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::await_for;
@@ -128,16 +130,29 @@ impl Journal {
     /// All complete lines so far.
     #[must_use]
     pub(crate) fn lines(&self) -> Vec<Line> {
-        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
-        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
-        complete.lines().map(Line::parse).collect()
+        self.lines_from(&mut 0)
     }
 
-    /// Waits for a line, and returns it.
+    /// The complete lines behind this byte, which is moved to where the next one will begin.
+    fn lines_from(&self, read: &mut u64) -> Vec<Line> {
+        let mut text = String::new();
+        // Not yet there: nobody has written.
+        if let Ok(mut file) = File::open(&self.path) {
+            file.seek(SeekFrom::Start(*read)).expect("it is a file");
+            file.read_to_string(&mut text).expect("lines of text");
+        }
+        text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
+        *read += text.len() as u64;
+        text.lines().map(Line::parse).collect()
+    }
+
+    /// Waits for a line, and returns it. What was read is not read again: of a command that beats for a
+    /// minute there are twelve thousand lines.
     pub(crate) fn await_line(&self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
+        let mut read = 0;
         await_for(
             &format!("the journal to show {what}"),
-            || self.lines().into_iter().find(|line| wanted(line)),
+            || self.lines_from(&mut read).into_iter().find(&wanted),
             || self.to_string(),
         )
     }
