@@ -1,6 +1,7 @@
 //! What comes after what, and when a session is given up.
 
 use super::*;
+use crate::support::stopping::is_ended_by_the_second_signal;
 
 #[test]
 fn the_command_is_run_for_each_message_of_a_session_in_order_and_knows_whose_it_is() {
@@ -209,20 +210,7 @@ fn a_stop_lets_the_message_finish_and_begins_no_other_of_its_session() {
 fn a_second_signal_gives_it_back_and_its_attempt_does_not_count() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1"]);
-    let running = stage
-        .session_worker()
-        .shell("trap '' TERM; echo runs >&2; while :; do sleep 1; done")
-        .start();
-    running.await_log("runs");
-    running.signal(Signal::SIGTERM);
-    running.await_log("asked to stop");
-    running.signal(Signal::SIGTERM);
-    let done = running.finish();
-    assert!(
-        done.stderr.contains("released, attempt 1"),
-        "{}",
-        done.stderr
-    );
+    is_ended_by_the_second_signal(stage.session_worker());
     stage.assert_holds(1, 0);
     assert_eq!(stage.messages(JOBS)[0].failed, 0);
     stage.scene.await_nobody();
