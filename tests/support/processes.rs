@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
@@ -114,8 +115,19 @@ pub(crate) fn sweep(scene: &Path) {
         for process in left {
             let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// How long the processor worked for this process, which lives, its own work and the kernel's.
+pub(crate) fn processor_time(pid: i32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields: Vec<&str> = stat[stat.rfind(')').expect("a name")..]
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+    // A tick is a hundredth of a second, whatever the kernel's own clock does (proc(5), USER_HZ).
+    Duration::from_millis(10 * (ticks(12) + ticks(13)))
 }
 
 /// Waits until the process is stopped (state T).

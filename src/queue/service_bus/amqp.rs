@@ -363,6 +363,14 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    /// Whatever it was let go for, its stream has ended: see [`ConnectionState::close`].
+    fn drop(&mut self) {
+        self.state
+            .close(BusError::Unsent("the connection is closed".into()));
+    }
+}
+
 /// The half of a connection that messages come in by. It is asked all the time: what others settle on
 /// the link goes out by it.
 pub(super) struct Intake {

@@ -3,8 +3,8 @@
 //!
 //! Made by [`super::amqp`] for each connection. What is wrong with whom we speak to is said in words
 //! that help, because it is what a new user meets first. Must never go on without TLS where TLS was
-//! meant, and never change, hold up or swallow a byte, but for those of a frame that cannot be: there
-//! the stream has ended, with an error.
+//! meant, and never change, hold up or swallow a byte, but for those of a frame that cannot be, where
+//! the stream has ended, with an error, and those that come when the connection has ended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -202,7 +202,8 @@ impl ConnectionState {
         }
     }
 
-    /// It has ended. The first reason counts: the later ones are what comes of it.
+    /// It has ended: what is read of its stream is the stream's end. The first reason counts: the later ones
+    /// are what comes of it.
     pub(super) fn close(&self, why: BusError) {
         self.closed.send_if_modified(|known| {
             let first = known.is_none();
@@ -311,6 +312,11 @@ impl AsyncRead for FrameObserver {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        // To the library, too. It would wait for the other side's farewell for up to a minute, and while it
+        // waits look without a pause for what it has itself seen to be over: a processor, for nothing.
+        if this.state.is_closed() {
+            return Poll::Ready(Ok(()));
+        }
         // For good: behind such a frame nobody can say where the next one begins.
         if this.malformed {
             return Poll::Ready(Err(malformed()));
@@ -333,5 +339,30 @@ impl AsyncRead for FrameObserver {
             }
         }
         polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_stream_of_a_connection_that_has_ended_is_at_its_end() {
+        let (ours, mut service) = tokio::io::duplex(64);
+        let state = Arc::new(ConnectionState::new("link".into()));
+        let mut stream = observed(Box::new(ours), Arc::clone(&state));
+        service.write_all(b"AMQP").await.expect("room");
+        let mut read = [0; 4];
+        stream.read_exact(&mut read).await.expect("four bytes");
+        assert_eq!(&read, b"AMQP");
+        // The service says nothing more, and does not hang up.
+        state.close(BusError::Unsent("given up".into()));
+        assert_eq!(stream.read(&mut read).await.expect("its end"), 0);
+        // Farewell can be said, and is heard.
+        stream.write_all(b"bye").await.expect("room");
+        let mut heard = [0; 3];
+        service.read_exact(&mut heard).await.expect("three bytes");
     }
 }

@@ -4,6 +4,7 @@ use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};
 
 use super::*;
+use crate::support::processes::processor_time;
 
 #[test]
 fn a_wrong_key_is_said_at_once_and_not_tried_again() {
@@ -168,6 +169,24 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     stage.assert_holds(0, 0);
 }
 
+/// What is given up is silent, and says no farewell either.
+#[test]
+fn a_connection_that_is_given_up_takes_no_processor() {
+    let stage = Stage::with(Duration::from_secs(10));
+    stage.put("x");
+    stage
+        .broker
+        .fault(Fault::new(On::RenewLock, Act::Freeze).at(JOBS));
+    let running = stage.deaf();
+    // The first is not heard of; the second is by the next connection.
+    let before = stage.await_renewals(2);
+    assert_eq!(stage.count(|e| matches!(e, Event::Connected { .. })), 2);
+    let used = processor_time(running.pid());
+    stage.await_renewals(before + 1);
+    let used = processor_time(running.pid()) - used;
+    assert!(used < Duration::from_secs(2), "it spins: {used:?}");
+}
+
 #[test]
 fn a_service_that_is_not_there_is_given_up_after_a_while_without_a_storm() {
     let stage = Stage::one("x");
@@ -254,19 +273,11 @@ fn a_machine_without_a_thread_to_spare_keeps_its_message() {
         .shell(&script)
         .start();
     running.await_log("runs");
-    let renewed = |times: usize| {
-        stage.wait("renewals", move |view| {
-            let renewed = |event: &Event| matches!(event, Event::Renewed { .. });
-            let journal = view.journal().iter();
-            let count = journal.filter(|entry| renewed(&entry.event)).count();
-            (count >= times).then_some(count)
-        })
-    };
     // So long that a thread which is kept for a while after its last work has gone.
-    let before = renewed(8);
+    let before = stage.await_renewals(8);
     stage.scene.refuse("pthread_create");
     stage.broker.cut();
-    renewed(before + 2);
+    stage.await_renewals(before + 2);
     std::fs::write(go_on, "").expect("a file in the scene");
     let done = running.finish();
     assert_ended(&done, 0, "completed, attempt 1, exit 0");

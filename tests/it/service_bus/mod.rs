@@ -139,6 +139,16 @@ impl Stage {
         self.count(|event| matches!(event, Event::Settled { .. }))
     }
 
+    /// Waits until locks of messages were renewed so many times: how many times it was by then.
+    fn await_renewals(&self, times: usize) -> usize {
+        self.wait("renewals", move |view| {
+            let journal = view.journal().iter();
+            let renewed = journal.filter(|entry| matches!(entry.event, Event::Renewed { .. }));
+            let count = renewed.count();
+            (count >= times).then_some(count)
+        })
+    }
+
     /// A worker with one message, whose command runs until it is killed.
     fn deaf(&self) -> Instance {
         let script = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
