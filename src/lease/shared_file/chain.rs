@@ -15,7 +15,7 @@ use super::look::{Carried, Look, holder_info};
 use super::record::{State, VersionRecord};
 use super::release;
 use super::share::{Made, Share};
-use super::stamp;
+use super::stamp::{self, Stamped};
 use super::whose::{Whose, whose};
 use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
@@ -30,6 +30,8 @@ use crate::util::{absolute, lock};
 // How many versions of our own are stepped over whose answers were lost: each is a renewal that was made
 // and not answered, and a lease has time for no more of them.
 pub(super) const STEPS: usize = 4;
+// What has nothing to run under it is given back within this: a drive that has just made a version answers sooner.
+const GIVE_BACK: Duration = Duration::from_secs(1);
 // How far a version of another must be ahead to mean that our whole view is old: what is closer
 // is met by the next renewal.
 const FAR_AHEAD: Version = 32;
@@ -68,6 +70,8 @@ pub(super) struct Progress {
     pub(super) last: Option<VersionRecord>,
     // A stamp of an earlier process was looked for: it is worth something for the first version only.
     remembered: bool,
+    /// The version that was looked at last.
+    pub(super) stamped: Option<Stamped>,
     // The file system that the lock was found on. A drive that was unmounted shows an empty directory of
     // another one, and that is no removed lock.
     device: Option<u64>,
@@ -120,6 +124,7 @@ impl Chain {
                 unwritten: None,
                 last: None,
                 remembered: false,
+                stamped: None,
                 device: None,
             }),
         })
@@ -151,6 +156,7 @@ impl Chain {
         if let Some(over) = self.is_over(&look)? {
             return Err(Failure::AlreadyDone(over));
         }
+        let seen = self.fingerprint(&look);
         let now = Instant::now();
         let next = {
             let mut state = self.state();
@@ -159,10 +165,12 @@ impl Chain {
             // After it was seen, and for this very version: who saw it earlier on this machine may have
             // watched it for most of a lease.
             if !std::mem::replace(&mut state.remembered, true)
-                && let Some(stamp) = stamp::find(&self.runtime, self.share.path(), look.version)
+                && let Some(seen) = &seen
+                && let Some(stamp) = stamp::find(&self.runtime, self.share.path(), seen)
             {
                 state.observed.remember(look.version, stamp);
             }
+            state.stamped = seen;
             state.observed.next(now)
         };
         match next {
@@ -208,7 +216,12 @@ impl Chain {
         self.confirm()?;
         // What was seen is still the last before ours: the mkdir would have failed if another had come between.
         let Carried { once, unread } = self.carried(look);
-        let failed = self.begin_task(&once, unread)?;
+        let failed = self.begin_task(&once, unread).inspect_err(|failure| {
+            // Whoever leaves by this gives nothing back: the others would wait for a version without a record.
+            if let Failure::Fatal { .. } = failure {
+                let _ = self.release(Instant::now() + GIVE_BACK);
+            }
+        })?;
         let tenure = Tenure {
             record: Record {
                 once,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::chain::Chain;
 use super::record::{State, VersionRecord, fits};
 use super::share::{Hint, Made};
+use super::stamp::Stamped;
 use crate::clock::{self, Instant};
 use crate::core::observed::Version;
 use crate::core::{Failure, HolderInfo, Outcome, TaskResult};
@@ -55,6 +56,21 @@ impl Chain {
             look = self.look()?;
         }
         Ok(look)
+    }
+
+    /// What the version that was looked at is known by: its tenure's nonce, or, where its maker died before it
+    /// wrote that or has yet to, when it was made by the server's clock.
+    pub(super) fn fingerprint(&self, look: &Look) -> Option<Stamped> {
+        let made = || self.share.made_at(look.version).ok();
+        let fingerprint = match &look.record {
+            Some(record) => format!("{:032x}", record.nonce),
+            None if look.version == 0 => return None,
+            None => format!("made at {}", made()?.as_nanos()),
+        };
+        Some(Stamped {
+            version: look.version,
+            fingerprint,
+        })
     }
 
     /// Looks: whether the version after the last one that we know is there, and on from it.

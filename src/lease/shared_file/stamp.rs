@@ -5,7 +5,8 @@
 //! ten machines that look once a minute would ever run again after a holder died with its machine.
 //! The stamp is our own clock's, in the same boot, so it is worth what it would be had one process
 //! gone on. It lies on this machine, where only this user can write. Called by `store`. It must
-//! never believe a stamp of another boot, another clock or another user.
+//! never believe a stamp of another boot, another clock or another user, nor one of a version that only
+//! has the number of this one: a lock that was removed and made anew begins at 1 again.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -18,12 +19,20 @@ use crate::clock::{Instant, is_simulated};
 use crate::core::observed::Version;
 use crate::procfs;
 
-/// The stamp of this version of the lock at `path`, if one was left that can be believed.
-pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, version: Version) -> Option<Instant> {
-    find_in(&directory(runtime.as_deref())?, path, version)
+/// A version, and what tells it from one of the same number in another chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stamped {
+    pub(super) version: Version,
+    /// One line.
+    pub(super) fingerprint: String,
 }
 
-fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
+/// The stamp of this version of the lock at `path`, if one was left that can be believed.
+pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Option<Instant> {
+    find_in(&directory(runtime.as_deref())?, path, of)
+}
+
+fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
     // The owner is asked of what was opened and not of the name, which can be another file by then.
     let mut options = OpenOptions::new();
     options
@@ -37,7 +46,8 @@ fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
     let mut words = text.split('\n');
     let same = words.next()? == clock()?
         && words.next()? == path.display().to_string()
-        && words.next()?.parse() == Ok(version);
+        && words.next()?.parse() == Ok(of.version)
+        && words.next()? == of.fingerprint;
     let stamp = words.next().filter(|_| same)?.parse().ok()?;
     let stamp = Instant::from_nanos(stamp);
     // From the future it is of another clock, whatever it says, and would have us wait for more than a lease.
@@ -48,7 +58,7 @@ fn find_in(directory: &Path, path: &Path, version: Version) -> Option<Instant> {
 pub(super) fn leave(
     runtime: &Option<PathBuf>,
     path: &Path,
-    version: Version,
+    of: Stamped,
     stamp: Instant,
     within: Duration,
 ) {
@@ -59,7 +69,7 @@ pub(super) fn leave(
         .name("lock-stamp".into())
         .spawn(move || {
             if let Some(directory) = directory(runtime.as_deref()) {
-                leave_in(&directory, &path, version, stamp);
+                leave_in(&directory, &path, &of, stamp);
             }
             let _ = done.send(());
         });
@@ -68,11 +78,13 @@ pub(super) fn leave(
     }
 }
 
-fn leave_in(directory: &Path, path: &Path, version: Version, stamp: Instant) -> Option<()> {
+fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Option<()> {
     let text = format!(
-        "{}\n{}\n{version}\n{}\n",
+        "{}\n{}\n{}\n{}\n{}\n",
         clock()?,
         path.display(),
+        of.version,
+        of.fingerprint,
         stamp.as_nanos()
     );
     // Written beside it and renamed: whoever reads meanwhile finds the old stamp or the new one. Without
@@ -128,18 +140,30 @@ fn is_private(found: &fs::Metadata) -> bool {
 mod tests {
     use super::*;
 
+    fn of(version: Version) -> Stamped {
+        Stamped {
+            version,
+            fingerprint: "feed".into(),
+        }
+    }
+
     #[test]
     fn a_stamp_is_found_for_its_lock_and_version_and_for_no_other() {
         let place = tempfile::tempdir().unwrap();
         let lock = Path::new("/mnt/share/lock");
         let stamp = Instant::now();
-        assert_eq!(find_in(place.path(), lock, 7), None);
-        leave_in(place.path(), lock, 7, stamp).unwrap();
-        assert_eq!(find_in(place.path(), lock, 7), Some(stamp));
-        assert_eq!(find_in(place.path(), lock, 8), None);
-        assert_eq!(find_in(place.path(), Path::new("/mnt/other"), 7), None);
-        leave_in(place.path(), lock, 8, stamp).unwrap();
-        assert_eq!(find_in(place.path(), lock, 8), Some(stamp));
+        assert_eq!(find_in(place.path(), lock, &of(7)), None);
+        leave_in(place.path(), lock, &of(7), stamp).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), Some(stamp));
+        assert_eq!(find_in(place.path(), lock, &of(8)), None);
+        assert_eq!(find_in(place.path(), Path::new("/mnt/other"), &of(7)), None);
+        leave_in(place.path(), lock, &of(8), stamp).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(8)), Some(stamp));
+        let anew = Stamped {
+            fingerprint: "beef".into(),
+            ..of(8)
+        };
+        assert_eq!(find_in(place.path(), lock, &anew), None);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     }
 
@@ -149,23 +173,23 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let lock = Path::new("/mnt/share/lock");
         let file = place.path().join(name(lock));
-        leave_in(place.path(), lock, 7, Instant::now()).unwrap();
+        leave_in(place.path(), lock, &of(7), Instant::now()).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(find_in(place.path(), lock, 7), None, "anybody's");
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "anybody's");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(find_in(place.path(), lock, 7).is_some());
+        assert!(find_in(place.path(), lock, &of(7)).is_some());
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replacen('-', "", 1)).unwrap();
-        assert_eq!(find_in(place.path(), lock, 7), None, "another boot");
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "another boot");
         let hour = Duration::from_secs(3600);
-        leave_in(place.path(), lock, 7, Instant::now() + hour).unwrap();
-        assert_eq!(find_in(place.path(), lock, 7), None, "from the future");
+        leave_in(place.path(), lock, &of(7), Instant::now() + hour).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "from the future");
         for bytes in [&b""[..], b"\n\n\n", &[0xff; 5000]] {
             fs::write(&file, bytes).unwrap();
-            assert_eq!(find_in(place.path(), lock, 7), None);
+            assert_eq!(find_in(place.path(), lock, &of(7)), None);
         }
         fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
-        assert_eq!(find_in(place.path(), lock, 7), None, "a link");
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "a link");
     }
 }

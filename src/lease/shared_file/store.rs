@@ -195,17 +195,15 @@ impl LeaseStore for SharedFile {
     async fn leave(&self, _give_up_at: Instant) {
         // Not in a tenure: what is ours nobody has watched as a candidate.
         let seen = {
-            let state = self.chain.state();
-            state.observed.seen().filter(|_| state.tenure.is_none())
+            let mut state = self.chain.state();
+            let stamped = state.stamped.take().filter(|_| state.tenure.is_none());
+            stamped.zip(state.observed.seen())
         };
-        if let Some((version, stamp)) = seen {
-            stamp::leave(
-                &self.chain.runtime,
-                self.chain.share.path(),
-                version,
-                stamp,
-                FAREWELL,
-            );
+        if let Some((of, (version, stamp))) = seen
+            && of.version == version
+        {
+            let path = self.chain.share.path();
+            stamp::leave(&self.chain.runtime, path, of, stamp, FAREWELL);
         }
     }
 

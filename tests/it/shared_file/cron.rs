@@ -33,6 +33,32 @@ fn lines_of_cron_get_control_one_lease_after_the_first_looked_and_not_before() {
 }
 
 #[test]
+fn what_was_seen_of_a_lock_that_was_removed_says_nothing_of_the_next_one() {
+    let scene = Scene::new();
+    scene.excuse_event_logs("the lock is removed, and the next one counts anew");
+    let lock = scene.lock();
+    let one = instance(&scene, &lock, "one", &["--shared"], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    let seen = Instant::now();
+    assert_eq!(line_of_cron(&scene).ended, Ended::Code(75));
+    kill_both(one);
+    std::fs::remove_dir_all(scene.path("singleton.lock.versions")).unwrap();
+    std::fs::remove_file(&lock).unwrap();
+    // For as long as who had seen that version would wait for it.
+    crate::support::await_for(
+        "a lease to be over",
+        || (Instant::now() > seen + LEASE).then_some(()),
+        String::new,
+    );
+    let _two = instance(&scene, &lock, "two", &["--shared"], &[]);
+    scene.journal.await_tag(What::Beat, "two");
+    let finished = line_of_cron(&scene);
+    assert_eq!(finished.ended, Ended::Code(75), "{}", finished.stderr);
+    scene.journal.await_sign_of_life("two");
+    assert_not_stopped(&scene, "two");
+}
+
+#[test]
 fn a_line_of_cron_gets_what_was_released_at_once() {
     let scene = Scene::new();
     for _ in 0..3 {

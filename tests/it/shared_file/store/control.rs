@@ -180,6 +180,20 @@ fn task() -> Option<Task> {
 }
 
 #[tokio::test]
+async fn what_was_taken_over_for_a_task_that_is_refused_is_given_back() {
+    let (_directory, path) = temporary();
+    let released = Written::new(1, "released").text();
+    let line = released.lines().nth(1).expect("a record");
+    let unread = line.replace("\"command\":", "\"unread\":true,\"command\":");
+    put(&path, 1, checked(&unread).as_bytes());
+    let a = open_with(&path, "a", task());
+    assert_fatal(&refusal(&a).await, "its results cannot be read");
+    // At once, and not when a version without a record may be followed.
+    let b = open(&path, "b");
+    acquire(&b).await;
+}
+
+#[tokio::test]
 async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_without_a_record() {
     let (_directory, path) = temporary();
     let a = open_with(&path, "a", task());
