@@ -23,6 +23,48 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Children that somebody of this process waits for by himself.
+static AWAITED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// A child that its parent's code waits for: until this is dropped nobody else reaps it.
+#[derive(Debug)]
+pub(crate) struct AwaitedChild(i32);
+
+impl AwaitedChild {
+    /// Starts one; `id` is asked for its process id.
+    ///
+    /// # Errors
+    /// Those of `spawn`.
+    pub(crate) fn spawn<C>(
+        spawn: impl FnOnce() -> io::Result<C>,
+        id: impl FnOnce(&C) -> Option<u32>,
+    ) -> io::Result<(C, AwaitedChild)> {
+        // Over the start: it may have ended before its number is known.
+        let mut awaited = lock(&AWAITED);
+        let child = spawn()?;
+        let pid = id(&child).and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.unwrap_or_default();
+        awaited.push(pid);
+        Ok((child, AwaitedChild(pid)))
+    }
+
+    /// Its process id; 0: it has none.
+    pub(crate) fn pid(&self) -> i32 {
+        self.0
+    }
+
+    /// Does something with those that there are, while none is begun.
+    pub(crate) fn with_all<T>(act: impl FnOnce(&[i32]) -> T) -> T {
+        act(&lock(&AWAITED))
+    }
+}
+
+impl Drop for AwaitedChild {
+    fn drop(&mut self) {
+        lock(&AWAITED).retain(|pid| *pid != self.0);
+    }
+}
+
 /// The whole path, by the working directory.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ use url::{Host, Url};
 use super::account::is_loopback;
 use super::token_cache::Unissued;
 use super::transport::Client;
-use crate::util::lock;
+use crate::util::{AwaitedChild, lock};
 
 // The metadata service of a machine in Azure.
 const METADATA: &str = "169.254.169.254";
@@ -172,16 +172,17 @@ impl Drop for Group {
 #[async_trait]
 impl Executor for Cli {
     async fn run(&self, program: &OsStr, args: &[&OsStr]) -> io::Result<Output> {
-        let child = tokio::process::Command::new(program)
+        let mut command = tokio::process::Command::new(program);
+        command
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Also out of reach of a Ctrl-C, which is for the command.
             .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+            .kill_on_drop(true);
+        let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;
+        let pid = Some(awaited.pid()).filter(|pid| *pid > 0);
         // Declared in this order, so that the group is ended while its number is still the child's.
         let waiting = pin!(child.wait_with_output());
         let mut group = Group(pid.map(Pid::from_raw));

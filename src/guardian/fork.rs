@@ -32,6 +32,7 @@ use super::tty::Foreground;
 use super::wire::{Event, FRAME};
 use super::{Contain, Setup, SetupError, process, raw, tree};
 use crate::procfs;
+use crate::util::AwaitedChild;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
 /// one process alone that has to clean up after it.
@@ -61,6 +62,17 @@ pub(super) fn forget_unrelated(pid: i32) {
     if let Ok(mut pids) = UNRELATED.lock() {
         pids.retain(|unrelated_children| *unrelated_children != pid);
     }
+}
+
+/// Reaps what came to us and is nobody's: as process 1 of a container we are given all that lose their parent
+/// in it, and nobody but us can let them go. What a guardian leaves is swept in its place.
+pub(super) fn reap_adopted() {
+    AwaitedChild::with_all(|awaited| {
+        let spare = [process::guardians().as_slice(), awaited].concat();
+        for pid in tree::reap_ended(&spare) {
+            forget_unrelated(pid);
+        }
+    });
 }
 
 /// A guardian that waits for its handle. Dropped, it goes away by itself.

@@ -143,6 +143,14 @@ pub(super) fn wait_for(guardian: i32) {
     }
 }
 
+/// Those that live.
+pub(super) fn guardians() -> Vec<i32> {
+    GUARDIANS
+        .lock()
+        .map(|pids| pids.clone())
+        .unwrap_or_default()
+}
+
 /// This guardian is gone.
 pub(super) fn wait_no_more(guardian: i32) {
     if let Ok(mut guardians) = GUARDIANS.lock() {

@@ -316,6 +316,18 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
     false
 }
 
+/// Reaps the children of this process that have ended, but for those that `spare` names, and tells which.
+/// Allocates: for the supervisor.
+pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    let mut children = children_of(me);
+    children.retain(|child| {
+        let ended = || matches!(look_at(*child), Some(Change::Ended(_)));
+        !spare.contains(child) && ended() && reap(*child)
+    });
+    children
+}
+
 /// Whether this process has no children but those that `spare` names. Where it has none at all, the
 /// kernel says so. Where it has some of those, it says of each that is asked for whether it is a child,
 /// and never that these are all: then the list has to do, and is believed if it names each of them.

@@ -142,7 +142,10 @@ impl Peer for Process {
     fn poll_children(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let children = self.children.as_mut();
         match children.map(|children| children.poll_recv(context)) {
-            Some(Poll::Ready(Some(()))) => Poll::Ready(()),
+            Some(Poll::Ready(Some(()))) => {
+                fork::reap_adopted();
+                Poll::Ready(())
+            }
             Some(_) | None => Poll::Pending,
         }
     }

@@ -39,6 +39,28 @@ fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option
 }
 
 #[test]
+fn as_process_1_it_reaps_what_it_adopts() {
+    let scene = Scene::new();
+    let (program, lock) = (trafficcop(), scene.lock().display().to_string());
+    let orphan = scene.path("orphan").display().to_string();
+    // Beside the command, as what `docker exec` leaves behind.
+    let script = format!(
+        "sh -c 'sleep 1 & echo $! >{orphan}' &
+        exec '{program}' run --contain none --file '{lock}' -- sh -c '
+            for i in $(seq 300); do
+                [ -s {orphan} ] && [ ! -e /proc/$(cat {orphan}) ] && exit 0
+                sleep 0.1
+            done
+            exit 3'"
+    );
+    let Some(output) = in_another_namespace(&scene, &["--mount-proc"], &script) else {
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+}
+
+#[test]
 fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
