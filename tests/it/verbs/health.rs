@@ -194,7 +194,6 @@ fn checks_that_fail_are_one_write_and_the_drain_s_reason_costs_none() {
     let mut holder = asked(&scene, &place, "4");
     await_asked(&scene, 2);
     File::create(scene.path("sick")).unwrap();
-    await_health(&scene, &place, &json!("failing"));
     place.await_state(&scene, "draining");
     assert_eq!(
         writes() - before,
