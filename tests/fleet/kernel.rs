@@ -333,7 +333,7 @@ impl System for Kernel {
 
     fn lend_terminal_again(&mut self, _group: i32) {}
 
-    fn take_terminal_back(&mut self) {}
+    fn take_terminal_back(&mut self, _group: i32) {}
 
     fn take_precedence(&mut self) {}
 
