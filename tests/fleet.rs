@@ -64,6 +64,8 @@ mod supervisor;
 mod tied;
 #[path = "fleet/tour.rs"]
 mod tour;
+#[path = "fleet/unread.rs"]
+mod unread;
 #[path = "fleet/wire.rs"]
 mod wire;
 #[path = "fleet/world.rs"]

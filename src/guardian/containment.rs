@@ -127,18 +127,21 @@ impl Containment {
         })
     }
 
-    /// No command was started in it after all.
+    /// Nothing is in it any more, or was never started.
     pub(super) fn abandon(&mut self) {
-        if let Containment::Pidns(space) = self
-            && let Some(space) = space.take()
-        {
-            // Nothing is in it, so it ends at once, and its lock_holder with it.
-            space.namespace.kill();
-            for pid in [Some(space.namespace.init()), space.lock_holder]
-                .into_iter()
-                .flatten()
-            {
-                let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
+        match self {
+            Containment::None | Containment::Pidns(None) => {}
+            Containment::Cgroup(cgroup) => cgroup.clear(),
+            Containment::Pidns(space) => {
+                let Some(space) = space.take() else { return };
+                // It ends at once, and its lock_holder with it.
+                space.namespace.kill();
+                for pid in [Some(space.namespace.init()), space.lock_holder]
+                    .into_iter()
+                    .flatten()
+                {
+                    let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None);
+                }
             }
         }
     }

@@ -325,7 +325,14 @@ impl<S: System> EventLoop<S> {
         if !matters && self.unsent_len > self.unsent.len() / 2 {
             return;
         }
-        self.unsent[self.unsent_len..self.unsent_len + FRAME].copy_from_slice(&report.encode());
+        let frame = report.encode();
+        // A command can be stopped without end (`cpulimit`), and its own end must still find room. Of stops
+        // that nobody has fetched one says as much as all.
+        let stopped = report == Event::Workload(WorkloadEvent::Stopped);
+        if stopped && self.unsent[..self.unsent_len].ends_with(&frame) {
+            return;
+        }
+        self.unsent[self.unsent_len..self.unsent_len + FRAME].copy_from_slice(&frame);
         self.unsent_len += FRAME;
         self.flush();
     }

@@ -159,8 +159,8 @@ impl Guardian {
 
 /// Forks a guardian. The process becomes a child subreaper.
 ///
-/// To be called early: it captures the signal mask and dispositions as those that the command will
-/// get, and every descriptor that is close-on-exec by now is closed in the guardian.
+/// To be called early: the first one captures the signal mask and dispositions as those that every
+/// command will get, and every descriptor that is close-on-exec by now is closed in the guardian.
 ///
 /// # Errors
 /// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -34,11 +35,7 @@ const OURS: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
 
 /// What trafficcop was started with and the command shall find again.
 pub(super) struct SpawnContext {
-    ignored: [bool; 65],
-    /// Those that are not what the command is to find, or that we may change: the others need not
-    /// be set in the child, and these are few.
-    differs: [bool; 65],
-    mask: SigSet,
+    dispositions: &'static Dispositions,
     nice: i32,
     oom_score_adj: Option<Vec<u8>>,
     /// The terminal, if we were started in its foreground.
@@ -47,12 +44,18 @@ pub(super) struct SpawnContext {
     pub(super) sockets: Option<Sockets>,
 }
 
-impl SpawnContext {
-    /// Reads what is in force now. To be called before anything of ours changes it.
-    ///
+/// What becomes of signals.
+struct Dispositions {
+    ignored: [bool; 65],
+    /// Not what the command is to find, or changed by us: the others, which are many, need not be set.
+    differs: [bool; 65],
+    mask: SigSet,
+}
+
+impl Dispositions {
     /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. Some are
     /// ignored by ourselves: see [`begin`](super::begin).
-    pub(super) fn capture() -> SpawnContext {
+    fn read() -> Dispositions {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
         let slots = ignored.iter_mut().zip(&mut differs).skip(1);
@@ -63,10 +66,21 @@ impl SpawnContext {
         }
         // What no name stands for is in it, too.
         let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
-        SpawnContext {
+        Dispositions {
             ignored,
             differs,
             mask,
+        }
+    }
+}
+
+impl SpawnContext {
+    /// Reads what is in force now. To be called before anything of ours changes it, which is what each
+    /// guardian does to the signals: of those the first one's look holds.
+    pub(super) fn capture() -> SpawnContext {
+        static AT_FIRST: OnceLock<Dispositions> = OnceLock::new();
+        SpawnContext {
+            dispositions: AT_FIRST.get_or_init(Dispositions::read),
             nice: raw::nice(),
             oom_score_adj: None,
             foreground: Foreground::ours(),
@@ -95,7 +109,8 @@ impl SpawnContext {
         if raw::nice() != self.nice {
             raw::set_nice(self.nice);
         }
-        let wanted = self.ignored.iter().zip(&self.differs).skip(1);
+        let signals = self.dispositions;
+        let wanted = signals.ignored.iter().zip(&signals.differs).skip(1);
         for (number, (ignored, differs)) in SIGNALS.zip(wanted) {
             match (*differs, *ignored) {
                 (false, _) => {}
@@ -103,7 +118,7 @@ impl SpawnContext {
                 (true, false) => raw::set_default(number),
             }
         }
-        let _ = self.mask.thread_set_mask();
+        let _ = signals.mask.thread_set_mask();
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use nix::fcntl::{OFlag, open};
 use nix::sys::signal::{SigSet, Signal, killpg, raise};
 use nix::sys::stat::{Mode, SFlag, fstat};
-use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp, tcsetpgrp};
+use nix::unistd::{Pid, getpgid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
 use super::{raw, tree};
 
@@ -137,10 +137,12 @@ impl Foreground {
         }
     }
 
-    /// The command has stopped or ended.
-    pub(super) fn take_back(&mut self) {
+    /// The command, which leads this group and is not reaped, has stopped or ended. The terminal is left with
+    /// whoever took it meanwhile: a shell that saw us stopped reads from it.
+    pub(super) fn take_back(&mut self, group: i32) {
         if std::mem::take(&mut self.lent)
             && let Some(terminal) = &self.terminal
+            && (terminal.is_with(group) || tcgetpgrp(terminal).is_ok_and(is_ours_or_empty))
         {
             // It fails where the terminal is gone, and then nobody misses it.
             let _ = terminal.take_back();
@@ -162,6 +164,17 @@ impl AsFd for Terminal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Whether nobody is in this group but what descends from us, the guardian: the command may be a shell, which
+/// has put a job of its own into the foreground. One that has no number here is another's.
+fn is_ours_or_empty(group: Pid) -> bool {
+    let (group, me) = (group.as_raw(), getpid().as_raw());
+    let mut others = false;
+    let listed = tree::each_process(|pid| {
+        others |= tree::is_in_group(pid, group) && !tree::descends_from(pid, me);
+    });
+    group > 0 && listed && !others
 }
 
 fn is_pipe(fd: BorrowedFd<'_>) -> bool {

@@ -40,6 +40,10 @@ pub(crate) struct Facts {
     pub(crate) wall_jumped: bool,
     /// A child has changed its state since it was asked.
     pub(crate) child_signal: bool,
+    /// The main process was stopped since it was looked at; the world never does that.
+    pub(crate) stopped: bool,
+    /// The supervisor fetches nothing, and the socket takes no more.
+    pub(crate) is_full: bool,
     pub(crate) tree: Option<Tree>,
     /// The list of its children is no snapshot: it misses one this time.
     pub(crate) misses: bool,
@@ -67,6 +71,8 @@ impl Kernel {
             hung_up: false,
             wall_jumped: false,
             child_signal: false,
+            stopped: false,
+            is_full: false,
             tree: None,
             misses: false,
             contained,
@@ -133,6 +139,9 @@ impl System for Kernel {
         if facts.hung_up {
             return Err(Errno::EPIPE);
         }
+        if facts.is_full {
+            return Err(Errno::EAGAIN);
+        }
         facts.to_supervisor.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -169,9 +178,12 @@ impl System for Kernel {
     }
 
     fn look_at(&self, pid: i32) -> Option<Change> {
-        let facts = self.facts();
+        let mut facts = self.facts();
+        let stopped = std::mem::take(&mut facts.stopped);
         let tree = facts.tree.as_ref().filter(|tree| tree.pid == pid)?;
-        (!tree.main && !tree.main_reaped).then_some(Change::Ended(tree.exit))
+        let ended = !tree.main && !tree.main_reaped;
+        let ended = ended.then_some(Change::Ended(tree.exit));
+        ended.or(stopped.then_some(Change::Stopped))
     }
 
     fn any_ended(&self) -> Option<i32> {
@@ -321,7 +333,7 @@ impl System for Kernel {
 
     fn lend_terminal_again(&mut self, _group: i32) {}
 
-    fn take_terminal_back(&mut self) {}
+    fn take_terminal_back(&mut self, _group: i32) {}
 
     fn take_precedence(&mut self) {}
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use crate::support::processes::processor_time;
 
+mod foreground;
+
 /// For what happens at once on a machine that is not starved.
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -4,7 +4,7 @@
 //! Made by `fork` before the guardian exists, so that guardian and supervisor both hold it; the
 //! guardian spawns into it, either of them kills it, the supervisor removes it. It is a cgroup
 //! below the one we were started in, and that one is left as it was: no controller is enabled and
-//! nobody is moved. After [`Cgroup::prepare`] nothing here allocates but [`Cgroup::remove`].
+//! nobody is moved. After [`Cgroup::prepare`] nothing here allocates but [`Cgroup::remove`] and [`Cgroup::clear`].
 
 use std::fs;
 use std::io;
@@ -302,6 +302,13 @@ impl Cgroup {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Removes the sub-cgroups that a command made, as far as they can be: the next one is to find none.
+    pub(in crate::guardian) fn clear(&self) {
+        for inner in subdirectories(&self.path).unwrap_or_default() {
+            let _ = remove(&inner);
+        }
     }
 
     /// Removes it, with the sub-cgroups that the command made. One that is gone already is removed.

@@ -302,8 +302,8 @@ impl System for Kernel {
         self.context.foreground.lend_again(group);
     }
 
-    fn take_terminal_back(&mut self) {
-        self.context.foreground.take_back();
+    fn take_terminal_back(&mut self, group: i32) {
+        self.context.foreground.take_back(group);
     }
 
     fn take_precedence(&mut self) {

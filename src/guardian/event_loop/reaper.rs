@@ -124,7 +124,7 @@ impl<S: System> EventLoop<S> {
                 // Before it could hear that it is to end, perhaps: it has no time for that now.
                 Some(Change::Stopped) if self.state.is_draining() => self.system.resume_group(pid),
                 Some(Change::Stopped) => {
-                    self.system.take_terminal_back();
+                    self.system.take_terminal_back(pid);
                     self.tell(Event::Workload(WorkloadEvent::Stopped));
                 }
                 Some(Change::Ended(exit)) => {
@@ -132,7 +132,7 @@ impl<S: System> EventLoop<S> {
                         main.ended = true;
                     }
                     *reaped = true;
-                    self.system.take_terminal_back();
+                    self.system.take_terminal_back(pid);
                     self.happened(Input::MainExited(exit));
                 }
             }

@@ -143,8 +143,8 @@ pub trait System {
     fn show_control(&self, until: Instant);
     /// The command's group is to have the terminal again, if it had it.
     fn lend_terminal_again(&mut self, group: i32);
-    /// The terminal is the supervisor's again.
-    fn take_terminal_back(&mut self);
+    /// The terminal that the command's group has is the supervisor's again.
+    fn take_terminal_back(&mut self, group: i32);
     /// Takes whatever is granted for being on time.
     fn take_precedence(&mut self);
     /// Becomes an ordinary process again.

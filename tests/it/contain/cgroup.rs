@@ -15,6 +15,7 @@ use trafficcop::internals::guardian::{self, Contain, Program, Setup};
 
 use crate::contain::PATIENCE;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
+use crate::support::scene::Scene;
 
 /// Forks into the cgroup a family that ignores everything: a child, and a daemon of a daemon in a
 /// session of its own, which has closed its descriptors. Returns the two pids once both live (the
@@ -263,6 +264,31 @@ fn role_cgroup_left() {
     say(main);
     say(daemon);
     told();
+}
+
+#[test]
+fn a_command_that_is_started_again_finds_no_sub_cgroup_of_the_one_before() {
+    let Some(ours) = cgroup_or_say_so() else {
+        return;
+    };
+    let home = ours.path().parent().expect("the cgroup we are in");
+    let scene = Scene::new();
+    let script = "cd $1/$(sed -n 's|^0::.*/||p' /proc/self/cgroup) && mkdir made && \
+        mkdir made/deeper || { echo failed; exit 0; }; cd \"$2\" || exit 2; \
+        if test -e again; then echo well; else touch again; exit 1; fi";
+    let options = ["--contain", "cgroup", "--restart", "on-failure"];
+    let finished = scene
+        .run_on_file()
+        .args(options)
+        .command(
+            ["sh", "-c", script, "sh"]
+                .map(Path::new)
+                .into_iter()
+                .chain([home, scene.directory()]),
+        )
+        .finish();
+    assert_eq!(finished.stdout, "well\n", "{}", finished.stderr);
+    ours.remove().expect("removed");
 }
 
 #[test]

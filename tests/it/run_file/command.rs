@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill, signal};
 use nix::unistd::Pid;
 
 use super::{A_TREE, KILL, instance, let_end};
@@ -381,6 +382,32 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
             number <= 2 || target.starts_with("/proc/") || lock.to_str() == Some(target),
             "leaked: {line}"
         );
+    }
+}
+
+#[test]
+fn a_command_with_several_guardians_gets_the_signals_we_were_started_with() {
+    let scene = Scene::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trafficcop"));
+    command
+        .args(["run", "--health", "true", "--on-lost", "true", "--file"])
+        .arg(scene.lock())
+        .args(["--", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]);
+    // SAFETY: system calls only.
+    unsafe {
+        command.pre_exec(|| {
+            signal(Signal::SIGCHLD, SigHandler::SigIgn)?;
+            Ok(SigSet::from(Signal::SIGCHLD).thread_block()?)
+        });
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(shown.lines().count(), 2, "{shown}");
+    for line in shown.lines() {
+        let (_, set) = line.split_once(":\t").unwrap();
+        let set = u64::from_str_radix(set, 16).unwrap();
+        assert_ne!(set & 1 << (Signal::SIGCHLD as i32 - 1), 0, "{shown}");
     }
 }
 

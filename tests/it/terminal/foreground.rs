@@ -1,0 +1,86 @@
+//! Who is in the foreground when a command has ended.
+
+use std::path::Path;
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, tcgetpgrp};
+
+use super::{Duration, PATIENCE, Session, awaits_end_of, pid_in, start_noted};
+
+impl Session {
+    /// Waits until this group is in the foreground.
+    fn has_in_front(&self, group: i32) {
+        let begun = Instant::now();
+        while tcgetpgrp(&self.keys) != Ok(Pid::from_raw(group)) {
+            assert!(begun.elapsed() < PATIENCE, "{group} is not in front");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it is ours");
+}
+
+#[test]
+fn a_command_that_ends_takes_no_terminal_from_the_shell_that_took_it_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut session = Session::begin();
+    start_noted(&mut session, directory.path(), "");
+    let supervisor = pid_in(&directory.path().join("pid"));
+    let command = pid_in(&directory.path().join("command"));
+    session.has_in_front(command);
+    // Not by the terminal, and not with its command.
+    send(supervisor, Signal::SIGSTOP);
+    session.sees("Stopped");
+    session.presses("echo shell-$((40+2))\n");
+    session.sees("shell-42");
+    send(command, Signal::SIGTERM);
+    awaits_end_of(command);
+    // The first is read by a call that began before that.
+    for number in 3..6 {
+        session.presses(&format!("echo shell-$((40+{number}))\n"));
+        session.sees(&format!("shell-4{number}"));
+    }
+    session.presses("fg\n");
+    awaits_end_of(supervisor);
+    session.presses("echo status-$?\n");
+    session.sees("status-143");
+}
+
+/// Writes the number of the shell that does it into a file, as a whole.
+fn noted(file: &Path) -> String {
+    let file = file.display();
+    format!("echo $$ > {file}.new; mv {file}.new {file}")
+}
+
+#[test]
+fn a_terminal_that_a_job_of_the_command_has_comes_back_when_the_command_has_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let job = format!("{}; exec sleep 600", noted(&at("job")));
+    std::fs::write(at("job.sh"), job).expect("a script");
+    let command = format!(
+        "set -m; {}; sh {}; true",
+        noted(&at("command")),
+        at("job.sh").display()
+    );
+    std::fs::write(at("command.sh"), command).expect("a script");
+    let script = format!(
+        "{} run -q --file {} -- bash {}\nread -r line\necho got:$line\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        at("lock").display(),
+        at("command.sh").display(),
+    );
+    std::fs::write(at("script.sh"), script).expect("a script");
+    let mut session = Session::begin();
+    // Whoever reads from the background is stopped: no shell is in between that has the terminal back by itself.
+    session.presses(&format!("sh {}\n", at("script.sh").display()));
+    let command = pid_in(&at("command"));
+    session.has_in_front(pid_in(&at("job")));
+    send(command, Signal::SIGKILL);
+    awaits_end_of(command);
+    session.presses("one\n");
+    session.sees("got:one");
+}
