@@ -27,7 +27,7 @@ use url::Url;
 
 use super::account::{AccountError, malformed, missing};
 use super::credential::{Auth, CLIENT, CLIENT_SECRET, Env, Purpose, TENANT, TOKEN_FILE};
-use super::identity_http::{Cli, IdentityHttp, is_near, one_line};
+use super::identity_http::{Cli, IdentityHttp, Trouble, Verdict, is_near, one_line};
 use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use crate::background_writer;
@@ -148,7 +148,7 @@ impl Entra {
     }
 
     /// Asks one source.
-    async fn ask(&self, source: &Source) -> Result<Issued, Unissued> {
+    async fn ask(&self, source: &Source) -> Result<Issued, Trouble> {
         let limit = match source {
             Source::Cli => CLI_LIMIT,
             _ => LIMIT,
@@ -247,12 +247,15 @@ impl Issuer for Entra {
             }
         }
         let alone = self.sources.len() == 1;
-        let refused = troubles.iter().all(|(source, trouble)| {
-            // One of several ways that is not there at all is none: elsewhere than in Azure the
-            // CLI alone says whether there is a token.
-            trouble.refused
-                || !alone && matches!(source, Source::Managed { .. }) && is_absent(trouble)
-        });
+        let refused = troubles
+            .iter()
+            .all(|(source, trouble)| match trouble.verdict {
+                Verdict::Refused => true,
+                // One of several ways that is not there at all is none: elsewhere than in Azure the
+                // CLI alone says whether there is a token.
+                Verdict::Absent => !alone && matches!(source, Source::Managed { .. }),
+                Verdict::Doubt => false,
+            });
         let told = troubles.iter().map(|(source, trouble)| {
             let (name, _, advice) = source.words();
             // In doubt there is nothing to be done but to wait.
@@ -279,21 +282,16 @@ impl Issuer for Entra {
     }
 }
 
-// By the words, because the crate's errors have no kind for it; they are our transport's own.
-fn is_absent(trouble: &Unissued) -> bool {
-    trouble.why.starts_with("cannot connect")
-}
-
-fn doubt(why: &str) -> Unissued {
-    Unissued {
+fn doubt(why: &str) -> Trouble {
+    Trouble {
         why: why.to_owned(),
-        refused: false,
+        verdict: Verdict::Doubt,
     }
 }
 
 /// What the crate says where our transport had nothing to say: a file it cannot read, an answer it
 /// cannot make sense of, or `az`.
-fn of_the_crate(error: &Error) -> Unissued {
+fn of_the_crate(error: &Error) -> Trouble {
     let text = error.to_string();
     let first = text
         .split("\nTo troubleshoot")
@@ -313,7 +311,11 @@ fn of_the_crate(error: &Error) -> Unissued {
     ]
     .iter()
     .any(|words| why.contains(words));
-    Unissued { why, refused }
+    let verdict = match refused {
+        true => Verdict::Refused,
+        false => Verdict::Doubt,
+    };
+    Trouble { why, verdict }
 }
 
 fn credential(
