@@ -20,6 +20,7 @@ mod others;
 
 use std::io;
 use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use crate::args;
@@ -87,7 +88,7 @@ impl Named<'_> {
         emulator: bool,
         access: &args::Access,
     ) -> anyhow::Result<LockTarget> {
-        Ok(LockTarget(match self {
+        let inspector: Box<dyn Inspector> = match self {
             Named::Blob(text) => {
                 let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
                 let account = account(&target, emulator, access)?;
@@ -98,7 +99,11 @@ impl Named<'_> {
                 // Whether it is kept as on a shared drive is seen from what lies there, not from a flag.
                 at_path(path, false, 1).inspector()?
             }
-        }))
+        };
+        Ok(LockTarget {
+            inspector,
+            warned: Once::new(),
+        })
     }
 }
 
@@ -143,7 +148,11 @@ impl Seen {
 }
 
 /// A lock, or many, to be looked at.
-struct LockTarget(Box<dyn Inspector>);
+struct LockTarget {
+    inspector: Box<dyn Inspector>,
+    // That slots cannot be looked for: `watch` would say it with each look.
+    warned: Once,
+}
 
 impl LockTarget {
     /// Of the lock that was typed.
@@ -166,24 +175,29 @@ impl LockTarget {
 
     /// The lock's address.
     fn lock(&self) -> String {
-        self.0.lock()
+        self.inspector.lock()
     }
 
     /// One look.
     async fn look(&self) -> Result<LockStatus, Failure> {
-        self.0.look(Instant::now() + LOOK).await
+        self.inspector.look(Instant::now() + LOOK).await
     }
 
     /// When to give up what is asked now; what hangs has one limit for all of it.
     fn limit(&self) -> Instant {
-        Instant::now() + if self.0.hangs() { FILE } else { LISTING }
+        Instant::now()
+            + if self.inspector.hangs() {
+                FILE
+            } else {
+                LISTING
+            }
     }
 
     /// Looks again where nothing is known.
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         // A second look would wait behind the first, for the same server.
-        if self.0.hangs() {
-            return self.0.look(give_up_at).await;
+        if self.inspector.hangs() {
+            return self.inspector.look(give_up_at).await;
         }
         for _ in 1..TRIES {
             match self.look().await {
@@ -236,11 +250,20 @@ impl LockTarget {
         if seen.state != LockState::Missing {
             return Ok(Seen::Lock(Box::new(seen)));
         }
-        let found = self.0.list(".", give_up_at).await;
+        let found = match self.inspector.list(".", give_up_at).await {
+            // Who may read the lock need not be allowed to list its neighbours (a SAS), and did not ask for them.
+            Err(Failure::Fatal { why, denied: true }) => {
+                self.warned.call_once(|| {
+                    tracing::warn!("slots of this name cannot be looked for: {why}");
+                });
+                return Ok(Seen::Lock(Box::new(seen)));
+            }
+            found => found?,
+        };
         let prefix = format!("{}.", seen.name);
         // Of `NAME.backup` and the like nothing is known; by number, because 10 comes after 9.
         let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
-        let mut slots: Vec<LockStatus> = found?
+        let mut slots: Vec<LockStatus> = found
             .into_iter()
             .filter(|slot| number(slot).is_some())
             .collect();
@@ -254,7 +277,7 @@ impl LockTarget {
 
     /// All locks of the target.
     async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
-        self.0.list("", self.limit()).await
+        self.inspector.list("", self.limit()).await
     }
 }
 

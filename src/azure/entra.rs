@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use azure_core::cloud::{CloudConfiguration, CustomConfiguration};
 use azure_core::credentials::{Secret, TokenCredential};
-use azure_core::error::{Error, ErrorKind};
+use azure_core::error::Error;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use azure_core::time::OffsetDateTime;
 use azure_identity::{
@@ -27,7 +27,7 @@ use url::Url;
 
 use super::account::{AccountError, malformed, missing};
 use super::credential::{Auth, CLIENT, CLIENT_SECRET, Env, Purpose, TENANT, TOKEN_FILE};
-use super::identity_http::{Cli, IdentityHttp, is_near, one_line};
+use super::identity_http::{Cli, IdentityHttp, Trouble, Verdict, is_near, one_line};
 use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use crate::background_writer;
@@ -102,6 +102,8 @@ pub(super) struct Entra {
     client: Arc<Client>,
     picked: OnceLock<usize>,
     purpose: Purpose,
+    // Whoever reads the federated token's file has it.
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl fmt::Debug for Entra {
@@ -144,11 +146,12 @@ impl Entra {
             client,
             picked: OnceLock::new(),
             purpose,
+            reading: Arc::default(),
         })
     }
 
     /// Asks one source.
-    async fn ask(&self, source: &Source) -> Result<Issued, Unissued> {
+    async fn ask(&self, source: &Source) -> Result<Issued, Trouble> {
         let limit = match source {
             Source::Cli => CLI_LIMIT,
             _ => LIMIT,
@@ -164,35 +167,8 @@ impl Entra {
             cloud: Some(Arc::clone(&self.cloud)),
             ..ClientOptions::default()
         };
-        let asked = async {
-            let making = source.clone();
-            // A credential anew for each question: the crate's own cache would keep a token until
-            // five minutes before its end, and the federated token's file for ten minutes, although
-            // that may have been rotated after a refusal.
-            let credential = match source {
-                // It reads the file, which may lie on a mount that hangs: not on the one thread that
-                // renews the lease.
-                Source::Workload { .. } => {
-                    match background_writer::apart("credential", move || {
-                        credential(making, options)
-                    }) {
-                        Ok(made) => made.await.map_err(|_| None)?,
-                        Err((why, _)) => {
-                            return Err(Some(Error::with_message(
-                                ErrorKind::Io,
-                                format!("the token's file: no thread can be started: {why}"),
-                            )));
-                        }
-                    }
-                }
-                _ => credential(making, options),
-            };
-            credential
-                .map_err(Some)?
-                .get_token(&[self.purpose.scope], None)
-                .await
-                .map_err(Some)
-        };
+        let credential = self.make(source, options, give_up_at).await?;
+        let asked = async { credential?.get_token(&[self.purpose.scope], None).await };
         let mut trouble = match before(give_up_at, asked).await {
             Some(Ok(token)) => {
                 let left = token.expires_on - OffsetDateTime::now_utc();
@@ -202,8 +178,7 @@ impl Entra {
                     left: if left.is_zero() { LEFT_AT_LEAST } else { left },
                 });
             }
-            Some(Err(Some(error))) => asking.trouble().unwrap_or_else(|| of_the_crate(&error)),
-            Some(Err(None)) => doubt("it could not be asked"),
+            Some(Err(error)) => asking.trouble().unwrap_or_else(|| of_the_crate(&error)),
             None => asking
                 .trouble()
                 .unwrap_or_else(|| doubt(&format!("no answer within {} s", limit.as_secs()))),
@@ -213,6 +188,42 @@ impl Entra {
             trouble.why = trouble.why.replace(secret.secret(), "...");
         }
         Err(trouble)
+    }
+
+    /// A credential anew for each question: the crate's own cache would keep a token until five
+    /// minutes before its end, and the federated token's file for ten minutes, although that may
+    /// have been rotated after a refusal.
+    async fn make(
+        &self,
+        source: &Source,
+        options: ClientOptions,
+        give_up_at: Instant,
+    ) -> Result<azure_core::Result<Arc<dyn TokenCredential>>, Trouble> {
+        let making = source.clone();
+        if !matches!(source, Source::Workload { .. }) {
+            return Ok(credential(making, options));
+        }
+        // It reads the file, which may lie on a mount that hangs: not on the one thread that renews
+        // the lease. The thread that hangs there is not waited for, and keeps the others from
+        // following it, one for each question.
+        let made = async {
+            let reading = Arc::clone(&self.reading).lock_owned().await;
+            let made = background_writer::apart("credential", move || {
+                let _reading = reading;
+                credential(making, options)
+            });
+            match made {
+                Ok(made) => made.await.map_err(|_| doubt("it could not be asked")),
+                Err((why, _)) => Err(doubt(&format!(
+                    "the token's file: no thread can be started: {why}"
+                ))),
+            }
+        };
+        before(give_up_at, made).await.unwrap_or_else(|| {
+            Err(doubt(&format!(
+                "{TOKEN_FILE}: its file cannot be read in time"
+            )))
+        })
     }
 }
 
@@ -247,12 +258,15 @@ impl Issuer for Entra {
             }
         }
         let alone = self.sources.len() == 1;
-        let refused = troubles.iter().all(|(source, trouble)| {
-            // One of several ways that is not there at all is none: elsewhere than in Azure the
-            // CLI alone says whether there is a token.
-            trouble.refused
-                || !alone && matches!(source, Source::Managed { .. }) && is_absent(trouble)
-        });
+        let refused = troubles
+            .iter()
+            .all(|(source, trouble)| match trouble.verdict {
+                Verdict::Refused => true,
+                // One of several ways that is not there at all is none: elsewhere than in Azure the
+                // CLI alone says whether there is a token.
+                Verdict::Absent => !alone && matches!(source, Source::Managed { .. }),
+                Verdict::Doubt => false,
+            });
         let told = troubles.iter().map(|(source, trouble)| {
             let (name, _, advice) = source.words();
             // In doubt there is nothing to be done but to wait.
@@ -274,26 +288,23 @@ impl Issuer for Entra {
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer> {
         Arc::new(Entra {
             client,
+            // Threads are not forked.
+            reading: Arc::default(),
             ..self.clone()
         })
     }
 }
 
-// By the words, because the crate's errors have no kind for it; they are our transport's own.
-fn is_absent(trouble: &Unissued) -> bool {
-    trouble.why.starts_with("cannot connect")
-}
-
-fn doubt(why: &str) -> Unissued {
-    Unissued {
+fn doubt(why: &str) -> Trouble {
+    Trouble {
         why: why.to_owned(),
-        refused: false,
+        verdict: Verdict::Doubt,
     }
 }
 
 /// What the crate says where our transport had nothing to say: a file it cannot read, an answer it
 /// cannot make sense of, or `az`.
-fn of_the_crate(error: &Error) -> Unissued {
+fn of_the_crate(error: &Error) -> Trouble {
     let text = error.to_string();
     let first = text
         .split("\nTo troubleshoot")
@@ -313,7 +324,11 @@ fn of_the_crate(error: &Error) -> Unissued {
     ]
     .iter()
     .any(|words| why.contains(words));
-    Unissued { why, refused }
+    let verdict = match refused {
+        true => Verdict::Refused,
+        false => Verdict::Doubt,
+    };
+    Trouble { why, verdict }
 }
 
 fn credential(
@@ -431,3 +446,6 @@ fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, Accou
     };
     Ok(Arc::new(cloud))
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,6 @@ use serde::Deserialize;
 use url::{Host, Url};
 
 use super::account::is_loopback;
-use super::token_cache::Unissued;
 use super::transport::Client;
 use crate::util::{AwaitedChild, lock};
 
@@ -32,6 +31,24 @@ const METADATA: &str = "169.254.169.254";
 // than in Azure nobody answers at that address, and nobody refuses.
 const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
+/// What went wrong, and what it says of whoever was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    // For a person; no secret.
+    pub(super) why: String,
+    pub(super) verdict: Verdict,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// They said no, and would say so again.
+    Refused,
+    /// Nobody is there.
+    Absent,
+    /// It is not known.
+    Doubt,
+}
+
 /// The transport of one question.
 #[derive(Debug)]
 pub(super) struct IdentityHttp {
@@ -39,7 +56,7 @@ pub(super) struct IdentityHttp {
     plain: Client,
     metadata: Option<Url>,
     // What went wrong. It is kept here because the crate would put it into words of its own.
-    trouble: Mutex<Option<Unissued>>,
+    trouble: Mutex<Option<Trouble>>,
 }
 
 impl IdentityHttp {
@@ -54,12 +71,12 @@ impl IdentityHttp {
         }
     }
 
-    pub(super) fn trouble(&self) -> Option<Unissued> {
+    pub(super) fn trouble(&self) -> Option<Trouble> {
         lock(&self.trouble).clone()
     }
 
-    fn fail<T>(&self, why: String, refused: bool) -> Result<T> {
-        *lock(&self.trouble) = Some(Unissued { why, refused });
+    fn fail<T>(&self, why: String, verdict: Verdict) -> Result<T> {
+        *lock(&self.trouble) = Some(Trouble { why, verdict });
         // Of this kind, because the crate does not ask again then: for the metadata service it would
         // for 72 seconds, whatever its options say, and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))
@@ -85,13 +102,17 @@ impl HttpClient for IdentityHttp {
             // What goes out can be a client secret, and what comes back is a token.
             "https" => &*self.secure,
             _ if is_near(url) => &self.plain,
-            _ => return self.fail(format!("plain http to {host} is not allowed"), true),
+            _ => {
+                return self.fail(
+                    format!("plain http to {host} is not allowed"),
+                    Verdict::Refused,
+                );
+            }
         };
         let answer = match client.execute_request(&request).await {
             Ok(answer) => answer,
             Err(error) => {
-                let doubt = matches!(error.kind(), ErrorKind::Connection | ErrorKind::Io);
-                return self.fail(format!("{error} ({host})"), !doubt);
+                return self.fail(format!("{error} ({host})"), verdict(&error));
             }
         };
         let status = u16::from(answer.status());
@@ -103,7 +124,30 @@ impl HttpClient for IdentityHttp {
         let (said, passing) = said(body.unwrap_or_default());
         // 404 and 410 is what a metadata service says that is starting or being updated.
         let refused = matches!(status, 400..=499) && !matches!(status, 404 | 408 | 410 | 429);
-        self.fail(format!("{status} from {host}{said}"), refused && !passing)
+        let verdict = match refused && !passing {
+            true => Verdict::Refused,
+            false => Verdict::Doubt,
+        };
+        self.fail(format!("{status} from {host}{said}"), verdict)
+    }
+}
+
+/// Of an error of our transport.
+fn verdict(error: &Error) -> Verdict {
+    let kernel_s = error.downcast_ref().map(io::Error::kind);
+    match (error.kind(), kernel_s) {
+        // That is our own network, on a machine that is booting, say: nothing is known of the others.
+        (
+            ErrorKind::Connection,
+            Some(
+                io::ErrorKind::NetworkDown
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::HostUnreachable,
+            ),
+        ) => Verdict::Doubt,
+        (ErrorKind::Connection, _) => Verdict::Absent,
+        (ErrorKind::Io, _) => Verdict::Doubt,
+        _ => Verdict::Refused,
     }
 }
 
@@ -195,6 +239,8 @@ impl Executor for Cli {
 
 #[cfg(test)]
 mod tests {
+    use nix::libc;
+
     use super::*;
 
     #[test]
@@ -208,6 +254,23 @@ mod tests {
         assert!(!passing);
         assert!(said(br#"{"error":"temporarily_unavailable"}"#).1);
         assert_eq!(said(b"<html>token</html>"), (String::new(), false));
+    }
+
+    #[test]
+    fn where_there_is_no_way_nothing_is_known_of_whoever_is_at_its_end() {
+        for (number, said) in [
+            (libc::ECONNREFUSED, Verdict::Absent),
+            (libc::ETIMEDOUT, Verdict::Absent),
+            (libc::ENETUNREACH, Verdict::Doubt),
+            (libc::EHOSTUNREACH, Verdict::Doubt),
+            (libc::ENETDOWN, Verdict::Doubt),
+        ] {
+            let kernel_s = io::Error::from(io::Error::from_raw_os_error(number).kind());
+            let error = Error::with_error(ErrorKind::Connection, kernel_s, "cannot connect");
+            assert_eq!(verdict(&error), said, "{number}");
+        }
+        let in_time = Error::with_message(ErrorKind::Connection, "cannot connect");
+        assert_eq!(verdict(&in_time), Verdict::Absent);
     }
 
     #[test]

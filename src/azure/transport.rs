@@ -6,8 +6,10 @@
 //! Must never be used to judge a lease: a time limit here only ends waiting.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
+use std::io;
 #[cfg(feature = "cli")]
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -319,7 +321,19 @@ fn told(error: reqwest::Error) -> Error {
     } else {
         (ErrorKind::Io, "connection lost")
     };
-    Error::with_message(kind, format!("{what}: {cause}"))
+    let text = format!("{what}: {cause}");
+    match io_kind(&error) {
+        // Of what is beneath no more than its kind: its text is the library's.
+        Some(beneath) => Error::with_error(kind, io::Error::from(beneath), text),
+        None => Error::with_message(kind, text),
+    }
+}
+
+/// What the kernel said, where it was the kernel.
+fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
+    let chain = std::iter::successors(error.source(), |&error| error.source());
+    let mut kernel_s = chain.filter_map(|error| error.downcast_ref::<io::Error>());
+    kernel_s.find_map(|error| error.raw_os_error().map(|_| error.kind()))
 }
 
 /// The innermost cause: the outer ones only say "error sending request".

@@ -334,7 +334,7 @@ async fn examine_doorbell(
         Err(why) => Check::fail(DOORBELL, why, ""),
     });
     // What speaks against the lock itself was said before.
-    let Ok(holder) = target.look_at_one().await else {
+    let Ok(holder) = target.look_patiently(target.limit()).await else {
         return Ok(());
     };
     let record = holder.record.filter(|_| holder.state == LockState::Held);

@@ -29,7 +29,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
-    match target.0.manner().shortest_break {
+    match target.inspector.manner().shortest_break {
         Some(shortest) => refuse_short(period, shortest)?,
         None => return Err(of_file(&view).into()),
     }
@@ -48,7 +48,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     // On a shared drive a break is a version with a record, and it says there who broke.
     let by = format!("{}-{} (break)", here.host, here.pid);
     let broken = match typed.yes || confirmed("Break it?", "broken")? {
-        true => run(async { Ok(target.0.break_lease(seen, period, &by).await?) })?,
+        true => run(async { Ok(target.inspector.break_lease(seen, period, &by).await?) })?,
         false => return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN)),
     };
     let (text, status) = match broken {
@@ -189,7 +189,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         );
     }
     let what = view.lines()
-        + &consequence_of_reset(&tasks, target.0.manner().force_breaks, seen.state)
+        + &consequence_of_reset(&tasks, target.inspector.manner().force_breaks, seen.state)
         + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {
@@ -202,7 +202,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         );
     }
     // By force only if it was held when that was shown: a yes to a free lock is none to break a lease.
-    let went = run(async { Ok(target.0.forget(&tasks, seen, held).await?) })?;
+    let went = run(async { Ok(target.inspector.forget(&tasks, seen, held).await?) })?;
     let no = |why: &str| {
         answer(
             &format!("{why}: nothing was forgotten\n"),

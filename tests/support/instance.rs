@@ -194,12 +194,8 @@ impl<'a> Run<'a> {
         self.without_event_log()
     }
 
-    /// Starts with mounts of its own, which are made by this; needs no right where a user may have
-    /// a namespace.
-    fn with_mounts(
-        mut self,
-        mut make: impl FnMut() -> nix::Result<()> + Send + Sync + 'static,
-    ) -> Self {
+    /// Starts in a namespace of its own of this kind; needs no right where a user may have one.
+    fn within(mut self, kind: CloneFlags) -> Self {
         let user = nix::unistd::geteuid();
         let group = nix::unistd::getegid();
         let maps = [
@@ -208,7 +204,7 @@ impl<'a> Run<'a> {
             ("/proc/self/gid_map", format!("0 {group} 1")),
         ];
         self.preparations.push(Box::new(move || {
-            let mut spaces = CloneFlags::CLONE_NEWNS;
+            let mut spaces = kind;
             if !user.is_root() {
                 spaces |= CloneFlags::CLONE_NEWUSER;
             }
@@ -218,11 +214,29 @@ impl<'a> Run<'a> {
                     std::fs::write(file, text)?;
                 }
             }
+            Ok(())
+        }));
+        self
+    }
+
+    /// Starts without a network: every address is unreachable, its own too.
+    #[must_use]
+    pub(crate) fn without_network(self) -> Self {
+        self.within(CloneFlags::CLONE_NEWNET)
+    }
+
+    /// Starts with mounts of its own, which are made by this.
+    fn with_mounts(
+        self,
+        mut make: impl FnMut() -> nix::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let mut within = self.within(CloneFlags::CLONE_NEWNS);
+        within.preparations.push(Box::new(move || {
             let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
             mount(NOTHING, "/", NOTHING, private, NOTHING)?;
             Ok(make()?)
         }));
-        self
+        within
     }
 
     /// Starts with a file system of its own on this directory, read-only if there is `room` for

@@ -145,6 +145,21 @@ fn nobody_to_ask_is_77_in_one_line_that_says_what_would_help() {
 }
 
 #[test]
+fn a_machine_without_a_network_yet_is_doubt_although_nobody_is_logged_in() {
+    let stage = Stage::new("way-booting");
+    let script = "echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1";
+    let run = with_az(&stage, stage.run(), script).without_network();
+    let mut one = run.shell("echo run").start();
+    one.await_log("retrying");
+    one.assert_running();
+    let said = one.stderr();
+    assert!(
+        said.contains("managed identity: cannot connect: Network is unreachable"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_secret_that_is_refused_is_77_and_what_is_said_of_it_is_told_and_the_secret_is_not() {
     let stage = Stage::new("way-refused");
     let text = format!(

@@ -2,6 +2,8 @@
 //! there, which are an error for everybody.
 
 use super::{Place, json, refused, said};
+use crate::support::azurite::azurite;
+use crate::support::blob::{Blob, sas_for, sas_of_one};
 use crate::support::scene::Scene;
 
 /// Each with what an instance is told besides.
@@ -54,6 +56,50 @@ fn slots_are_found_under_their_name() {
         sees(&["semaphore.0: held", "semaphore.1: held"]);
         two.signal(nix::sys::signal::Signal::SIGTERM);
         sees(&[": free"]);
+    }
+}
+
+#[test]
+fn who_may_not_list_sees_the_lock_itself_and_is_told_that_slots_were_not_looked_for() {
+    let scene = Scene::new();
+    // There is the container; nobody has had the lock yet.
+    Blob::named("slots-unlisted/another").create(&[]);
+    let (one, other) = ("slots-unlisted/one", "slots-unlisted/other");
+    let told = |text: &str| {
+        text.matches("slots of this name cannot be looked for")
+            .count()
+    };
+    for (name, sas) in [(one, sas_for("rcw")), (other, sas_of_one(other, "rcw"))] {
+        let port = azurite().port;
+        let url = format!("http://127.0.0.1:{port}/devstoreaccount1/{name}");
+        let verb = |verb: &str| {
+            let run = scene.verb(verb).args(["--blob", &url]);
+            run.env("AZURE_STORAGE_SAS_TOKEN", &sas)
+        };
+        for (run, status, words) in [
+            (verb("status"), 1, "free, and nobody has ever had it"),
+            (verb("break").arg("--yes"), 1, "nothing to break"),
+            (verb("reset").arg("--yes"), 1, "nothing was forgotten"),
+        ] {
+            let finished = run.finish();
+            said(&finished, status, &[words]);
+            assert_eq!(told(&finished.stderr), 1, "{finished:?}");
+        }
+        let watch = verb("watch").args(["--poll", "100ms"]).start();
+        let sees = |word: &str| {
+            crate::support::await_for(
+                "the lock in what watch says",
+                || watch.stdout().contains(word).then_some(()),
+                || format!("{}{}", watch.stdout(), watch.stderr()),
+            );
+        };
+        sees("free, no lock yet");
+        let run = verb("run").shell("true").finish();
+        said(&run, 0, &[]);
+        // It has looked more than once until then.
+        sees("token 1");
+        assert_eq!(told(&watch.stderr()), 1, "{}", watch.stderr());
+        refused(&verb("list").finish(), 77, &["cannot list"]);
     }
 }
 
