@@ -27,7 +27,7 @@ use url::Url;
 
 use super::account::{AccountError, malformed, missing};
 use super::credential::{Auth, CLIENT, CLIENT_SECRET, Env, Purpose, TENANT, TOKEN_FILE};
-use super::identity_http::{Cli, IdentityHttp, Trouble, Verdict, is_near, one_line};
+use super::identity_http::{Cli, IdentityHttp, NoToken, NoTokenKind, is_near, one_line};
 use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use crate::background_writer;
@@ -151,7 +151,7 @@ impl Entra {
     }
 
     /// Asks one source.
-    async fn ask(&self, source: &Source) -> Result<Issued, Trouble> {
+    async fn ask(&self, source: &Source) -> Result<Issued, NoToken> {
         let limit = match source {
             Source::Cli => CLI_LIMIT,
             _ => LIMIT,
@@ -198,7 +198,7 @@ impl Entra {
         source: &Source,
         options: ClientOptions,
         give_up_at: Instant,
-    ) -> Result<azure_core::Result<Arc<dyn TokenCredential>>, Trouble> {
+    ) -> Result<azure_core::Result<Arc<dyn TokenCredential>>, NoToken> {
         let making = source.clone();
         if !matches!(source, Source::Workload { .. }) {
             return Ok(credential(making, options));
@@ -258,15 +258,13 @@ impl Issuer for Entra {
             }
         }
         let alone = self.sources.len() == 1;
-        let refused = troubles
-            .iter()
-            .all(|(source, trouble)| match trouble.verdict {
-                Verdict::Refused => true,
-                // One of several ways that is not there at all is none: elsewhere than in Azure the
-                // CLI alone says whether there is a token.
-                Verdict::Absent => !alone && matches!(source, Source::Managed { .. }),
-                Verdict::Doubt => false,
-            });
+        let refused = troubles.iter().all(|(source, trouble)| match trouble.kind {
+            NoTokenKind::Refused => true,
+            // One of several ways that is not there at all is none: elsewhere than in Azure the
+            // CLI alone says whether there is a token.
+            NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
+            NoTokenKind::Doubt => false,
+        });
         let told = troubles.iter().map(|(source, trouble)| {
             let (name, _, advice) = source.words();
             // In doubt there is nothing to be done but to wait.
@@ -295,16 +293,16 @@ impl Issuer for Entra {
     }
 }
 
-fn doubt(why: &str) -> Trouble {
-    Trouble {
+fn doubt(why: &str) -> NoToken {
+    NoToken {
         why: why.to_owned(),
-        verdict: Verdict::Doubt,
+        kind: NoTokenKind::Doubt,
     }
 }
 
 /// What the crate says where our transport had nothing to say: a file it cannot read, an answer it
 /// cannot make sense of, or `az`.
-fn of_the_crate(error: &Error) -> Trouble {
+fn of_the_crate(error: &Error) -> NoToken {
     let text = error.to_string();
     let first = text
         .split("\nTo troubleshoot")
@@ -324,11 +322,11 @@ fn of_the_crate(error: &Error) -> Trouble {
     ]
     .iter()
     .any(|words| why.contains(words));
-    let verdict = match refused {
-        true => Verdict::Refused,
-        false => Verdict::Doubt,
+    let kind = match refused {
+        true => NoTokenKind::Refused,
+        false => NoTokenKind::Doubt,
     };
-    Trouble { why, verdict }
+    NoToken { why, kind }
 }
 
 fn credential(

@@ -33,14 +33,14 @@ const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
 /// What went wrong, and what it says of whoever was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct NoToken {
     // For a person; no secret.
     pub(super) why: String,
-    pub(super) verdict: Verdict,
+    pub(super) kind: NoTokenKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum NoTokenKind {
     /// They said no, and would say so again.
     Refused,
     /// Nobody is there.
@@ -56,7 +56,7 @@ pub(super) struct IdentityHttp {
     plain: Client,
     metadata: Option<Url>,
     // What went wrong. It is kept here because the crate would put it into words of its own.
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<NoToken>>,
 }
 
 impl IdentityHttp {
@@ -71,12 +71,12 @@ impl IdentityHttp {
         }
     }
 
-    pub(super) fn trouble(&self) -> Option<Trouble> {
+    pub(super) fn trouble(&self) -> Option<NoToken> {
         lock(&self.trouble).clone()
     }
 
-    fn fail<T>(&self, why: String, verdict: Verdict) -> Result<T> {
-        *lock(&self.trouble) = Some(Trouble { why, verdict });
+    fn fail<T>(&self, why: String, kind: NoTokenKind) -> Result<T> {
+        *lock(&self.trouble) = Some(NoToken { why, kind });
         // Of this kind, because the crate does not ask again then: for the metadata service it would
         // for 72 seconds, whatever its options say, and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))
@@ -105,14 +105,14 @@ impl HttpClient for IdentityHttp {
             _ => {
                 return self.fail(
                     format!("plain http to {host} is not allowed"),
-                    Verdict::Refused,
+                    NoTokenKind::Refused,
                 );
             }
         };
         let answer = match client.execute_request(&request).await {
             Ok(answer) => answer,
             Err(error) => {
-                return self.fail(format!("{error} ({host})"), verdict(&error));
+                return self.fail(format!("{error} ({host})"), kind(&error));
             }
         };
         let status = u16::from(answer.status());
@@ -124,16 +124,16 @@ impl HttpClient for IdentityHttp {
         let (said, passing) = said(body.unwrap_or_default());
         // 404 and 410 is what a metadata service says that is starting or being updated.
         let refused = matches!(status, 400..=499) && !matches!(status, 404 | 408 | 410 | 429);
-        let verdict = match refused && !passing {
-            true => Verdict::Refused,
-            false => Verdict::Doubt,
+        let kind = match refused && !passing {
+            true => NoTokenKind::Refused,
+            false => NoTokenKind::Doubt,
         };
-        self.fail(format!("{status} from {host}{said}"), verdict)
+        self.fail(format!("{status} from {host}{said}"), kind)
     }
 }
 
 /// Of an error of our transport.
-fn verdict(error: &Error) -> Verdict {
+fn kind(error: &Error) -> NoTokenKind {
     let kernel_s = error.downcast_ref().map(io::Error::kind);
     match (error.kind(), kernel_s) {
         // That is our own network, on a machine that is booting, say: nothing is known of the others.
@@ -144,10 +144,10 @@ fn verdict(error: &Error) -> Verdict {
                 | io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable,
             ),
-        ) => Verdict::Doubt,
-        (ErrorKind::Connection, _) => Verdict::Absent,
-        (ErrorKind::Io, _) => Verdict::Doubt,
-        _ => Verdict::Refused,
+        ) => NoTokenKind::Doubt,
+        (ErrorKind::Connection, _) => NoTokenKind::Absent,
+        (ErrorKind::Io, _) => NoTokenKind::Doubt,
+        _ => NoTokenKind::Refused,
     }
 }
 
@@ -259,18 +259,18 @@ mod tests {
     #[test]
     fn where_there_is_no_way_nothing_is_known_of_whoever_is_at_its_end() {
         for (number, said) in [
-            (libc::ECONNREFUSED, Verdict::Absent),
-            (libc::ETIMEDOUT, Verdict::Absent),
-            (libc::ENETUNREACH, Verdict::Doubt),
-            (libc::EHOSTUNREACH, Verdict::Doubt),
-            (libc::ENETDOWN, Verdict::Doubt),
+            (libc::ECONNREFUSED, NoTokenKind::Absent),
+            (libc::ETIMEDOUT, NoTokenKind::Absent),
+            (libc::ENETUNREACH, NoTokenKind::Doubt),
+            (libc::EHOSTUNREACH, NoTokenKind::Doubt),
+            (libc::ENETDOWN, NoTokenKind::Doubt),
         ] {
             let kernel_s = io::Error::from(io::Error::from_raw_os_error(number).kind());
             let error = Error::with_error(ErrorKind::Connection, kernel_s, "cannot connect");
-            assert_eq!(verdict(&error), said, "{number}");
+            assert_eq!(kind(&error), said, "{number}");
         }
         let in_time = Error::with_message(ErrorKind::Connection, "cannot connect");
-        assert_eq!(verdict(&in_time), Verdict::Absent);
+        assert_eq!(kind(&in_time), NoTokenKind::Absent);
     }
 
     #[test]
