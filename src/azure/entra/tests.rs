@@ -27,7 +27,7 @@ async fn make(entra: &Entra, limit: Duration) -> Result<(), String> {
     };
     let made = entra.make(&entra.sources[0], options, give_up_at).await;
     let made = made.map_err(|trouble| {
-        assert_eq!(trouble.verdict, Verdict::Doubt, "{trouble:?}");
+        assert_eq!(trouble.kind, NoTokenKind::Doubt, "{trouble:?}");
         trouble.why
     })?;
     made.map(drop).map_err(|error| error.to_string())
