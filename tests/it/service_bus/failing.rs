@@ -187,6 +187,30 @@ fn a_connection_that_is_given_up_takes_no_processor() {
     assert!(used < Duration::from_secs(2), "it spins: {used:?}");
 }
 
+/// One that never came to be, as its last link is not answered.
+#[test]
+fn an_attempt_to_connect_that_is_given_up_takes_no_processor() {
+    let stage = Stage::with(Duration::from_secs(60));
+    let running = stage.worker().shell("sleep $(cat)").start();
+    stage.put("0");
+    running.await_log("message 1: completed");
+    stage
+        .broker
+        .fault(Fault::new(On::Attach, Act::Freeze).at(JOBS));
+    stage.broker.cut();
+    stage.wait("the attempt after the one that is given up", |view| {
+        let journal = view.journal().iter();
+        let connected = journal.filter(|entry| matches!(entry.event, Event::Connected { .. }));
+        (connected.count() == 3).then_some(())
+    });
+    let used = processor_time(running.pid());
+    stage.put("5");
+    running.await_log("message 2: completed");
+    let used = processor_time(running.pid()) - used;
+    assert!(used < Duration::from_secs(1), "it spins: {used:?}");
+    stopped_by(Signal::SIGTERM, running);
+}
+
 #[test]
 fn a_service_that_is_not_there_is_given_up_after_a_while_without_a_storm() {
     let stage = Stage::one("x");
