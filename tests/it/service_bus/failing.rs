@@ -1,7 +1,7 @@
 //! A service that refuses, is overloaded, or is not there.
 
 use nix::sys::signal::Signal;
-use service_bus_stand_in::{Act, Fault, On};
+use service_bus_stand_in::{Access, Act, Fault, On};
 
 use super::*;
 use crate::support::processes::processor_time;
@@ -22,6 +22,37 @@ fn a_wrong_key_is_said_at_once_and_not_tried_again() {
     assert!(!done.stderr.contains("wr0ng"), "{}", done.stderr);
     assert_eq!(stage.count(|e| matches!(e, Event::TokenPut { .. })), 1);
     stage.assert_holds(1, 0);
+}
+
+/// The service's clock is behind ours.
+#[test]
+fn a_signature_that_has_ended_by_our_clock_alone_is_not_said_again_and_again() {
+    let access = Access {
+        behind: Duration::from_secs(3600),
+        ..Access::default()
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = i64::try_from(now.expect("after 1970").as_secs()).expect("small");
+    let signature = access.sign("sb%3a%2f%2f127.0.0.1%2fjobs", now - 5);
+    let settings = Settings {
+        access,
+        ..Settings::default()
+    };
+    let queue = QueueSettings {
+        lock: SHORT,
+        ..QueueSettings::default()
+    };
+    let stage = Stage::of(settings, queue);
+    let string = stage.broker.connection_string();
+    let (endpoint, _) = string.split_once(";SharedAccessKeyName").expect("a key");
+    let string =
+        format!("{endpoint};SharedAccessSignature={signature};UseDevelopmentEmulator=true");
+    stage.put("x");
+    let worker = stage.worker().arg("--once").env(STRING, string);
+    let done = worker.shell("sleep 6").finish();
+    assert_ended(&done, 0, "completed, attempt 1");
+    let put = stage.count(|e| matches!(e, Event::TokenPut { .. }));
+    assert_eq!(put, 1, "{}", done.stderr);
 }
 
 #[test]
