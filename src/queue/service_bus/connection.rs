@@ -260,7 +260,8 @@ impl ConnectionTask {
             );
             return connection.forget(delivery.ticket, &Settlement::Release);
         };
-        let lock_time = self.shared.lock_duration.of(delivery.locked_until, wall());
+        let lock_duration = &self.shared.lock_duration;
+        let lock_time = lock_duration.of(delivery.locked_until, wall(), Instant::now());
         let shared = Arc::clone(&self.shared);
         let held = Arc::new(Held::new(shared, lock, delivery.ticket, t0, lock_time));
         let taken = Taken {
