@@ -348,15 +348,16 @@ impl Connection {
 
     /// Ends the connection in good order.
     pub(super) async fn close(&self, give_up_at: Instant) {
-        let handles = self.handles.lock().await.take();
-        if let Some((mut session, mut connection)) = handles {
-            let closing = async {
+        let closing = async {
+            // Whoever begins an AMQP session has them until the service has answered.
+            let handles = self.handles.lock().await.take();
+            if let Some((mut session, mut connection)) = handles {
                 // They have nothing to say that matters any more.
                 let _ = session.end().await;
                 let _ = connection.close().await;
-            };
-            before(give_up_at, closing).await;
-        }
+            }
+        };
+        before(give_up_at, closing).await;
         // Where the service did not answer, too: whoever waits for something on it is to hear that
         // it is over.
         self.state
