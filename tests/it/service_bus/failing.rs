@@ -293,12 +293,13 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
     std::thread::scope(|scope| {
         for size in 0..8 {
             scope.spawn(move || {
-                let stage = Stage::with(SHORT);
+                // So that the second attempt has its time on a machine that is busy.
+                let stage = Stage::with(Duration::from_secs(12));
                 let act = Act::Bytes(vec![0, 0, 0, size]);
                 stage.broker.fault(Fault::new(On::RenewLock, act));
                 stage.put("x");
                 // Longer than the lock, which is renewed on another connection.
-                let done = stage.once(&[], "sleep 8");
+                let done = stage.once(&[], "sleep 15");
                 assert_ended(&done, 0, "completed, attempt 1, exit 0");
                 assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
                 assert_eq!(stage.expired(), 0);
