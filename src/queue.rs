@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::azure::before;
@@ -123,6 +125,12 @@ pub struct About {
     pub content_type: Option<String>,
     /// Properties of the service and of its sender, by name.
     pub properties: std::collections::BTreeMap<String, String>,
+}
+
+/// A moment that a service or a sender named, for people; none, where no date can say it, as the years that
+/// it can bear go from 0 to 9999.
+pub(crate) fn date(at: OffsetDateTime) -> Option<String> {
+    at.format(&Rfc3339).ok()
 }
 
 /// A message whose body cannot be handed to a command.

@@ -36,7 +36,7 @@ use super::error::{BusError, opening};
 use super::frame_scanner::DeliveryState;
 use super::request_link::RequestLink;
 use super::session_link::attach_receiver;
-use super::stream::{ConnectionState, connect, observed};
+use super::stream::{ConnectionState, OwnState, connect, observed};
 use super::wire::{self, Delivery, LockToken, Ticket};
 use super::{CbsToken, Target};
 use crate::azure::before;
@@ -107,7 +107,8 @@ impl Connector {
         let serial = self.connections.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{serial}", self.container);
         let stream = connect(host, *port, tls.as_ref()).await?;
-        let state = Arc::new(ConnectionState::new(name.clone()));
+        // Whoever gives the attempt up drops this, and with it the end of what did not come to be.
+        let state = OwnState(Arc::new(ConnectionState::new(name.clone())));
         let mut connection = fe2o3_amqp::Connection::builder()
             .container_id(self.container.clone())
             .hostname(host.as_str())
@@ -209,7 +210,7 @@ pub(super) struct Connection {
     pub(super) target: Target,
     cbs: RequestLink,
     management: RequestLink,
-    pub(super) state: Arc<ConnectionState>,
+    pub(super) state: OwnState,
     /// What the library wants back to settle a delivery on the link, by its number.
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
@@ -347,25 +348,18 @@ impl Connection {
 
     /// Ends the connection in good order.
     pub(super) async fn close(&self, give_up_at: Instant) {
-        let handles = self.handles.lock().await.take();
-        if let Some((mut session, mut connection)) = handles {
-            let closing = async {
+        let closing = async {
+            // Whoever begins an AMQP session has them until the service has answered.
+            let handles = self.handles.lock().await.take();
+            if let Some((mut session, mut connection)) = handles {
                 // They have nothing to say that matters any more.
                 let _ = session.end().await;
                 let _ = connection.close().await;
-            };
-            before(give_up_at, closing).await;
-        }
+            }
+        };
+        before(give_up_at, closing).await;
         // Where the service did not answer, too: whoever waits for something on it is to hear that
         // it is over.
-        self.state
-            .close(BusError::Unsent("the connection is closed".into()));
-    }
-}
-
-impl Drop for Connection {
-    /// Whatever it was let go for, its stream has ended: see [`ConnectionState::close`].
-    fn drop(&mut self) {
         self.state
             .close(BusError::Unsent("the connection is closed".into()));
     }

@@ -154,7 +154,7 @@ impl ConnectionTask {
         mut intake: Option<Intake>,
         token: CbsToken,
     ) -> Option<BusError> {
-        let mut renew_at = renewal(&token);
+        let mut renew_at = renewal(&token, Instant::ZERO);
         let mut until = token.good_until;
         let mut authorising = None;
         loop {
@@ -218,7 +218,7 @@ impl ConnectionTask {
                         // The old one is good until the service has taken the new one: nothing is
                         // cut in between.
                         Ok(token) => {
-                            renew_at = renewal(&token);
+                            renew_at = renewal(&token, until);
                             until = token.good_until;
                         }
                         Err(error) => renew_at = self.unrenewed(&error, until),
@@ -260,7 +260,8 @@ impl ConnectionTask {
             );
             return connection.forget(delivery.ticket, &Settlement::Release);
         };
-        let lock_time = self.shared.lock_duration.of(delivery.locked_until, wall());
+        let lock_duration = &self.shared.lock_duration;
+        let lock_time = lock_duration.of(delivery.locked_until, wall(), Instant::now());
         let shared = Arc::clone(&self.shared);
         let held = Arc::new(Held::new(shared, lock, delivery.ticket, t0, lock_time));
         let taken = Taken {
@@ -409,9 +410,15 @@ fn untokened(failure: &Failure) -> BusError {
     }
 }
 
-/// When a token is renewed: after 80 % of what is left of it.
-fn renewal(token: &CbsToken) -> Instant {
+/// When a token is renewed that follows one that was good `until` then: after 80 % of what is left of it.
+fn renewal(token: &CbsToken, until: Instant) -> Instant {
     let now = Instant::now();
+    // A ready-made signature stays what it is, and may have ended by our clock and not by the service's:
+    // said again at once it would be said without a pause.
+    let least = match token.good_until.since(until.max(now)) {
+        gained if gained < PAUSE => PAUSE_MAX,
+        _ => PAUSE,
+    };
     // What is left is for attempts that fail: the service cuts the link when the token has ended.
-    now + token.good_until.since(now).mul_f64(0.8)
+    now + token.good_until.since(now).mul_f64(0.8).max(least)
 }

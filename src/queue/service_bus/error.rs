@@ -24,7 +24,7 @@ pub(super) const BUSY: Duration = Duration::from_secs(4);
 /// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BusError {
-    /// The service itself said no.
+    /// The service itself said no, or the library where it knows that the service would.
     Refused {
         /// The status of an answer to a request.
         status: Option<i64>,
@@ -312,6 +312,16 @@ impl From<SendError> for BusError {
                 | DetachError::RemoteDetachedWithError(error),
             ) => error.into(),
             SendError::Detached(DetachError::SessionStopped(reason)) => reason.into(),
+            SendError::MessageSizeExceeded(why) => BusError::Refused {
+                status: Some(413),
+                condition: "amqp:link:message-size-exceeded".to_owned(),
+                text: why.to_string(),
+            },
+            SendError::MessageEncodeError => BusError::Refused {
+                status: Some(400),
+                condition: "com.microsoft:argument-error".to_owned(),
+                text: error.to_string(),
+            },
             other => cut(other),
         }
     }

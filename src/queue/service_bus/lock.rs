@@ -41,6 +41,9 @@ const GRAIN: Duration = Duration::from_secs(1);
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 // A request of our own that takes longer is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
+// How long what one lock that ended early has taught is believed: the service loses one in its updates now
+// and then, and a clock that is off ends another one soon.
+const TAUGHT: Duration = Duration::from_secs(3600);
 // A `retry_after` beyond every lock: the service has forgotten the token, and would say the same
 // again.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -128,15 +131,15 @@ impl Held {
                     // An answer without an end was a renewal all the same, and says nothing new of
                     // the length.
                     if until.is_some() {
-                        state.length = self.shared.lock_duration.of(until, wall());
+                        state.length = self.shared.lock_duration.of(until, wall(), t0);
                     }
                     return Ok(state.length);
                 }
                 Err(error) if error.is_lost() => {
                     // Else our own settlement may have ended it: that says nothing of its length.
                     if state.settling.is_none() {
-                        let after = Instant::now().since(state.t0);
-                        self.shared.lock_duration.ended_early(after, state.length);
+                        let lock_duration = &self.shared.lock_duration;
+                        lock_duration.ended_early(state.t0, state.length, Instant::now());
                     }
                     return Err(lose(&mut state, &error));
                 }
@@ -252,15 +255,15 @@ impl Lock for Held {
 /// Otherwise one of the clocks is wrong, and what counts is what the user says (`--lock-time`), or
 /// the shortest lock there is. A clock that is off by less than that is caught by the first renewal,
 /// which comes after 20 s at the latest, and by what the service does: a lock that ended sooner than
-/// its end was told makes the following ones as short.
+/// its end was told makes the following ones as short, for an hour.
 ///
 /// Nothing here is a deadline: those are counted from the moment before a request was sent.
 #[derive(Debug)]
 pub(super) struct LockDuration {
     /// What the user says.
     told: Option<Duration>,
-    /// No lock has been seen to last longer than this after the service promised more.
-    most: Mutex<Option<Duration>>,
+    /// A lock was seen to last no longer than this after the service promised more; and when.
+    most: Mutex<Option<(Duration, Instant)>>,
     warned: AtomicBool,
 }
 
@@ -279,8 +282,8 @@ impl LockDuration {
     }
 
     /// The length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
-    /// service's clock and by ours.
-    pub(super) fn of(&self, until: Option<i64>, now: i64) -> Duration {
+    /// service's clock and by ours. `at`: the same as `now`, by the clock that nobody sets.
+    pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
         if let Some(told) = self.told {
             return told;
         }
@@ -293,20 +296,37 @@ impl LockDuration {
             }
             None => SHORTEST,
         };
-        let most = *lock(&self.most);
+        let most = self.most(at);
         most.map_or(length, |most| length.min(most))
     }
 
-    /// A lock that was believed to last `believed` had ended after `after` at most.
-    pub(super) fn ended_early(&self, after: Duration, believed: Duration) {
+    /// What was learned from a lock that ended early, while that counts.
+    fn most(&self, at: Instant) -> Option<Duration> {
+        let (most, since) = (*lock(&self.most))?;
+        (at.since(since) < TAUGHT).then_some(most)
+    }
+
+    /// A lock that counts from `t0` and was believed to last `believed` had ended at `at`.
+    pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
+        let after = at.since(t0);
         // What the user says is not corrected: the lock may have been lost in another way.
         if self.told.is_some() || after >= believed {
             return;
         }
         // Shorter than that no queue can be set to: the message was lost in another way.
         let after = after.max(SHORTEST);
-        let mut most = lock(&self.most);
-        *most = Some(most.map_or(after, |most| most.min(after)));
+        let known = self.most(at);
+        let most = known.map_or(after, |most| most.min(after));
+        *lock(&self.most) = Some((most, at));
+        if known != Some(most) {
+            tracing::warn!(
+                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: look at \
+                 this machine's clock, or say --lock-time",
+                believed.as_secs(),
+                at.since(t0).as_secs(),
+                most.as_secs()
+            );
+        }
     }
 
     fn warn(&self, off: i64) {
@@ -333,8 +353,20 @@ mod tests {
 
     const NOW: i64 = 1_900_000_000_000;
 
+    const START: Instant = Instant::from_nanos(1);
+
     fn seconds(lock_duration: &LockDuration, left: i64) -> u64 {
-        lock_duration.of(Some(NOW + left * 1000), NOW).as_secs()
+        seconds_at(lock_duration, left, START)
+    }
+
+    fn seconds_at(lock_duration: &LockDuration, left: i64, at: Instant) -> u64 {
+        let until = Some(NOW + left * 1000);
+        lock_duration.of(until, NOW, at).as_secs()
+    }
+
+    /// One that was believed to last for `believed` seconds.
+    fn ended(lock_duration: &LockDuration, after: Duration, believed: u64) {
+        lock_duration.ended_early(START, Duration::from_secs(believed), START + after);
     }
 
     #[test]
@@ -349,8 +381,9 @@ mod tests {
             assert_eq!(seconds(&lock_duration, left), 5, "{left}");
             assert!(lock_duration.warned.load(Ordering::Relaxed));
         }
-        assert_eq!(lock_duration.of(None, NOW), SHORTEST);
-        assert_eq!(lock_duration.of(Some(i64::MAX), i64::MIN), SHORTEST);
+        assert_eq!(lock_duration.of(None, NOW, START), SHORTEST);
+        let farthest = lock_duration.of(Some(i64::MAX), i64::MIN, START);
+        assert_eq!(farthest, SHORTEST);
     }
 
     #[test]
@@ -359,7 +392,7 @@ mod tests {
         for left in [5, 30, 3630, -3600] {
             assert_eq!(seconds(&lock_duration, left), 42);
         }
-        lock_duration.ended_early(Duration::from_secs(7), Duration::from_secs(42));
+        ended(&lock_duration, Duration::from_secs(7), 42);
         assert_eq!(seconds(&lock_duration, 30), 42);
         assert!(!lock_duration.warned.load(Ordering::Relaxed));
     }
@@ -367,12 +400,27 @@ mod tests {
     #[test]
     fn a_lock_that_ended_early_shortens_those_that_follow() {
         let lock_duration = LockDuration::new(None);
-        lock_duration.ended_early(Duration::from_secs(40), Duration::from_secs(40));
+        ended(&lock_duration, Duration::from_secs(40), 40);
         assert_eq!(seconds(&lock_duration, 40), 40);
-        lock_duration.ended_early(Duration::from_secs(21), Duration::from_secs(40));
+        ended(&lock_duration, Duration::from_secs(21), 40);
         assert_eq!(seconds(&lock_duration, 40), 21);
-        lock_duration.ended_early(Duration::from_millis(10), Duration::from_secs(40));
+        ended(&lock_duration, Duration::from_millis(10), 40);
         assert_eq!(seconds(&lock_duration, 40), 5);
         assert_eq!(seconds(&lock_duration, 4), 4);
+    }
+
+    #[test]
+    fn what_a_lock_that_ended_early_has_taught_is_forgotten_after_an_hour() {
+        let lock_duration = LockDuration::new(None);
+        let second = Duration::from_secs(1);
+        ended(&lock_duration, second * 21, 40);
+        let forgotten = START + second * 21 + TAUGHT;
+        assert_eq!(seconds_at(&lock_duration, 40, forgotten - second), 21);
+        assert_eq!(seconds_at(&lock_duration, 40, forgotten), 40);
+        // The next one counts by itself, and from when it was.
+        let ends = forgotten + second * 30;
+        lock_duration.ended_early(forgotten, second * 40, ends);
+        assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT - second), 30);
+        assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT), 40);
     }
 }

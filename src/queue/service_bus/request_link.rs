@@ -110,6 +110,10 @@ impl RequestLink {
             Some(Ok(_)) => {}
             Some(Err(error)) => {
                 let error = BusError::from(error);
+                // What the link will not carry was not begun: the others who wait on it lose nothing.
+                if error.is_refused_for_good() {
+                    return Err(error);
+                }
                 self.state.close(error.clone());
                 // It was never handed to the connection: it can be asked for on the next one.
                 return Err(BusError::Unsent(error.why()));

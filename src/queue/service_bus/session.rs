@@ -169,7 +169,7 @@ impl HeldSession {
                 let mut term = lock(&self.term);
                 term.0 = t0;
                 if until.is_some() {
-                    term.1 = self.shared.lock_duration.of(until, wall());
+                    term.1 = self.shared.lock_duration.of(until, wall(), t0);
                 }
                 // Where the link ended meanwhile that is told by `lost`, and by the next one.
                 Ok(())
@@ -177,8 +177,8 @@ impl HeldSession {
             Err(error) => {
                 if error.is_lost() {
                     let (t0, length) = self.locked();
-                    let after = Instant::now().since(t0);
-                    self.shared.lock_duration.ended_early(after, length);
+                    let lock_duration = &self.shared.lock_duration;
+                    lock_duration.ended_early(t0, length, Instant::now());
                 }
                 Err(self.failure("the session's lock is not renewed", &error))
             }

@@ -7,7 +7,7 @@
 //! A session is accepted by attaching a receiver with a filter, which the service answers when it has
 //! one; that can take minutes, and the session is locked from some moment in between. So each such link
 //! has an AMQP session of its own: whoever does not want to wait any longer ends that, and with it
-//! whatever was given to it meanwhile. That a link has ended is known by reading it, and whoever has a
+//! whatever was given to it meanwhile, once it has begun (`Connection::begin`). That a link has ended is known by reading it, and whoever has a
 //! command to kill must not have to ask: so each has a task that reads, and says on it what is to be said.
 
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use fe2o3_amqp::types::messaging::{Body, FilterSet, Source};
 use fe2o3_amqp::types::primitives::{Binary, Symbol, Value};
 use fe2o3_amqp::{Receiver, Session};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
 
 use super::amqp::{Connection, limited};
 use super::error::BusError;
@@ -83,7 +84,7 @@ impl SessionLink {
 impl Connection {
     /// The next session that has messages and that nobody has; none, if there was none for `patience`.
     pub(super) async fn accept(
-        &self,
+        self: &Arc<Self>,
         name: String,
         patience: Duration,
     ) -> Result<Option<SessionLink>, BusError> {
@@ -100,13 +101,32 @@ impl Connection {
         }
     }
 
-    async fn attach(&self, name: String, patience: Duration) -> Result<SessionLink, BusError> {
-        let mut amqp = {
-            let mut handles = self.handles.lock().await;
+    /// An AMQP session. It is begun in a task of its own, because whoever waits for it may be dropped: the library
+    /// would take what the service then answers for that of a session which is not there, and end the connection,
+    /// with all that others have on it. What has begun and nobody takes is ended as it is dropped.
+    async fn begin(self: &Arc<Self>) -> Result<SessionHandle<()>, BusError> {
+        let this = Arc::clone(self);
+        let beginning = tokio::spawn(async move {
+            let mut handles = this.handles.lock().await;
             let gone = || BusError::Unsent("the connection is closed".into());
             let (_, connection) = handles.as_mut().ok_or_else(gone)?;
-            Session::begin(connection).await?
-        };
+            tokio::select! {
+                biased;
+                begun = Session::begin(connection) => Ok(begun?),
+                // Else an answer that never comes would keep what has ended.
+                why = this.ended() => Err(why),
+            }
+        });
+        let cut = |why: JoinError| BusError::Unanswered(why.to_string());
+        beginning.await.map_err(cut)?
+    }
+
+    async fn attach(
+        self: &Arc<Self>,
+        name: String,
+        patience: Duration,
+    ) -> Result<SessionLink, BusError> {
+        let mut amqp = self.begin().await?;
         // Null: any.
         let filter = FilterSet::from_iter([(Symbol::from(FILTER), Value::Null)]);
         let source = Source::builder().address(self.target.entity.as_str());

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -262,6 +263,25 @@ impl ConnectionState {
                 "nothing was heard for {silence:.1} s: the connection is given up"
             )));
         }
+    }
+}
+
+/// What the one who has a connection, or is about to, knows of it: dropped, whatever for, it has ended, and its
+/// stream as well ([`ConnectionState::close`]).
+pub(super) struct OwnState(pub(super) Arc<ConnectionState>);
+
+impl Deref for OwnState {
+    type Target = Arc<ConnectionState>;
+
+    fn deref(&self) -> &Arc<ConnectionState> {
+        &self.0
+    }
+}
+
+impl Drop for OwnState {
+    fn drop(&mut self) {
+        self.0
+            .close(BusError::Unsent("the connection is closed".into()));
     }
 }
 

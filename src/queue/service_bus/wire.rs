@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use azure_core::time::to_rfc3339;
 use fe2o3_amqp::link::receiver::TerminalDeliveryState;
 use fe2o3_amqp::types::definitions::{Error, ErrorCondition, Fields};
 use fe2o3_amqp::types::messaging::{
@@ -18,7 +17,7 @@ use fe2o3_amqp::types::primitives::{
 use time::OffsetDateTime;
 
 use super::error::{BusError, one_line};
-use crate::queue::{About, Settlement, Unreadable};
+use crate::queue::{About, Settlement, Unreadable, date};
 
 // Microsoft's clients refuse a longer one: too long for the service, it would cost the settlement.
 const LONGEST_TEXT: usize = 4096;
@@ -233,8 +232,7 @@ pub(super) fn millis(value: &Value) -> Option<i64> {
 /// For people.
 fn moment(millis: i64) -> Option<String> {
     let nanos = i128::from(millis) * 1_000_000;
-    let at = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
-    Some(to_rfc3339(&at))
+    date(OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?)
 }
 
 fn expires(header: &Header, known: &Properties, enqueued: Option<i64>) -> Option<String> {
@@ -311,7 +309,11 @@ fn simple(value: &Value) -> Option<String> {
         Value::Float(number) => number.to_string(),
         Value::Double(number) => number.to_string(),
         Value::Char(char) => char.to_string(),
-        Value::Timestamp(at) => moment(at.milliseconds())?,
+        Value::Timestamp(at) => {
+            let millis = at.milliseconds();
+            // Beyond the years that a date can bear it is still a number.
+            moment(millis).unwrap_or_else(|| millis.to_string())
+        }
         Value::Uuid(uuid) => LockToken::from_uuid(*uuid.as_inner()).to_string(),
         Value::Binary(bytes) => hex(bytes),
         Value::String(text) => text.clone(),
@@ -486,5 +488,26 @@ mod tests {
         assert_eq!(LockToken::from_uuid(lock_token.as_uuid()), lock_token);
         assert_eq!(LockToken::from_tag(&tag[1..]), None);
         assert_eq!(LockToken::from_tag(&[]), None);
+    }
+
+    #[test]
+    fn a_moment_that_no_date_can_say_is_a_number() {
+        let said = |millis| simple(&Value::Timestamp(Timestamp::from_milliseconds(millis)));
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (-62_167_219_200_000, "0000-01-01T00:00:00Z"),
+            (-62_167_219_200_001, "-62167219200001"),
+            (-70_000_000_000_000, "-70000000000000"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (253_402_300_800_000, "253402300800000"),
+            (i64::MIN, "-9223372036854775808"),
+            (i64::MAX, "9223372036854775807"),
+        ] {
+            assert_eq!(said(millis).as_deref(), Some(text));
+            let mut known = Properties::new();
+            known.absolute_expiry_time = Some(Timestamp::from_milliseconds(millis));
+            let expires = expires(&Header::default(), &known, None);
+            assert_eq!(expires.is_some(), text.ends_with('Z'), "{text}");
+        }
     }
 }

@@ -7,7 +7,6 @@
 use azure_core::base64;
 use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{ClientOptions, RequestContent, Url};
-use azure_core::time::to_rfc3339;
 use azure_core::xml::{from_xml, to_xml};
 use azure_storage_queue::models::{
     QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, QueueMessage,
@@ -17,7 +16,7 @@ use azure_storage_queue::{QueueClient, QueueClientOptions};
 
 use crate::azure::{ServiceError, limited, unhurried};
 use crate::clock::Instant;
-use crate::queue::{About, Unreadable};
+use crate::queue::{About, Unreadable, date};
 
 // The service's own default is seven days: what was put aside for people would vanish unseen.
 const FOR_EVER: i32 = -1;
@@ -186,14 +185,13 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
         // An empty text is written as an empty element, which the reader takes for none.
         text: message.message_text.unwrap_or_default(),
         about: About {
-            enqueued: message.insertion_time.as_ref().map(to_rfc3339),
-            locked_until: message.time_next_visible.as_ref().map(to_rfc3339),
+            enqueued: message.insertion_time.and_then(date),
+            locked_until: message.time_next_visible.and_then(date),
             // The service's word for never.
             expires: message
                 .expiration_time
                 .filter(|at| at.year() < 9999)
-                .as_ref()
-                .map(to_rfc3339),
+                .and_then(date),
             ..About::default()
         },
     })
@@ -313,6 +311,14 @@ mod tests {
         assert_eq!(about.locked_until.as_deref(), Some("2026-10-09T21:05:31Z"));
         assert_eq!(about.expires, None, "never");
         assert_eq!(read(list("").as_bytes()), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_moment_that_no_date_can_say_is_left_out() {
+        let before = "<InsertionTime>Fri, 31 Dec -0001 23:59:59 GMT</InsertionTime>\
+             <PopReceipt>A</PopReceipt>";
+        let told = read(message("1", before).as_bytes()).expect("readable");
+        assert_eq!(told[0].about.enqueued, None);
     }
 
     #[test]

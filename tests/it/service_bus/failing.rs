@@ -1,7 +1,7 @@
 //! A service that refuses, is overloaded, or is not there.
 
 use nix::sys::signal::Signal;
-use service_bus_stand_in::{Act, Fault, On};
+use service_bus_stand_in::{Access, Act, Fault, On};
 
 use super::*;
 use crate::support::processes::processor_time;
@@ -22,6 +22,37 @@ fn a_wrong_key_is_said_at_once_and_not_tried_again() {
     assert!(!done.stderr.contains("wr0ng"), "{}", done.stderr);
     assert_eq!(stage.count(|e| matches!(e, Event::TokenPut { .. })), 1);
     stage.assert_holds(1, 0);
+}
+
+/// The service's clock is behind ours.
+#[test]
+fn a_signature_that_has_ended_by_our_clock_alone_is_not_said_again_and_again() {
+    let access = Access {
+        behind: Duration::from_secs(3600),
+        ..Access::default()
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = i64::try_from(now.expect("after 1970").as_secs()).expect("small");
+    let signature = access.sign("sb%3a%2f%2f127.0.0.1%2fjobs", now - 5);
+    let settings = Settings {
+        access,
+        ..Settings::default()
+    };
+    let queue = QueueSettings {
+        lock: SHORT,
+        ..QueueSettings::default()
+    };
+    let stage = Stage::of(settings, queue);
+    let string = stage.broker.connection_string();
+    let (endpoint, _) = string.split_once(";SharedAccessKeyName").expect("a key");
+    let string =
+        format!("{endpoint};SharedAccessSignature={signature};UseDevelopmentEmulator=true");
+    stage.put("x");
+    let worker = stage.worker().arg("--once").env(STRING, string);
+    let done = worker.shell("sleep 6").finish();
+    assert_ended(&done, 0, "completed, attempt 1");
+    let put = stage.count(|e| matches!(e, Event::TokenPut { .. }));
+    assert_eq!(put, 1, "{}", done.stderr);
 }
 
 #[test]
@@ -187,6 +218,30 @@ fn a_connection_that_is_given_up_takes_no_processor() {
     assert!(used < Duration::from_secs(2), "it spins: {used:?}");
 }
 
+/// One that never came to be, as its last link is not answered.
+#[test]
+fn an_attempt_to_connect_that_is_given_up_takes_no_processor() {
+    let stage = Stage::with(Duration::from_secs(60));
+    let running = stage.worker().shell("sleep $(cat)").start();
+    stage.put("0");
+    running.await_log("message 1: completed");
+    stage
+        .broker
+        .fault(Fault::new(On::Attach, Act::Freeze).at(JOBS));
+    stage.broker.cut();
+    stage.wait("the attempt after the one that is given up", |view| {
+        let journal = view.journal().iter();
+        let connected = journal.filter(|entry| matches!(entry.event, Event::Connected { .. }));
+        (connected.count() == 3).then_some(())
+    });
+    let used = processor_time(running.pid());
+    stage.put("5");
+    running.await_log("message 2: completed");
+    let used = processor_time(running.pid()) - used;
+    assert!(used < Duration::from_secs(1), "it spins: {used:?}");
+    stopped_by(Signal::SIGTERM, running);
+}
+
 #[test]
 fn a_service_that_is_not_there_is_given_up_after_a_while_without_a_storm() {
     let stage = Stage::one("x");
@@ -238,12 +293,13 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
     std::thread::scope(|scope| {
         for size in 0..8 {
             scope.spawn(move || {
-                let stage = Stage::with(SHORT);
+                // So that the second attempt has its time on a machine that is busy.
+                let stage = Stage::with(Duration::from_secs(12));
                 let act = Act::Bytes(vec![0, 0, 0, size]);
                 stage.broker.fault(Fault::new(On::RenewLock, act));
                 stage.put("x");
                 // Longer than the lock, which is renewed on another connection.
-                let done = stage.once(&[], "sleep 8");
+                let done = stage.once(&[], "sleep 15");
                 assert_ended(&done, 0, "completed, attempt 1, exit 0");
                 assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
                 assert_eq!(stage.expired(), 0);

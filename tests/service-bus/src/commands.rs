@@ -14,8 +14,8 @@ pub(crate) const HELP: &str = "\
   detach ADDRESS               lose-locks ADDRESS       disable|enable ADDRESS
   lose-sessions ADDRESS        detach-sessions ADDRESS
 
-  ON   open put-token attach send deliver settle renew-lock update-disposition
-       renew-session set-state other-request
+  ON   open begin put-token attach send deliver settle renew-lock
+       update-disposition renew-session set-state other-request
   ACT  busy lock-lost unauthorized ignore lose delay=MS hold=MS duplicate shift uncorrelated
        cut cut-after detach=CONDITION refuse=CONDITION freeze
 ";
@@ -97,6 +97,7 @@ fn fault(text: &str) -> Result<Fault, String> {
     let mut words = text.split_whitespace();
     let on = match words.next().unwrap_or_default() {
         "open" => On::Open,
+        "begin" => On::Begin,
         "put-token" => On::PutToken,
         "attach" => On::Attach,
         "send" => On::Send,

@@ -125,6 +125,31 @@ fn a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_
     stage.assert_holds(0, 0);
 }
 
+/// The service takes its time for the AMQP session of the next one.
+#[test]
+fn a_stop_while_another_session_is_waited_for_costs_the_one_that_runs_nothing() {
+    let stage = Stage::of_sessions(Duration::from_secs(60));
+    stage.talk("a", &["1"]);
+    // Behind that of the connection's own and the one that the session is taken by.
+    let late = Act::Delay(Duration::from_secs(5));
+    stage.broker.fault(Fault::new(On::Begin, late).after(2));
+    let worker = stage.session_worker().args(["-j", "2", "--grace", "60s"]);
+    // Beyond the answer.
+    let running = worker.shell("echo runs >&2; sleep 10").start();
+    running.await_log("runs");
+    stage.wait("the next one to be waited for", |view| {
+        let mut journal = view.journal().iter();
+        let begun = |entry: &service_bus_stand_in::Entry| {
+            matches!(entry.event, Event::Faulted { on: On::Begin, .. })
+        };
+        journal.any(begun).then_some(())
+    });
+    let done = stopped_by(Signal::SIGTERM, running);
+    let completed = "message 1 of session a: completed, attempt 1";
+    assert!(done.stderr.contains(completed), "{}", done.stderr);
+    stage.assert_holds(0, 0);
+}
+
 #[test]
 fn a_settlement_that_is_refused_ends_the_session_too() {
     let stage = Stage::of_sessions(Duration::from_secs(60));

@@ -112,6 +112,33 @@ fn what_cannot_be_stored_puts_its_message_aside_and_says_so() {
     }
 }
 
+/// As large as a state may be, and larger than what a request may carry with it.
+#[test]
+fn one_that_no_request_can_carry_puts_its_message_aside_and_costs_no_connection() {
+    let settings = Settings {
+        max_message_size: 256 * 1024,
+        ..Settings::default()
+    };
+    let queue = QueueSettings {
+        lock: Duration::from_secs(60),
+        sessions: true,
+        ..QueueSettings::default()
+    };
+    let stage = Stage::of(settings, queue);
+    stage.talk("a", &["1", "2"]);
+    let script = "test $(cat) = 2 || head -c 262100 /dev/zero >\"$TRAFFICCOP_SESSION_STATE_FILE\"";
+    let done = stage.all(&[], script);
+    assert_ended(
+        &done,
+        0,
+        "message 1 of session a: dead-lettered, attempt 1, exit 0",
+    );
+    assert!(done.stderr.contains("message 2 of session a: completed"));
+    let reason = stage.messages(DEAD)[0].dead_letter().0;
+    assert_eq!(reason.as_deref(), Some("StateNotStored"));
+    assert_eq!(stage.count(|e| matches!(e, Event::Connected { .. })), 1);
+}
+
 #[test]
 fn where_its_answer_is_lost_it_is_stored_again_and_the_message_completed_once() {
     let stage = Stage::of_sessions(Duration::from_secs(60));

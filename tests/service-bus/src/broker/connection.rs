@@ -342,7 +342,20 @@ impl Engine {
                     ..session.begin()
                 });
                 connection.sessions.insert(channel, session);
-                connection.send(channel, &ours);
+                let begun = ours.clone();
+                self.play(Request {
+                    connection: id,
+                    on: On::Begin,
+                    address: String::new(),
+                    link: None,
+                    work: Box::new(move |_| vec![Answer::Frame(channel, ours)]),
+                    refuse: Box::new(move |_, error| {
+                        vec![
+                            Answer::Frame(channel, begun),
+                            Answer::Frame(channel, Performative::End(Some(error))),
+                        ]
+                    }),
+                });
             }
             Performative::End(_) if known => {
                 connection.sessions.remove(&channel);

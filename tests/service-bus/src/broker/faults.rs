@@ -8,6 +8,8 @@ use std::time::Duration;
 pub enum On {
     /// The opening of a connection.
     Open,
+    /// The beginning of a session.
+    Begin,
     /// A token put to `$cbs`.
     PutToken,
     /// The attaching of a link.
