@@ -319,6 +319,32 @@ fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
     assert_eq!(finished.ended, Ended::Code(6), "{}", finished.stderr);
 }
 
+/// A reading end of ours would keep the command's pipe alive.
+#[test]
+fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {
+    let scene = Scene::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let run = scene
+        .run_on_file()
+        .args(["-q", "--event-log", "/dev/stdout"]);
+    let mut instance = run.command(["yes"]).stdout(writer).start();
+    std::io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
+    drop(reader);
+    assert_eq!(instance.wait(), Ended::Died(Signal::SIGPIPE));
+}
+
+#[test]
+fn an_event_log_that_nobody_reads_is_told_of() {
+    let scene = Scene::new();
+    let fifo = scene.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let run = scene.run_on_file().arg("--event-log").arg(&fifo);
+    let finished = run.command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    let warnings = finished.stderr.matches("cannot write the event log");
+    assert_eq!(warnings.count(), 1, "{}", finished.stderr);
+}
+
 #[test]
 fn a_standby_that_no_terminal_shows_has_no_thread_for_it() {
     let scene = Scene::new();
