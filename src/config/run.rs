@@ -191,7 +191,7 @@ impl Config {
         };
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
-        let listen = super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), beside)?;
+        let listen = super::outputs::listen(&typed.listen, &outputs, beside)?;
         // It goes into a blob's metadata, which may measure 8 KiB in all.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
