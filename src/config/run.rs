@@ -185,9 +185,10 @@ impl Config {
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
         let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
+        let hands_over = watched || once.is_some() || typed.roles.on_acquire.is_some();
         let rules = Rules {
             once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, watched, host)?
+            ..basis.rules(common, grace, signal, &typed.hold_policy, hands_over, host)?
         };
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
@@ -283,7 +284,7 @@ impl Basis {
         grace: Checked<Duration>,
         stop_signal: Checked<i32>,
         turns: &args::HoldPolicy,
-        watched: bool,
+        hands_over: bool,
         host: &Host,
     ) -> Result<Rules, UsageError> {
         let patience = typed.connect_timeout.clone();
@@ -295,7 +296,7 @@ impl Basis {
             grace: grace?,
             stop_signal: stop_signal?,
             if_lost: typed.if_lost,
-            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll, watched)?,
+            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll, hands_over)?,
             once: None,
             seed: host.seed,
         })
