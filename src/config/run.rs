@@ -145,9 +145,12 @@ impl Config {
         if self.outer.is_empty() || self.slots != 1 {
             return Ok(());
         }
-        // A path has many spellings; a blob's address has one, because it is we who write it.
+        // As we write it: of a path that is no text that is all a command is told.
+        let is_named = self.outer.iter().any(|outer| outer == name);
         let is_it = match &self.lock {
-            Lock::Blob { .. } => self.outer.iter().any(|outer| outer == name),
+            _ if is_named => true,
+            // An address has one spelling, and a path many.
+            Lock::Blob { .. } => false,
             Lock::File { path, .. } => {
                 let outer: Vec<PathBuf> = self.outer.iter().map(PathBuf::from).collect();
                 let paths = [&outer[..], slice::from_ref(path)].concat();

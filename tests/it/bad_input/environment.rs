@@ -182,6 +182,21 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
             finished.stderr
         );
     }
+    // Also under a name that is no text.
+    let lock = scene
+        .path("lock")
+        .with_file_name(OsStr::from_bytes(b"lock\xff"));
+    let script = format!(
+        "exec {} run -q -w 1s --file \"$LOCK\" -- true",
+        env!("CARGO_BIN_EXE_trafficcop")
+    );
+    let run = scene
+        .run()
+        .env("LOCK", &lock)
+        .args(["-q", "--file"])
+        .arg(&lock);
+    let finished = run.shell(&script).finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
     // Also where another one stands between.
     let script = format!(
         "exec {me} run -q --file {lock}.3 -- {me} run -w 1s --file {lock} -- true",
