@@ -18,7 +18,6 @@ mod intervene;
 mod look;
 mod others;
 
-use std::io;
 use std::path::Path;
 use std::sync::Once;
 use std::time::Duration;
@@ -28,11 +27,10 @@ use crate::azure::Account;
 use crate::clock::Instant;
 use crate::config::{UsageError, of_blobs_alone, options};
 use crate::core::Failure;
-use crate::exit::ExitAction;
 use crate::host::variable;
 use crate::lease::inspect::{Inspector, LockState, LockStatus};
 use crate::lease::{at_path, blob};
-use crate::report;
+use crate::report::answer;
 use crate::runtime::runtime;
 
 pub(crate) use doctor::{doctor, find_locked};
@@ -284,15 +282,4 @@ impl LockTarget {
 /// Runs a command to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     runtime()?.block_on(command)
-}
-
-/// Writes the answer. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
-fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
-    match report::print(text) {
-        Ok(()) => Ok(leave),
-        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {
-            Ok(ExitAction::Signal(libc::SIGPIPE))
-        }
-        Err(why) => Err(anyhow::Error::new(why).context("cannot write the answer to stdout")),
-    }
 }

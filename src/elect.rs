@@ -24,7 +24,7 @@ pub(crate) mod lines;
 pub(crate) use self::lines::announce;
 use self::lines::{BELIEVED, Here, ReaderLog, Role, TOLD};
 use crate::clock::Instant;
-use crate::config::{Config, Telling, UsageError};
+use crate::config::{ANOTHER_S_LINK, Config, Telling, UsageError};
 use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure};
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
@@ -282,8 +282,8 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// A link to the control file; goes away with us.
-struct ControlLink(PathBuf);
+/// Where a link is, and to which control file; goes away with us.
+struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
@@ -295,13 +295,16 @@ impl ControlLink {
         std::fs::rename(&beside, path).inspect_err(|_| {
             let _ = std::fs::remove_file(&beside);
         })?;
-        Ok(ControlLink(path.to_owned()))
+        Ok(ControlLink(path.to_owned(), target.to_owned()))
     }
 }
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        // What others have put there meanwhile is theirs.
+        if std::fs::read_link(&self.0).is_ok_and(|target| target == self.1) {
+            let _ = std::fs::remove_file(&self.0);
+        }
     }
 }
 
@@ -312,10 +315,14 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
     let Some(target) = control else {
         anyhow::bail!("--control-file: no directory was found for a control file; see the log");
     };
+    let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
+    // Again: another may have begun while the store was asked.
+    if guardian::is_control_file_in_use(path) {
+        return Err(refused(ANOTHER_S_LINK).into());
+    }
     let made = ControlLink::make(path, target).map_err(|why| {
-        UsageError::new(format!(
-            "--control-file {}: cannot make the link: {why}: name a place that can be written to",
-            path.display()
+        refused(&format!(
+            "cannot make the link: {why}: name a place that can be written to"
         ))
     })?;
     Ok(Some(made))

@@ -411,19 +411,10 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     if path.starts_with("/proc") {
         flags &= !libc::O_NOFOLLOW;
     }
-    options.custom_flags(flags);
-    // Reading as well, for a look at its last byte.
-    match options.clone().read(true).open(path) {
-        Ok(mut file) => {
-            let torn = ends_torn(&mut file).unwrap_or(false);
-            Ok((file, torn))
-        }
-        // We may write it, but not look at it.
-        Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
-            Ok((options.open(path)?, false))
-        }
-        Err(why) => Err(why),
-    }
+    let file = options.custom_flags(flags).open(path)?;
+    // We may be allowed to write it, and not to look at it.
+    let torn = ends_torn(&file, path, flags).unwrap_or(false);
+    Ok((file, torn))
 }
 
 /// Where the links of this name lead to that we or the system have made. One that is another's is not
@@ -459,8 +450,16 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-fn ends_torn(file: &mut File) -> io::Result<bool> {
-    if !file.metadata()?.is_file() || file.metadata()?.len() == 0 {
+/// Reads by a descriptor of its own, and only of a file: with a reading end of a pipe we would be its reader
+/// when nobody else is, and whoever writes into it would never hear that.
+fn ends_torn(written: &File, path: &Path, flags: libc::c_int) -> io::Result<bool> {
+    let ours = written.metadata()?;
+    if !ours.is_file() || ours.len() == 0 {
+        return Ok(false);
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).custom_flags(flags).open(path)?;
+    if !is_same_file(&ours, &file.metadata()?) {
         return Ok(false);
     }
     file.seek(SeekFrom::End(-1))?;

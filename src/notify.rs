@@ -74,6 +74,8 @@ pub(super) struct State {
     ready: Ready,
     is_ready: bool,
     is_stopping: bool,
+    /// It was told of that, or is owed it.
+    knows_of_stop: bool,
     /// What we do.
     words: String,
     /// What the store lets us wait for meanwhile.
@@ -166,6 +168,7 @@ impl ServiceManager {
             ready,
             is_ready: false,
             is_stopping: false,
+            knows_of_stop: false,
             words: words.to_owned(),
             doubt: None,
             failing: None,
@@ -348,23 +351,30 @@ impl ServiceManager {
     /// We were asked to stop, or are about to end.
     pub(crate) fn stops(&self) {
         self.0.with(|state| {
-            if !std::mem::replace(&mut state.is_stopping, true) {
-                state.owes.stopping = true;
+            state.is_stopping = true;
+            // To systemd one that was never ready has failed, unless it says so before: the end decides.
+            if state.is_ready {
+                state.owe_stopping();
             }
         });
         // The task has to ask for more time from now on, though there may be nothing to send.
         self.0.stirred.notify_one();
     }
 
-    /// The end, in these words; nothing is said after it.
-    fn finish(&self, words: &str) {
+    /// The end, in these words and with this exit status; nothing is said after it.
+    fn finish(&self, words: &str, exit: i32) {
         self.0.with(|state| {
+            // A task that is done, a machine that is not fit: whatever --ready waits for, this was no failure.
+            if exit == 0 {
+                state.is_ready();
+            }
             words.clone_into(&mut state.words);
             state.doubt = None;
             state.commands.clear();
             state.owe(Due::Now);
             // Who ends without having been asked has to say so, too; else it would be a failure to systemd.
-            state.owes.stopping |= !std::mem::replace(&mut state.is_stopping, true);
+            state.is_stopping = true;
+            state.owe_stopping();
             // The tasks keep us beyond the end of `run`: what is in the file system goes now.
             drop(state.proxy.take());
         });
@@ -377,7 +387,7 @@ impl Observer for ServiceManager {
             Observation::Notice { notice, .. } => self.notice(now, notice),
             Observation::Workload(event) => self.workload_event(0, event),
             Observation::Stops => self.stops(),
-            Observation::Done { cause, .. } => self.finish(cause),
+            Observation::Done { cause, exit, .. } => self.finish(cause, exit),
             _ => {}
         }
     }

@@ -32,7 +32,8 @@ use stdio::Stderr;
 pub use log::MessageRow;
 pub(crate) use log::{LogObserver, message_notice, message_renewed, message_row};
 pub(crate) use status_line::StatusLine;
-pub use stdio::{answer, ask, is_unread, is_watched, last_words, print};
+pub(crate) use stdio::answer;
+pub use stdio::{ask, is_unread, is_watched, last_words};
 pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
 
 /// Emits an event of a level that is a value: the macros of `tracing` want it as a constant.

@@ -66,18 +66,16 @@ pub fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
         std::fs::write(path, svg(&timeline))
             .with_context(|| format!("cannot write the picture {}", path.display()))?;
     }
-    if typed.json {
-        report::answer(&json(&timeline).to_string());
+    let leave = ExitAction::Status(if timeline.contradictions().is_empty() {
+        0
     } else {
-        report::answer(text(&timeline).trim_end());
-    }
-    Ok(ExitAction::Status(
-        if timeline.contradictions().is_empty() {
-            0
-        } else {
-            exit::OVERLAPPED
-        },
-    ))
+        exit::OVERLAPPED
+    });
+    let answer = match typed.json {
+        true => format!("{}\n", json(&timeline)),
+        false => text(&timeline),
+    };
+    report::answer(&answer, leave)
 }
 
 /// `--svg web1.events web2.events` has forgotten the picture's name, and would draw over the first log.

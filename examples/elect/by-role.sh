@@ -3,11 +3,11 @@
 # are in control. For what can be run as one command, `trafficcop run` is the better choice: it kills the
 # whole tree in time. This is for what has to be told.
 #
-#     trafficcop elect --file /tmp/turn.lock --control-file /tmp/turn.control |
-#         CONTROL=/tmp/turn.control ./examples/elect/by-role.sh
+#     trafficcop elect --file /tmp/turn.lock --control-file /tmp/turn.one.control |
+#         CONTROL=/tmp/turn.one.control ./examples/elect/by-role.sh
 #
-# CONTROL is the control file's link: with it WORK finds TRAFFICCOP_CONTROL in its environment, and
-# can ask `trafficcop check` before each step.
+# CONTROL is the control file's link, which each instance has for itself: with it WORK finds
+# TRAFFICCOP_CONTROL in its environment, and can ask `trafficcop check` before each step.
 work=${WORK:-'while trafficcop check; do echo "working with token $TOKEN"; sleep 1; done'}
 pid=
 

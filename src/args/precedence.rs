@@ -19,6 +19,7 @@ const RIVALS: &[(&str, &str)] = &[
     ("once_on_failure=stop", "once_attempts"),
     ("restart=always", "min_hold"),
     ("queue", "service_bus"),
+    ("sessions", "dead_letter_queue link_settle"),
     ("all", "once_key"),
 ];
 const ONCE: &str = "once once_key once_per";
@@ -28,10 +29,21 @@ const MEANINGLESS: &[(&str, &str)] = &[
     // The last is gone, and told of where there is a file.
     ("blob", "shared heartbeat"),
     ("file", "emulator auth ca_file no_create page_blob"),
-    ("queue", "dead_letter_queue connection_string_env"),
+    ("queue", "dead_letter_queue connection_string_env sessions"),
     ("service_bus", "create emulator poison_queue encoding"),
     ("dead_letter_queue", "max_attempts dead_letter_exit"),
     ("restart=never", "restart_limit restart_window"),
+];
+
+/// What only says more of one of the first: it goes where the last of them went that was set.
+const DETAILS: &[(&str, &str)] = &[
+    (ONCE, "once_on_failure once_attempts"),
+    ("restart", "restart_limit restart_window"),
+    (
+        "max_hold restart watchdog health on_acquire once once_key once_per",
+        "cooldown",
+    ),
+    ("sessions", "session_idle session_messages lock_delay"),
 ];
 
 fn split(setting: &str) -> (&str, Option<&str>) {
@@ -69,6 +81,19 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
     for (typed, other) in MEANINGLESS {
         judge(typed, other);
     }
+    for (of, details) in DETAILS {
+        let is_set = |id: &&str| {
+            is_from(id, ValueSource::CommandLine) || is_from(id, ValueSource::EnvVariable)
+        };
+        let (gone, left): (Vec<&str>, Vec<&str>) = of
+            .split(' ')
+            .filter(is_set)
+            .partition(|id| beaten.contains(id));
+        if left.is_empty() && !gone.is_empty() {
+            let set = |id: &&str| is_from(id, ValueSource::EnvVariable);
+            beaten.extend(details.split(' ').filter(set));
+        }
+    }
     beaten
 }
 
@@ -91,7 +116,7 @@ mod tests {
     fn every_rule_is_about_settings_that_there_are() {
         let definition = super::super::definition();
         let verbs: Vec<&Command> = definition.get_subcommands().collect();
-        for (one, other) in RIVALS.iter().chain(MEANINGLESS) {
+        for (one, other) in RIVALS.iter().chain(MEANINGLESS).chain(DETAILS) {
             for id in one
                 .split(' ')
                 .chain(other.split(' '))

@@ -18,7 +18,6 @@ use crate::args;
 use crate::config::UsageError;
 use crate::deadline::{Deadline, DeadlineError};
 use crate::exit::{self, ExitAction};
-use crate::report;
 
 macro_rules! pages {
     ($($name:literal)*) => {
@@ -115,14 +114,15 @@ pub(crate) fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
         DeadlineError::None | DeadlineError::Unreadable { .. } => anyhow::Error::new(why),
     })?;
     let remaining = deadline.remaining();
-    if typed.remaining {
-        report::answer(&remaining.min(FOR_EVER).as_secs().to_string());
-    }
-    Ok(ExitAction::Status(if remaining.is_zero() {
+    let leave = ExitAction::Status(if remaining.is_zero() {
         exit::NOT_IN_CONTROL
     } else {
         0
-    }))
+    });
+    match typed.remaining {
+        true => answer(&format!("{}\n", remaining.min(FOR_EVER).as_secs()), leave),
+        false => Ok(leave),
+    }
 }
 
 #[cfg(test)]

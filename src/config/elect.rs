@@ -56,7 +56,7 @@ impl Config {
         let outputs = Outputs::new(&common.operations, beside)?;
         if let Some(path) = &typed.control_file {
             // Before anything is started: the link is made while the lock is competed for already.
-            control_file(path, outputs.status_file.as_deref(), beside)?;
+            control_file(path, &outputs, beside)?;
         }
         let telling = Telling {
             json: typed.json,

@@ -35,6 +35,7 @@ pub(crate) use crate::host::Host;
 pub(crate) use azure::{of_blobs_alone, options};
 pub(crate) use elect::Telling;
 pub(crate) use health::Ask;
+pub(crate) use outputs::ANOTHER_S_LINK;
 pub(crate) use quote::quoted;
 pub(crate) use run::{BLOB_LEASE, DEFAULT_POLL, budget};
 pub(crate) use run::{Config, Lock};

@@ -10,7 +10,7 @@ use super::UsageError;
 use super::look::in_time;
 use super::quote::quoted_word;
 use crate::args;
-use crate::guardian::is_control_file;
+use crate::guardian::{is_control_file, is_control_file_in_use};
 use crate::report::{self, Volume};
 use crate::util::is_same_file;
 
@@ -39,12 +39,17 @@ impl From<&args::Operations> for Volume {
 }
 
 /// Where the present state is kept, and where what happens is appended.
+#[derive(Clone)]
 pub(super) struct Outputs {
     pub(super) status_file: Option<PathBuf>,
     pub(super) event_log: Option<PathBuf>,
 }
 
 impl Outputs {
+    fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.status_file.iter().chain(&self.event_log)
+    }
+
     /// Makes sense of what was typed.
     pub(super) fn new(typed: &args::Operations, beside: Beside) -> Result<Outputs, UsageError> {
         let outputs = Outputs {
@@ -184,22 +189,27 @@ fn directory(file: &Path) -> &Path {
 /// The link of an elect is put in place by renaming: nothing that is no link of ours may be there.
 pub(super) fn control_file(
     path: &Path,
-    status_file: Option<&Path>,
+    outputs: &Outputs,
     beside: Beside,
 ) -> Result<(), UsageError> {
-    let (path, status) = (path.to_owned(), status_file.map(Path::to_owned));
-    let paths = status.iter().chain([&path]).cloned().collect();
+    let (path, outputs) = (path.to_owned(), outputs.clone());
+    let paths = outputs.files().chain([&path]).cloned().collect();
     beside.look("--control-file", paths, move |locks| {
-        link(&path, status.as_deref(), locks)
+        link(&path, &outputs, locks)
     })
 }
 
-fn link(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
+/// Why a link to another instance's control file is not replaced.
+pub(crate) const ANOTHER_S_LINK: &str = "another instance keeps its link there: name another one";
+
+fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
     let flag = "--control-file";
     let why = if path.as_os_str().is_empty() || path.file_name().is_none() {
         "name a file, not a directory"
-    } else if is_one_of(flag, path, status_file)? {
+    } else if is_one_of(flag, path, &outputs.status_file)? {
         "it is the status file: name another one"
+    } else if is_one_of(flag, path, &outputs.event_log)? {
+        "it is the event log: name another one"
     } else if is_one_of(flag, path, locks)? {
         "it is the lock's file: name another one"
     // Not `metadata`: a link of ours that was left behind leads nowhere.
@@ -207,6 +217,8 @@ fn link(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<()
         "something is there that is no symbolic link: remove it, or name another one"
     } else if path.read_link().is_ok_and(|to| !is_control_file(&to)) {
         "a symbolic link that is not ours is there, and would be replaced: remove it, or name another one"
+    } else if is_control_file_in_use(path) {
+        ANOTHER_S_LINK
     } else {
         return Ok(());
     };
@@ -294,7 +306,7 @@ mod http {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileTypeExt;
 
-    use super::{Beside, Path, PathBuf, UsageError, args, is_one_of, quoted_word};
+    use super::{Beside, Outputs, Path, PathBuf, UsageError, args, is_one_of, quoted_word};
     use crate::serve::Address;
 
     /// The longest path of a socket, in bytes: the kernel's limit.
@@ -303,7 +315,7 @@ mod http {
     /// Where questions are answered over HTTP.
     pub(in super::super) fn listen(
         typed: &args::Listen,
-        status_file: Option<&Path>,
+        outputs: &Outputs,
         beside: Beside,
     ) -> Result<Option<Address>, UsageError> {
         let Some(text) = typed.listen.as_deref() else {
@@ -315,12 +327,12 @@ mod http {
             return Ok(None);
         };
         if let Some(path) = text.strip_prefix("unix:") {
-            let (path, status) = (PathBuf::from(path), status_file.map(Path::to_owned));
+            let (path, outputs) = (PathBuf::from(path), outputs.clone());
             let there = path.clone();
-            let paths = status.iter().chain([&path]).cloned().collect();
+            let paths = outputs.files().chain([&path]).cloned().collect();
             beside.look("--listen", paths, move |locks| {
                 socket(&path)?;
-                free(&path, status.as_deref(), locks)
+                free(&path, &outputs, locks)
             })?;
             return Ok(Some(Address::Unix(there)));
         }
@@ -348,10 +360,10 @@ mod http {
         }
     }
 
-    fn free(path: &Path, status_file: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
-        if is_one_of("--listen", path, locks)? || is_one_of("--listen", path, status_file)? {
+    fn free(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
+        if is_one_of("--listen", path, locks.iter().chain(outputs.files()))? {
             return Err(UsageError::new(format!(
-                "--listen unix:{}: the lock's file or the status file is to be there: name another path",
+                "--listen unix:{}: the lock's file, the status file or the event log is to be there: name another path",
                 path.display()
             )));
         }

@@ -22,13 +22,14 @@ fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError::new(line))
 }
 
-/// `watched`: the command is stopped, and control handed over, where it hangs.
+/// `hands_over`: control is handed over for something else than these: a command that hangs, a hook or a task that
+/// fails.
 pub(super) fn hold_policy(
     typed: &args::HoldPolicy,
     lock: &Lock,
     lease: Duration,
     poll: Duration,
-    watched: bool,
+    hands_over: bool,
 ) -> Result<HoldPolicy, UsageError> {
     let restart = restart(typed)?;
     let max_hold = max_hold(typed, lock, lease)?;
@@ -52,7 +53,7 @@ pub(super) fn hold_policy(
         restart,
         max_hold,
         min_hold,
-        cooldown: cooldown(typed, lock, poll, watched)?,
+        cooldown: cooldown(typed, lock, poll, hands_over)?,
     })
 }
 
@@ -119,15 +120,15 @@ fn cooldown(
     typed: &args::HoldPolicy,
     lock: &Lock,
     poll: Duration,
-    watched: bool,
+    hands_over: bool,
 ) -> Result<Option<Duration>, UsageError> {
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
-    // Without either the instance ends with its command, and there is no one to cool down.
-    if typed.max_hold.is_none() && !restarts(typed) && !watched {
+    // Without any of these the instance ends with its command, and there is no one to cool down.
+    if typed.max_hold.is_none() && !restarts(typed) && !hands_over {
         return refuse(
-            "--cooldown has no meaning where control is never handed over: add --max-hold, --restart, --watchdog or --health, or leave it out",
+            "--cooldown has no meaning where control is never handed over: add --max-hold, --restart, --watchdog, --health, --on-acquire or --once, or leave it out",
         );
     }
     // Standbys look every --poll ±20 %; a file's waiters are woken.

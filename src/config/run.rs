@@ -145,9 +145,12 @@ impl Config {
         if self.outer.is_empty() || self.slots != 1 {
             return Ok(());
         }
-        // A path has many spellings; a blob's address has one, because it is we who write it.
+        // As we write it: of a path that is no text that is all a command is told.
+        let is_named = self.outer.iter().any(|outer| outer == name);
         let is_it = match &self.lock {
-            Lock::Blob { .. } => self.outer.iter().any(|outer| outer == name),
+            _ if is_named => true,
+            // An address has one spelling, and a path many.
+            Lock::Blob { .. } => false,
             Lock::File { path, .. } => {
                 let outer: Vec<PathBuf> = self.outer.iter().map(PathBuf::from).collect();
                 let paths = [&outer[..], slice::from_ref(path)].concat();
@@ -185,13 +188,14 @@ impl Config {
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
         let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
+        let hands_over = watched || once.is_some() || typed.roles.on_acquire.is_some();
         let rules = Rules {
             once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, watched, host)?
+            ..basis.rules(common, grace, signal, &typed.hold_policy, hands_over, host)?
         };
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
-        let listen = super::outputs::listen(&typed.listen, outputs.status_file.as_deref(), beside)?;
+        let listen = super::outputs::listen(&typed.listen, &outputs, beside)?;
         // It goes into a blob's metadata, which may measure 8 KiB in all.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
@@ -283,7 +287,7 @@ impl Basis {
         grace: Checked<Duration>,
         stop_signal: Checked<i32>,
         turns: &args::HoldPolicy,
-        watched: bool,
+        hands_over: bool,
         host: &Host,
     ) -> Result<Rules, UsageError> {
         let patience = typed.connect_timeout.clone();
@@ -295,7 +299,7 @@ impl Basis {
             grace: grace?,
             stop_signal: stop_signal?,
             if_lost: typed.if_lost,
-            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll, watched)?,
+            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll, hands_over)?,
             once: None,
             seed: host.seed,
         })

@@ -260,7 +260,10 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
             "--file x --min-hold 2m --max-hold 1m job",
             &["--min-hold 2m", "--max-hold 60s"],
         ),
-        ("--file x --cooldown 1m job", &["--cooldown", "--max-hold"]),
+        (
+            "--file x --cooldown 1m job",
+            &["--cooldown", "--max-hold", "--on-acquire", "--once"],
+        ),
         (
             "--file x --restart never --cooldown 1m job",
             &["--cooldown", "--restart"],
@@ -286,6 +289,25 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
                 "{line}: '{text}' does not say '{word}'"
             );
         }
+    }
+}
+
+#[test]
+fn a_cooldown_is_for_whatever_hands_control_over() {
+    for flags in [
+        "--max-hold 5m",
+        "--restart always",
+        "--watchdog 5s",
+        "--health true",
+        "--on-acquire true",
+        "--once",
+        "--once-key one",
+        "--once-per 1h --once-attempts 3",
+    ] {
+        let line = format!("--file x --cooldown 1m {flags} job");
+        let config = config(&line).unwrap_or_else(|why| panic!("{line}: {why}"));
+        let cooldown = config.rules.hold_policy.cooldown;
+        assert_eq!(cooldown, Some(Duration::from_secs(60)), "{line}");
     }
 }
 

@@ -163,7 +163,7 @@ impl Work {
             host: host.host.clone(),
             pid: host.pid,
             seed: host.seed,
-            listen: listen(&typed.listen, outputs.status_file.as_deref(), beside)?,
+            listen: listen(&typed.listen, &outputs, beside)?,
             status_file: outputs.status_file,
             event_log: outputs.event_log,
             withheld: match typed.no_credentials {

@@ -41,6 +41,12 @@ pub(crate) fn is_control_file(path: &Path) -> bool {
     name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
+/// Whether a control file is at this path whose owners live, as far as can be seen.
+#[cfg(feature = "cli")]
+pub(crate) fn is_control_file_in_use(path: &Path) -> bool {
+    View::open(path).is_ok_and(|view| is_locked_by_another(&view.file) == Ok(true))
+}
+
 #[derive(Debug)]
 struct Location {
     word: SharedWord,

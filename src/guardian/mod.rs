@@ -31,7 +31,7 @@ pub mod wire;
 pub use crate::core::WorkloadEvent;
 pub use control::View;
 #[cfg(feature = "cli")]
-pub(crate) use control::is_control_file;
+pub(crate) use control::{is_control_file, is_control_file_in_use};
 #[doc(hidden)]
 pub use event_loop::{EventLoop, Ready, System, Wait};
 #[cfg(feature = "cli")]

@@ -23,7 +23,14 @@ impl State {
     pub(super) fn is_ready(&mut self) {
         if !std::mem::replace(&mut self.is_ready, true) {
             self.owes.ready = true;
+            if self.is_stopping {
+                self.owe_stopping();
+            }
         }
+    }
+
+    pub(super) fn owe_stopping(&mut self) {
+        self.owes.stopping |= !std::mem::replace(&mut self.knows_of_stop, true);
     }
 
     pub(super) fn owe(&mut self, status: Due) {
@@ -87,8 +94,16 @@ impl State {
         text
     }
 
-    /// Sends what is owed, all of it in one message.
+    /// Sends what is owed, all of it in one message; but READY before STOPPING in one of its own, because of
+    /// both in one systemd takes one.
     pub(super) fn settle(&mut self) {
+        if self.owes.ready && self.owes.stopping {
+            let sent = self.send("READY=1\n");
+            if sent.is_err() {
+                return self.judge(sent);
+            }
+            self.owes.ready = false;
+        }
         let now = Instant::now();
         let Owes {
             ready,

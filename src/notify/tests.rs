@@ -60,3 +60,36 @@ fn the_last_words_of_a_command_are_not_the_next_one_s() {
     let unheard = service_manager.0.state().proxy.as_ref().unwrap().unheard(0);
     assert_eq!(unheard, [b""; 0]);
 }
+
+#[test]
+fn what_was_owed_while_there_was_no_room_is_two_messages_where_systemd_would_take_one_word_of_it() {
+    let place = tempfile::tempdir().unwrap();
+    let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
+    manager.set_nonblocking(true).unwrap();
+    let filler = UnixDatagram::unbound().unwrap();
+    filler.set_nonblocking(true).unwrap();
+    while filler
+        .send_to(b"X=filled", place.path().join("manager"))
+        .is_ok()
+    {}
+    service_manager.works("waiting".into());
+    service_manager.stops();
+    let mut buffer = [0; 1024];
+    while manager.recv(&mut buffer).is_ok() {}
+    service_manager.0.try_again();
+    let mut said = Vec::new();
+    while let Ok(length) = manager.recv(&mut buffer) {
+        said.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+    }
+    let [ready, stopping] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert!(
+        ready.contains("READY=1") && !ready.contains("STOPPING=1"),
+        "{said:?}"
+    );
+    assert!(
+        stopping.contains("STOPPING=1") && stopping.contains("STATUS="),
+        "{said:?}"
+    );
+}

@@ -29,6 +29,7 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{isatty, write};
 use tokio::sync::oneshot;
 
+use crate::exit::ExitAction;
 use crate::util::lock;
 
 /// Where lines go, and what is still owed to the reader.
@@ -417,19 +418,19 @@ pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// The answer to a question, on stdout. Where nobody reads it, the exit status says the same.
-pub fn answer(text: &str) {
-    let _ = io::stdout().write_all(format!("{text}\n").as_bytes());
-}
-
-/// What was asked for, on stdout, whole lines.
+/// Writes the answer, whole lines. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
 ///
 /// # Errors
-/// Where it cannot be written; `BrokenPipe` where nobody reads it any more.
-pub fn print(text: &str) -> io::Result<()> {
+/// Where it cannot be written.
+pub(crate) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(leave),
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(ExitAction::Signal(libc::SIGPIPE))
+        }
+        Err(why) => Err(anyhow::Error::new(why).context("cannot write the answer to stdout")),
+    }
 }
 
 /// Whether nobody reads stdout any more: its reader went away, or the terminal.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{At, End, KnownBy, Lock, Tenure, Timeline, Track, Violation, count};
 use crate::events::record;
+use crate::report::plain;
 use crate::units::show;
 
 /// What the JSON says: each field, and what it means.
@@ -57,7 +58,7 @@ pub(super) fn text(timeline: &Timeline) -> String {
         text.push('\n');
     }
     for note in &timeline.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "note: {}", plain(note));
     }
     let _ = writeln!(text, "{}", conclusion(timeline));
     text
@@ -111,6 +112,12 @@ pub(super) fn name(track: &Track) -> String {
     }
 }
 
+/// The same in one line, as all that others have written: a name in a log is not to do anything to a terminal, or
+/// to look like a line of ours.
+fn plain_name(track: &Track) -> String {
+    plain(&name(track))
+}
+
 /// A span on a clock of milliseconds.
 pub(super) fn span(nanos: i64) -> String {
     let millis = u64::try_from(nanos / 1_000_000).unwrap_or(0);
@@ -140,14 +147,14 @@ fn table(text: &mut String, lock: &Lock) {
     let _ = writeln!(
         text,
         "{}: {} of {}",
-        lock.name,
+        plain(&lock.name),
         count(lock.tenures.len(), "tenure"),
         count(lock.tracks.len(), "instance")
     );
     if lock.tenures.is_empty() {
         return;
     }
-    let names: Vec<String> = lock.tracks.iter().map(name).collect();
+    let names: Vec<String> = lock.tracks.iter().map(plain_name).collect();
     let wide = names
         .iter()
         .map(|name| width(name))
@@ -259,7 +266,7 @@ pub(super) fn contradictions(lock: &Lock) -> Vec<String> {
     let who = |at: usize| {
         let tenure = &lock.tenures[at];
         let token = tenure.token.map_or("?".into(), |token| token.to_string());
-        let name = name(&lock.tracks[tenure.track]);
+        let name = plain_name(&lock.tracks[tenure.track]);
         format!("{name} (token {token}, from {})", clock(tenure.from))
     };
     let overlaps = lock.overlaps.iter().filter(|overlap| !overlap.within_skew);
@@ -306,8 +313,8 @@ fn until(tenure: &Tenure) -> (String, String) {
 
 /// How it ended, in words.
 pub(super) fn ending(tenure: &Tenure) -> String {
-    let because = tenure.cause.as_deref().unwrap_or_default();
-    let colon = |text: &str| match because {
+    let because = plain(tenure.cause.as_deref().unwrap_or_default());
+    let colon = |text: &str| match &*because {
         "" => text.to_owned(),
         because => format!("{text}: {because}"),
     };

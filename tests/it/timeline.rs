@@ -257,6 +257,57 @@ fn a_forged_overlap_is_exit_status_1() {
     assert!(stdout(&said).contains("OVERLAP"), "{}", stdout(&said));
 }
 
+/// Whoever writes a log is not to write on the terminal of who reads it.
+#[test]
+fn what_a_log_says_stays_in_its_line() {
+    let scene = Scene::new();
+    let log = scene.path("events");
+    let mut one = instance(&scene, "one", &log, &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    let forged = "\\u001b[2J\\n       9  FORGED";
+    let text = std::fs::read_to_string(&log).unwrap();
+    let text = text
+        .replace("singleton.lock", &format!("singleton.lock{forged}"))
+        .replace("\"identity\":\"one", &format!("\"identity\":\"one{forged}"))
+        .replace("SIGTERM", &format!("SIGTERM{forged}"));
+    // A name is in a note, too.
+    let other = scene.path("more\u{1b}[2J\n       9  FORGED");
+    std::fs::write(&other, text + "no record\n").unwrap();
+    let said = stdout(&timeline([&other]));
+    assert!(
+        said.contains("singleton.lock") && said.contains("SIGTERM"),
+        "{said}"
+    );
+    assert!(said.contains("note: "), "{said}");
+    let control = |c: char| c.is_control() && c != '\n';
+    assert!(!said.contains(control), "{said:?}");
+    let begun = |line: &str| line.starts_with("       9");
+    assert!(!said.lines().any(begun), "{said}");
+}
+
+#[test]
+fn a_timeline_that_cannot_be_written_is_no_answer() {
+    let scene = Scene::new();
+    let log = scene.path("events");
+    let run = scene.run_on_file().arg("--event-log").arg(&log);
+    assert_eq!(run.command(["true"]).finish().ended, Ended::Code(0));
+    for json in [&[][..], &["--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let output = Command::new(crate::support::programs::trafficcop())
+            .arg("timeline")
+            .args(json)
+            .arg(&log)
+            .stdout(full.unwrap())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains("stdout: No space left"), "{said}");
+    }
+}
+
 #[test]
 fn what_is_no_event_log_is_said() {
     let scene = Scene::new();
@@ -317,6 +368,32 @@ fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
         .shell("exit 6")
         .finish();
     assert_eq!(finished.ended, Ended::Code(6), "{}", finished.stderr);
+}
+
+/// A reading end of ours would keep the command's pipe alive.
+#[test]
+fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {
+    let scene = Scene::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let run = scene
+        .run_on_file()
+        .args(["-q", "--event-log", "/dev/stdout"]);
+    let mut instance = run.command(["yes"]).stdout(writer).start();
+    std::io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
+    drop(reader);
+    assert_eq!(instance.wait(), Ended::Died(Signal::SIGPIPE));
+}
+
+#[test]
+fn an_event_log_that_nobody_reads_is_told_of() {
+    let scene = Scene::new();
+    let fifo = scene.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let run = scene.run_on_file().arg("--event-log").arg(&fifo);
+    let finished = run.command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    let warnings = finished.stderr.matches("cannot write the event log");
+    assert_eq!(warnings.count(), 1, "{}", finished.stderr);
 }
 
 #[test]

@@ -49,6 +49,63 @@ fn what_is_typed_beats_a_variable_that_excludes_it() {
     refused(&scene, both, 64, &["two locks"]);
 }
 
+/// A variable that only says more of what is beaten is beaten with it.
+#[test]
+fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
+    let scene = Scene::new();
+    for (variables, typed) in [
+        (["RESTART=always", "RESTART_LIMIT=3"], "--once"),
+        (["RESTART=always", "RESTART_WINDOW=9m"], "--min-hold=1ms"),
+        (["RESTART=always", "COOLDOWN=3s"], "--min-hold=1ms"),
+        (["MAX_HOLD=1h", "COOLDOWN=3s"], "--once"),
+        (["ONCE=1", "ONCE_ON_FAILURE=stop"], "--restart=on-failure"),
+        (["ONCE_PER=1h", "ONCE_ATTEMPTS=3"], "--max-hold=1h"),
+    ] {
+        let mut run = scene.run_on_file().arg(typed);
+        for variable in variables {
+            let (name, value) = variable.split_once('=').unwrap();
+            run = run.env(&format!("TRAFFICCOP_{name}"), value);
+        }
+        let finished = run.command(["true"]).finish();
+        let said = format!("{variables:?} {typed}: {}", finished.stderr);
+        assert_eq!(finished.ended, Ended::Code(0), "{said}");
+    }
+    // Found after what is between the settings of a queue, and before the queue is asked.
+    let bus = "--service-bus=contoso/q";
+    for (variables, typed) in [
+        (
+            ["SERVICE_BUS=contoso/q", "SESSIONS=1"],
+            &["--queue=qqq"][..],
+        ),
+        (["SESSIONS=1", "SESSION_IDLE=9s"], &["--queue=qqq"]),
+        (
+            ["SESSIONS=1", "LOCK_DELAY=9s"],
+            &[bus, "--dead-letter-queue"],
+        ),
+        (
+            ["DEAD_LETTER_QUEUE=1", "LINK_SETTLE=1"],
+            &[bus, "--sessions"],
+        ),
+    ] {
+        let mut run = scene.verb("work").args(typed).args(["--grace", "soon"]);
+        for variable in variables {
+            let (name, value) = variable.split_once('=').unwrap();
+            run = run.env(&format!("TRAFFICCOP_{name}"), value);
+        }
+        refused(&scene, run, 64, &["--grace"]);
+    }
+    // What is typed stays, and is refused where it cannot be.
+    let run = scene.run_on_file().env("TRAFFICCOP_RESTART", "always");
+    let run = run.args(["--once", "--restart-limit", "3"]);
+    let finished = run.command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+    // And so does what says more of something that is not beaten.
+    let run = scene.run_on_file().env("TRAFFICCOP_MAX_HOLD", "1h");
+    let run = run.env("TRAFFICCOP_COOLDOWN", "1ms");
+    let run = run.args(["--once-key", "other", "--restart=never"]);
+    refused(&scene, run, 64, &["--cooldown"]);
+}
+
 #[test]
 fn what_a_variable_says_is_refused_by_its_name() {
     let scene = Scene::new();
@@ -125,6 +182,21 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
             finished.stderr
         );
     }
+    // Also under a name that is no text.
+    let lock = scene
+        .path("lock")
+        .with_file_name(OsStr::from_bytes(b"lock\xff"));
+    let script = format!(
+        "exec {} run -q -w 1s --file \"$LOCK\" -- true",
+        env!("CARGO_BIN_EXE_trafficcop")
+    );
+    let run = scene
+        .run()
+        .env("LOCK", &lock)
+        .args(["-q", "--file"])
+        .arg(&lock);
+    let finished = run.shell(&script).finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
     // Also where another one stands between.
     let script = format!(
         "exec {me} run -q --file {lock}.3 -- {me} run -w 1s --file {lock} -- true",

@@ -93,6 +93,72 @@ fn what_cannot_be_is_refused_in_words() {
 }
 
 #[test]
+fn the_control_file_s_link_of_a_living_instance_is_its_own() {
+    let scene = Scene::new();
+    let link = scene.path("control");
+    let with_link = || on_file(&scene).arg("--control-file").arg(&link);
+    // What is left over from one that was killed is nobody's.
+    std::os::unix::fs::symlink(scene.path("trafficcop-control.1.dead"), &link).unwrap();
+    let (mut first, mut reader) = unread(with_link().args(["--grace", "1h"]));
+    assert_eq!(first_line(&mut reader), "holder 1");
+    let control = std::fs::read_link(&link).unwrap();
+    assert_eq!(check(&link), Some(0));
+    let finished = with_link().arg("-n").finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+    let words = "another instance keeps its link there: name another one";
+    assert!(finished.stderr.contains(words), "{}", finished.stderr);
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    assert_eq!(std::fs::read_link(&link).unwrap(), control);
+    assert_eq!(check(&link), Some(0));
+
+    // Somebody has put another one there, which is theirs to remove.
+    std::fs::remove_file(&link).unwrap();
+    let other = scene.path("trafficcop-control.1.other");
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    drop(reader);
+    assert_eq!(first.wait(), PIPE);
+    assert_eq!(std::fs::read_link(&link).unwrap(), other);
+}
+
+#[test]
+fn the_event_log_is_written_to_no_other_output() {
+    let scene = Scene::new();
+    let link = scene.path("control");
+    let with_link = |path| on_file(&scene).arg("--control-file").arg(path);
+    let (_first, mut reader) = unread(with_link(&link));
+    assert_eq!(first_line(&mut reader), "holder 1");
+    let control = std::fs::read_link(&link).unwrap();
+    let new = scene.path("new");
+    let listen = format!("--listen=unix:{}", new.display());
+    let run = |verb: &str| scene.verb(verb).arg("--file").arg(scene.lock());
+    for (run, log, words) in [
+        (with_link(&link), &link, "--control-file"),
+        (with_link(&link), &control, "--control-file"),
+        (with_link(&new), &new, "--control-file"),
+        (run("run").arg(&listen).command(["true"]), &new, "--listen"),
+    ] {
+        let finished = run.args(["-n", "--event-log"]).arg(log).finish();
+        assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+        let is_said = |word| finished.stderr.contains(word);
+        assert!(
+            is_said(words) && is_said("event log"),
+            "{}",
+            finished.stderr
+        );
+    }
+    let queue = scene.verb("work").args(["--queue", "qqq", &listen]);
+    let finished = queue
+        .arg("--event-log")
+        .arg(&new)
+        .command(["true"])
+        .finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+    assert!(finished.stderr.contains("event log"), "{}", finished.stderr);
+    assert_eq!(std::fs::metadata(&control).unwrap().len(), 8);
+    assert_eq!(check(&link), Some(0));
+}
+
+#[test]
 fn the_event_log_of_two_on_a_blob_is_a_timeline_without_an_overlap() {
     let scene = Scene::new();
     let logs = ["one", "two"].map(|name| scene.path(&format!("{name}.events")));

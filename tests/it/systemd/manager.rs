@@ -12,7 +12,7 @@ pub(crate) struct Manager {
     socket: UnixDatagram,
     /// Where it is.
     pub(crate) path: PathBuf,
-    said: RefCell<Vec<String>>,
+    heard: RefCell<Vec<String>>,
 }
 
 impl Manager {
@@ -23,19 +23,25 @@ impl Manager {
         Manager {
             socket,
             path,
-            said: RefCell::default(),
+            heard: RefCell::default(),
         }
+    }
+
+    /// All messages so far, in their order.
+    pub(crate) fn messages(&self) -> Vec<String> {
+        let mut buffer = [0; 8192];
+        while let Ok(length) = self.socket.recv(&mut buffer) {
+            let message = std::str::from_utf8(&buffer[..length]).expect("text");
+            self.heard.borrow_mut().push(message.to_owned());
+        }
+        self.heard.borrow().clone()
     }
 
     /// All lines so far, in their order.
     pub(crate) fn said(&self) -> Vec<String> {
-        let mut buffer = [0; 8192];
-        while let Ok(length) = self.socket.recv(&mut buffer) {
-            let message = std::str::from_utf8(&buffer[..length]).expect("text");
-            let mut said = self.said.borrow_mut();
-            said.extend(message.lines().map(str::to_owned));
-        }
-        self.said.borrow().clone()
+        let messages = self.messages();
+        let lines = messages.iter().flat_map(|message| message.lines());
+        lines.map(str::to_owned).collect()
     }
 
     /// How many lines begin so.

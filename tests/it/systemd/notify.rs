@@ -57,6 +57,37 @@ fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
     }
 }
 
+/// To systemd a process that ends without it has failed, however it ended; and of READY and STOPPING in
+/// one message it takes one.
+#[test]
+fn one_that_ends_well_and_never_was_ready_says_so_before_it_stops() {
+    let scene = Scene::new();
+    let done = scene.run_on_file().arg("--once").command(["true"]).finish();
+    assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
+    for (name, options, command, exit) in [
+        ("done", &["--once"][..], "true", 0),
+        ("unfit", &["-n", "-E", "0", "--if", "false"], "true", 0),
+        ("silent", &["--ready", "command"], "true", 0),
+        ("refused", &["-n", "--if", "false"], "true", 75),
+        ("failed", &["--ready", "command"], "false", 1),
+    ] {
+        let manager = Manager::at(&scene, name);
+        let run = service(&scene, &manager, "web1").args(options);
+        let finished = run.command([command]).finish();
+        assert_eq!(finished.ended, Ended::Code(exit), "{}", finished.stderr);
+        let messages = manager.messages();
+        let with = |word: &str| -> Vec<usize> {
+            let all = messages.iter().enumerate();
+            let found = all.filter(|(_, message)| message.contains(word));
+            found.map(|(number, _)| number).collect()
+        };
+        let (ready, stopping) = (with("READY=1"), with("STOPPING=1"));
+        assert_eq!(ready.len(), usize::from(exit == 0), "{name}: {messages:#?}");
+        assert_eq!(stopping.len(), 1, "{name}: {messages:#?}");
+        assert!(ready < stopping, "{name}: {messages:#?}");
+    }
+}
+
 #[test]
 fn one_that_is_not_fit_is_ready_and_its_status_says_why() {
     let scene = Scene::new();
