@@ -81,7 +81,7 @@ pub(super) struct Progress {
 #[derive(Clone)]
 pub(super) struct Tenure {
     pub(super) record: Record,
-    unread: bool,
+    pub(super) unread: bool,
 }
 
 /// A version that we made, and of which it is not known whether those before it are there.
@@ -426,21 +426,6 @@ impl Chain {
         state.unwritten = Some(version);
         state.observed.released(fresh_nonce(), Instant::now());
         Ok(version)
-    }
-
-    /// A tenure that was never granted: results of tasks go on through it.
-    fn of_before(&self, version: Version) -> Tenure {
-        let Carried { once, unread } = self.carried(&Look {
-            version: version - 1,
-            record: self.share.record(version - 1),
-        });
-        Tenure {
-            unread,
-            record: Record {
-                once,
-                ..Record::begun(&self.candidate, version - 1)
-            },
-        }
     }
 
     /// Records what the run of a task came to.

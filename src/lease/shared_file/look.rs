@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::chain::Chain;
+use super::chain::{Chain, Tenure};
 use super::record::{State, VersionRecord, fits};
 use super::share::{Hint, Made};
 use super::stamp::Stamped;
@@ -225,6 +225,21 @@ impl Chain {
             None => Carried {
                 unread,
                 once: TaskLog::EMPTY,
+            },
+        }
+    }
+
+    /// A tenure that was never granted: results of tasks go on through it.
+    pub(super) fn of_before(&self, version: Version) -> Tenure {
+        let Carried { once, unread } = self.carried(&Look {
+            version: version - 1,
+            record: self.share.record(version - 1),
+        });
+        Tenure {
+            unread,
+            record: Record {
+                once,
+                ..Record::begun(&self.candidate, version - 1)
             },
         }
     }
