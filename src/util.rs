@@ -26,10 +26,17 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Children that somebody of this process waits for by himself.
 static AWAITED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
+/// Does something with them while none is begun.
+pub(crate) fn with_awaited_children<T>(act: impl FnOnce(&[i32]) -> T) -> T {
+    act(&lock(&AWAITED))
+}
+
 /// A child that its parent's code waits for: until this is dropped nobody else reaps it.
+#[cfg(feature = "entra")]
 #[derive(Debug)]
 pub(crate) struct AwaitedChild(i32);
 
+#[cfg(feature = "entra")]
 impl AwaitedChild {
     /// Starts one; `id` is asked for its process id.
     ///
@@ -52,13 +59,9 @@ impl AwaitedChild {
     pub(crate) fn pid(&self) -> i32 {
         self.0
     }
-
-    /// Does something with those that there are, while none is begun.
-    pub(crate) fn with_all<T>(act: impl FnOnce(&[i32]) -> T) -> T {
-        act(&lock(&AWAITED))
-    }
 }
 
+#[cfg(feature = "entra")]
 impl Drop for AwaitedChild {
     fn drop(&mut self) {
         lock(&AWAITED).retain(|pid| *pid != self.0);

@@ -32,7 +32,7 @@ use super::tty::Foreground;
 use super::wire::{Event, FRAME};
 use super::{Contain, Setup, SetupError, process, raw, tree};
 use crate::procfs;
-use crate::util::AwaitedChild;
+use crate::util::with_awaited_children;
 
 /// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
 /// one process alone that has to clean up after it.
@@ -67,7 +67,7 @@ pub(super) fn forget_unrelated(pid: i32) {
 /// Reaps what came to us and is nobody's: as process 1 of a container we are given all that lose their parent
 /// in it, and nobody but us can let them go. What a guardian leaves is swept in its place.
 pub(super) fn reap_adopted() {
-    AwaitedChild::with_all(|awaited| {
+    with_awaited_children(|awaited| {
         let spare = [process::guardians().as_slice(), awaited].concat();
         for pid in tree::reap_ended(&spare) {
             forget_unrelated(pid);
