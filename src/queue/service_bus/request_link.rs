@@ -15,7 +15,7 @@ use fe2o3_amqp::types::messaging::{
     AmqpValue, ApplicationProperties, Body, Message, MessageId, Properties, Target,
 };
 use fe2o3_amqp::types::primitives::{OrderedMap, SimpleValue, Value};
-use fe2o3_amqp::{Receiver, Sender, link::RecvError};
+use fe2o3_amqp::{Receiver, Sender, link::RecvError, link::SendError};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
@@ -109,9 +109,13 @@ impl RequestLink {
         match before(give_up_at, sending).await {
             Some(Ok(_)) => {}
             Some(Err(error)) => {
+                let unsent = matches!(
+                    error,
+                    SendError::MessageSizeExceeded(_) | SendError::MessageEncodeError
+                );
                 let error = BusError::from(error);
                 // What the link will not carry was not begun: the others who wait on it lose nothing.
-                if error.is_refused_for_good() {
+                if unsent {
                     return Err(error);
                 }
                 self.state.close(error.clone());
