@@ -72,6 +72,10 @@ impl Dispositions {
             mask,
         }
     }
+
+    fn ignores(&self, signal: i32) -> bool {
+        usize::try_from(signal).is_ok_and(|number| self.ignored.get(number) == Some(&true))
+    }
 }
 
 impl SpawnContext {
@@ -79,11 +83,12 @@ impl SpawnContext {
     /// guardian does to the signals: of those the first one's look holds.
     pub(super) fn capture() -> SpawnContext {
         static AT_FIRST: OnceLock<Dispositions> = OnceLock::new();
+        let dispositions = AT_FIRST.get_or_init(Dispositions::read);
         SpawnContext {
-            dispositions: AT_FIRST.get_or_init(Dispositions::read),
+            dispositions,
             nice: raw::nice(),
             oom_score_adj: None,
-            foreground: Foreground::ours(),
+            foreground: Foreground::ours(dispositions.ignores(libc::SIGINT)),
             sockets: Sockets::ours(),
         }
     }

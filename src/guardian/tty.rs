@@ -27,8 +27,12 @@ impl Terminal {
     /// As part of a pipeline we have none: the other processes of the job are of our group, and
     /// would find themselves in the background (`trafficcop … | less`). Ctrl-C then reaches us with
     /// them, and the command through its drain.
+    ///
+    /// Nor has what a script starts by `&`: it is of the script's group, and the script goes on in the
+    /// foreground. POSIX has a shell without job control start it with SIGINT ignored, and with nothing on
+    /// stdin: with a terminal on stdin it was meant for the foreground after all.
     #[must_use]
-    pub fn ours() -> Option<Terminal> {
+    pub fn ours(sigint_is_ignored: bool) -> Option<Terminal> {
         if is_pipe(stdin().as_fd()) || is_pipe(stdout().as_fd()) {
             return None;
         }
@@ -45,6 +49,10 @@ impl Terminal {
             let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
             open("/dev/tty", flags, Mode::empty()).ok()
         };
+        let [input, ..] = &standard;
+        if sigint_is_ignored && !input.as_ref().is_ok_and(foreground) {
+            return None;
+        }
         standard
             .into_iter()
             .filter_map(Result::ok)
@@ -94,10 +102,10 @@ pub(super) struct Foreground {
 }
 
 impl Foreground {
-    /// Of the process that calls it; none where it is not in the foreground of a terminal.
-    pub(super) fn ours() -> Foreground {
+    /// Of the process that calls it; none where it is not in the foreground of a terminal ([`Terminal::ours`]).
+    pub(super) fn ours(sigint_is_ignored: bool) -> Foreground {
         Foreground {
-            terminal: Terminal::ours(),
+            terminal: Terminal::ours(sigint_is_ignored),
             lent: false,
         }
     }

@@ -161,7 +161,7 @@ fn job_on_terminal() {
     use nix::unistd::{ForkResult, fork, setpgid};
     use trafficcop::internals::guardian::tty::{StopAsked, Terminal, stop_ourselves};
     count_interrupts();
-    let terminal = Terminal::ours().expect("we are in the foreground");
+    let terminal = Terminal::ours(false).expect("we are in the foreground");
     say(format!("ours {}", terminal.is_ours()));
     // SAFETY: one thread.
     let ForkResult::Parent { child: command } = (unsafe { fork() }).expect("a command") else {

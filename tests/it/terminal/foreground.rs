@@ -84,3 +84,28 @@ fn a_terminal_that_a_job_of_the_command_has_comes_back_when_the_command_has_ende
     session.presses("one\n");
     session.sees("got:one");
 }
+
+#[test]
+fn what_a_script_starts_beside_itself_leaves_it_the_terminal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let command = format!("{}; exec sleep 600", noted(&at("command")));
+    std::fs::write(at("command.sh"), command).expect("a script");
+    let script = format!(
+        "{} run -q --file {} -- sh {} &\n\
+         while [ ! -e {} ]; do sleep 0.05; done\n\
+         read -r line\necho got:$line\nkill $!\nwait $!\necho status-$?\n",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        at("lock").display(),
+        at("command.sh").display(),
+        at("command").display(),
+    );
+    std::fs::write(at("script.sh"), script).expect("a script");
+    let mut session = Session::begin();
+    session.presses(&format!("sh {}\n", at("script.sh").display()));
+    let _ = pid_in(&at("command"));
+    // Whoever reads from the background is stopped.
+    session.presses("one\n");
+    session.sees("got:one");
+    session.sees("status-143");
+}
