@@ -57,6 +57,24 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
     fresh
 }
 
+/// Plays the test of this full name in a process of its own: whether that was done. There it is for the caller
+/// to do.
+pub(crate) fn was_played_alone(test: &str) -> bool {
+    const ALONE: &str = "PROCESS_OF_ITS_OWN";
+    if std::env::var_os(ALONE).is_some() {
+        return false;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args([test, "--exact", "--nocapture"]);
+    let output = command.env(ALONE, "1").output().expect("a process");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+    true
+}
+
 /// The journalist, compiled from `journalist.rs` on first use (and when that has changed).
 pub(crate) fn journalist() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
