@@ -220,10 +220,12 @@ impl TaskView {
     fn of(entry: &Entry) -> TaskView {
         let over = entry.over.as_ref();
         let tries = entry.tries.as_ref();
-        let slot = tries.map(|tries| tries.slot).or(over.map(|over| over.slot));
+        let period = tries
+            .map(|tries| tries.period)
+            .or(over.map(|over| over.period));
         TaskView {
             key: entry.key.clone(),
-            slot: slot.filter(|_| entry.slots).map(once::moment),
+            slot: period.filter(|_| entry.periods).map(once::moment),
             exit: over.map(|over| over.exit),
             by: over.map(|over| over.by.clone()),
             at: over.map(|over| over.at.clone()),
@@ -238,7 +240,7 @@ impl TaskView {
     fn words(&self) -> String {
         let mut text = self.key.clone();
         if let Some(slot) = &self.slot {
-            text.push_str(&format!(" (slot {slot})"));
+            text.push_str(&format!(" (period {slot})"));
         }
         if let (Some(exit), Some(by), Some(at)) = (self.exit, &self.by, &self.at) {
             let how = match exit {

@@ -13,6 +13,7 @@
 //! have no case.
 
 mod acquire;
+mod broken;
 mod client;
 mod inspect;
 #[doc(hidden)]
@@ -235,41 +236,6 @@ impl Blob {
     fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
         trouble.failure(operation, &self.name, proven)
-    }
-
-    /// What a lease that breaks still gives us; `None`: it may be somebody else's now.
-    ///
-    /// Between the look and the question the lease may end and the next holder come; the ETag
-    /// keeps us off from the moment he has written his record. Within the one round trip before
-    /// that his lease would break and he would drain: a tenure lost, no overlap.
-    ///
-    /// # Errors
-    /// If the service did not say.
-    async fn rest_of_breaking(&self, give_up_at: Instant) -> Result<Option<Instant>, ServiceError> {
-        // Every moment spent here the command may run without control.
-        let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
-        let view = match self.client.look(None, limit).await {
-            Ok(view) => view,
-            Err(trouble) if is_gone(&trouble) => return Ok(None),
-            Err(trouble) => return Err(trouble),
-        };
-        let (LeaseState::Breaking, Some(etag)) = (view.lease, view.etag) else {
-            return Ok(None);
-        };
-        let asked = Instant::now();
-        let rest = match self.client.rest_of_breaking(&etag, limit).await {
-            Ok(rest) => rest,
-            // The next holder has written already.
-            Err(trouble) if trouble.code() == Some("ConditionNotMet") => return Ok(None),
-            Err(trouble) if is_gone(&trouble) => return Ok(None),
-            Err(trouble) => return Err(trouble),
-        };
-        // In whole seconds and "approximate", so one less is counted on; never longer than a lease. From
-        // before the question was sent: the answer may have been a second on its way.
-        let rest = rest
-            .min(self.config.lease)
-            .checked_sub(Duration::from_secs(1));
-        Ok(rest.map(|rest| asked + rest))
     }
 
     /// Releases the lease, again and again until it is said or the time is up.

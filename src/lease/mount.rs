@@ -95,11 +95,7 @@ pub(crate) fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec
 
 /// From the table, and not by statfs(2): that asks the server, which may be gone.
 fn table() -> Vec<Mount> {
-    parse(
-        procfs::text("/proc/self/mountinfo")
-            .unwrap_or_default()
-            .as_bytes(),
-    )
+    parse(&procfs::bytes("/proc/self/mountinfo").unwrap_or_default())
 }
 
 fn under(mounts: &[Mount], path: &Path) -> Mount {
@@ -242,6 +238,19 @@ mod tests {
             link.map(|(_, to)| PathBuf::from(to))
         };
         find(&mounts, Path::new(path), &read_link).expect("a mount")
+    }
+
+    #[test]
+    fn a_mount_whose_name_is_no_text_is_one_of_many() {
+        let mut table = TABLE.as_bytes().to_vec();
+        table.extend_from_slice(b"37 22 0:57 / /mnt/b\xfcro rw - fuse.sshfs h: rw\n");
+        let mounts = parse(&table);
+        let of = |path: &[u8]| {
+            use std::os::unix::ffi::OsStrExt as _;
+            let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            find(&mounts, path, &|_| None).expect("a mount").shared
+        };
+        assert!(of(b"/mnt/b\xfcro/lock") && !of(b"/srv/lock") && !of(b"/mnt/buro/lock"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! one entry of its metadata, the file store in lines of its own) and ask it before they grant
 //! control; and by whoever wants to read a result ([`TaskLog::get`]) or have it forgotten
 //! ([`TaskLog::forget`]). Pure: what time it is comes in as the seconds of the store's own clock.
-//! It must never take a result for another's: of another key, or of another slot of time.
+//! It must never take a result for another's: of another key, or of another period.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub const KEPT: usize = 32;
 // Less than a page, which is a line's place in a lock file, and half of what a blob has for metadata.
 pub const ROOM: usize = 3840;
 
-// A result of a slot that has not begun yet counts if it begins so soon: then the store's clock was
+// A result of a period that has not begun yet counts if it begins so soon: then the store's clock was
 // set back a little, and what was done is not to be done again. One further ahead was recorded
 // under a clock that was wrong.
 const AHEAD: u64 = 3 * 3600;
@@ -37,14 +37,14 @@ const AHEAD: u64 = 3 * 3600;
 pub struct Task {
     /// Its name; each key on a lock is a task of its own.
     pub key: String,
-    /// Once in each slot of so many whole seconds, aligned to UTC, rather than once for all. With
+    /// Once in each period of so many whole seconds, aligned to UTC, rather than once for all. With
     /// it a key is another task than without.
     pub per: Option<Duration>,
 }
 
 impl Task {
-    /// The slot that a moment lies in, as the second it begins with; 0 where there are no slots.
-    fn slot(&self, at: u64) -> u64 {
+    /// The period that a moment lies in, as the second it begins with; 0 where there are no periods.
+    fn period(&self, at: u64) -> u64 {
         let per = self.per.map_or(0, |per| per.as_secs());
         if per == 0 { 0 } else { at - at % per }
     }
@@ -60,9 +60,9 @@ pub struct TaskLog(Vec<Entry>);
 pub struct Entry {
     /// Its key.
     pub key: String,
-    /// It is done once in each slot of time.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub slots: bool,
+    /// It is done once in each period.
+    #[serde(rename = "slots", default, skip_serializing_if = "std::ops::Not::not")]
+    pub periods: bool,
     /// How it ended last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<RecordedResult>,
@@ -74,9 +74,9 @@ pub struct Entry {
 /// A result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedResult {
-    /// The slot it belongs to, as the second (of the Unix epoch) it begins with; 0 without slots.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub slot: u64,
+    /// The period it belongs to, as the second (of the Unix epoch) it begins with; 0 without periods.
+    #[serde(rename = "slot", default, skip_serializing_if = "is_zero")]
+    pub period: u64,
     /// The exit status (128 + n for signal n); 0 is success.
     pub exit: u8,
     /// The fencing token of the run.
@@ -90,9 +90,9 @@ pub struct RecordedResult {
 /// Runs that failed, and did not settle it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failures {
-    /// The slot they belong to.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub slot: u64,
+    /// The period they belong to.
+    #[serde(rename = "slot", default, skip_serializing_if = "is_zero")]
+    pub period: u64,
     /// How many.
     pub failed: u32,
     /// The fencing token of the last of them.
@@ -146,13 +146,13 @@ impl TaskLog {
         self.0.len() < before
     }
 
-    /// How the task ended for a candidate that came in the slot `came`, now that it is `now`.
+    /// How the task ended for a candidate that came in the period `came`, now that it is `now`.
     #[must_use]
     pub fn result(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
         let over = self.get(task)?.over.as_ref()?;
         // By today's division of time, whatever it was when this was recorded.
-        let slot = task.slot(over.slot);
-        if slot < came || slot > now.saturating_add(AHEAD) {
+        let period = task.period(over.period);
+        if period < came || period > now.saturating_add(AHEAD) {
             return None;
         }
         Some(TaskResult {
@@ -163,12 +163,12 @@ impl TaskLog {
         })
     }
 
-    /// How often the task has failed in this slot.
+    /// How often the task has failed in this period.
     #[must_use]
-    pub fn failed(&self, task: &Task, slot: u64) -> u32 {
+    pub fn failed(&self, task: &Task, period: u64) -> u32 {
         let tries = self.get(task).and_then(|entry| entry.tries.as_ref());
         tries
-            .filter(|tries| tries.slot == slot)
+            .filter(|tries| tries.period == period)
             .map_or(0, |tries| tries.failed)
     }
 
@@ -176,19 +176,19 @@ impl TaskLog {
     pub fn note(
         &mut self,
         task: &Task,
-        slot: u64,
+        period: u64,
         outcome: &Outcome,
         token: u64,
         by: &str,
         at: &str,
     ) {
-        // Before the entry is changed: of another slot's failures none counts.
-        let failed = self.failed(task, slot).saturating_add(1);
+        // Before the entry is changed: of another period's failures none counts.
+        let failed = self.failed(task, period).saturating_add(1);
         let at_entry = self.0.iter().position(|entry| is_of(entry, task));
         let index = at_entry.unwrap_or_else(|| {
             self.0.push(Entry {
                 key: task.key.clone(),
-                slots: task.per.is_some(),
+                periods: task.per.is_some(),
                 ..Entry::default()
             });
             self.0.len() - 1
@@ -197,7 +197,7 @@ impl TaskLog {
         if outcome.over {
             entry.tries = None;
             entry.over = Some(RecordedResult {
-                slot,
+                period,
                 exit: u8::try_from(outcome.exit.as_status()).unwrap_or(u8::MAX),
                 token,
                 by: by.to_owned(),
@@ -205,7 +205,7 @@ impl TaskLog {
             });
         } else {
             entry.tries = Some(Failures {
-                slot,
+                period,
                 failed,
                 token,
             });
@@ -257,7 +257,7 @@ impl TaskLog {
 }
 
 fn is_of(entry: &Entry, task: &Task) -> bool {
-    entry.key == task.key && entry.slots == task.per.is_some()
+    entry.key == task.key && entry.periods == task.per.is_some()
 }
 
 /// When an entry was written last: tokens grow with time.
@@ -267,7 +267,7 @@ fn age(entry: &Entry) -> u64 {
     over.max(tries)
 }
 
-/// The task of one instance, and what it remembers of it: in which slot it came, and for which it runs.
+/// The task of one instance, and what it remembers of it: in which period it came, and for which it runs.
 /// The only clock in here is the store's own, as far as the store has told it.
 pub(super) struct OnceTask {
     task: Task,
@@ -276,13 +276,13 @@ pub(super) struct OnceTask {
 
 #[derive(Default)]
 struct TaskClock {
-    // What the store's clock said first, in the slot we came for: a result of it ends our waiting, even if
-    // the next slot has begun by the time we see it.
+    // What the store's clock said first, in the period we came for: a result of it ends our waiting, even if
+    // the next period has begun by the time we see it.
     came: Option<u64>,
     /// What it said last, and when that was.
     received: Option<(u64, Instant)>,
-    // The slot of the present run: fixed when it begins, because it may end in the next one.
-    slot: u64,
+    // The period of the present run: fixed when it begins, because it may end in the next one.
+    period: u64,
 }
 
 impl TaskClock {
@@ -307,7 +307,7 @@ impl OnceTask {
         lock(&self.clock)
     }
 
-    /// Whether it is to be done once in each slot of time, so that the store's clock is needed.
+    /// Whether it is to be done once in each period, so that the store's clock is needed.
     pub(super) fn is_periodic(&self) -> bool {
         self.task.per.is_some()
     }
@@ -320,11 +320,11 @@ impl OnceTask {
     /// The store's clock said so at `at`.
     pub(super) fn hear(&self, said: u64, at: Instant) {
         let mut clock = self.clock();
-        clock.came.get_or_insert(self.task.slot(said));
+        clock.came.get_or_insert(self.task.period(said));
         clock.received = Some((said, at));
     }
 
-    /// How the task ended, as far as it concerns us. Nothing can be said of slots before the
+    /// How the task ended, as far as it concerns us. Nothing can be said of periods before the
     /// store's clock was received.
     pub(super) fn result(&self, task_log: &TaskLog) -> Option<TaskResult> {
         if self.lacks_the_time() {
@@ -334,7 +334,7 @@ impl OnceTask {
         task_log.result(&self.task, clock.came.unwrap_or(0), clock.now())
     }
 
-    /// Decides, under the lease, which slot the run belongs to; how often it failed in it before.
+    /// Decides, under the lease, which period the run belongs to; how often it failed in it before.
     ///
     /// # Errors
     /// If its result, however it ends, would find no room: that is known before it is run.
@@ -349,19 +349,19 @@ impl OnceTask {
         }
         let mut clock = self.clock();
         // Not one before we came: clocks of several front ends differ a little.
-        clock.slot = self.task.slot(clock.now()).max(clock.came.unwrap_or(0));
-        Ok(task_log.failed(&self.task, clock.slot))
+        clock.period = self.task.period(clock.now()).max(clock.came.unwrap_or(0));
+        Ok(task_log.failed(&self.task, clock.period))
     }
 
-    /// How often it had failed before in the present run's slot.
+    /// How often it had failed before in the present run's period.
     pub(super) fn failed(&self, task_log: &TaskLog) -> u32 {
-        task_log.failed(&self.task, self.clock().slot)
+        task_log.failed(&self.task, self.clock().period)
     }
 
-    /// The beginning of the present run's slot, for people and commands.
+    /// The beginning of the present run's period, for people and commands.
     pub(super) fn period(&self) -> Option<String> {
         self.task.per?;
-        Some(moment(self.clock().slot))
+        Some(moment(self.clock().period))
     }
 
     /// Whether what the run with this token came to is written down.
@@ -384,14 +384,14 @@ impl OnceTask {
         if self.is_noted(record) {
             return Ok(());
         }
-        let (slot, at) = {
+        let (period, at) = {
             let clock = self.clock();
-            // By the store's clock where it is known: people compare it with the slot it is written beside.
+            // By the store's clock where it is known: people compare it with the period it is written beside.
             let told = clock.received.map(|_| moment(clock.now()));
-            (clock.slot, told.unwrap_or_else(wall_clock))
+            (clock.period, told.unwrap_or_else(wall_clock))
         };
         let task_log = &mut record.once;
-        task_log.note(&self.task, slot, outcome, record.token, by, &at);
+        task_log.note(&self.task, period, outcome, record.token, by, &at);
         for key in task_log.fit(&self.task, fits)? {
             tracing::warn!(
                 key,

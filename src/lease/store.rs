@@ -33,7 +33,7 @@ pub struct StoreInfo {
     /// Which of several locks is ours, from 0; for `TRAFFICCOP_SLOT`. Has a meaning only while we
     /// have control.
     pub slot: u32,
-    /// Which slot of time the present run belongs to, where a task is to be done once in each:
+    /// Which period the present run belongs to, where a task is to be done once in each:
     /// its beginning (RFC 3339, UTC).
     pub period: Option<String>,
     /// For how long a grant or a renewal lasts. `None`: as long as somebody has the lock's
@@ -275,15 +275,32 @@ pub fn at_path(path: &Path, shared: bool, slots: u32) -> Arc<dyn NamedLock> {
     if let Some(lock) = ScriptedLock::at(path) {
         return Arc::new(lock);
     }
-    // Asked of the first slot and not of their common name, at which nothing ever lies: what a lock on the
-    // server's own disk says of itself stands in its file.
-    let first = match slots {
-        1 => path.to_owned(),
-        _ => slots::path_of(path, 0),
+    // Asked of the slots and not of their common name, at which nothing ever lies: what a lock on the
+    // server's own disk says of itself stands in its file. Of all of them: each is begun by whoever gets it first.
+    let names: Vec<PathBuf> = match slots {
+        1 => vec![path.to_owned()],
+        _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),
     };
     let path = path.to_owned();
-    match shared || file::is_shared(&first) {
+    match shared || names.iter().any(|name| file::is_shared(name)) {
         true => Arc::new(shared_file::SharedFileLock(path)),
         false => Arc::new(file::FileLock(path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slot_of_a_shared_drive_makes_all_of_them_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sem");
+        let leases = |slots| at_path(&path, false, slots).leases();
+        assert_eq!(leases(3), Duration::ZERO..=Duration::MAX);
+        // Begun by a client of this disk's server, which got that slot first.
+        std::fs::create_dir(dir.path().join("sem.2.versions")).unwrap();
+        assert_ne!(leases(3), Duration::ZERO..=Duration::MAX);
+        assert_eq!(leases(2), Duration::ZERO..=Duration::MAX);
     }
 }

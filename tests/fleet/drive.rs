@@ -396,6 +396,8 @@ impl Server {
             length,
             modified,
             device: 1,
+            owner: nix::unistd::geteuid().as_raw(),
+            is_others_to_write: false,
         }))
     }
 

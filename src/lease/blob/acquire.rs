@@ -51,7 +51,7 @@ impl Blob {
         let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
             Ok((etag, date)) => {
                 self.prove(Operation::Acquire);
-                // Said under the lease: it decides which slot a run belongs to.
+                // Said under the lease: it decides which period a run belongs to.
                 self.hear(date);
                 etag
             }

@@ -24,7 +24,7 @@ use crate::lease::once::TaskLog;
 
 // How often we look again because the holder wrote while it was asked: he does so at the beginning of a
 // tenure, when he begins to drain, and with a result.
-const LOOKS: usize = 3;
+pub(super) const LOOKS: usize = 3;
 // Between two tries to forget while a lease that was broken lasts. More often than standbys poll, or one of
 // them is always first.
 const AGAIN: Duration = Duration::from_millis(250);

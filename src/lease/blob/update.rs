@@ -44,15 +44,15 @@ impl Blob {
         result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
     }
 
-    /// Before a run, under the lease: which slot it belongs to, and whether its result will find room.
+    /// Before a run, under the lease: which period it belongs to, and whether its result will find room.
     pub(super) fn begin_task(&self, held: &Held) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        // Our own clock does not take its place: the machines of a fleet would not agree on the slot.
+        // Our own clock does not take its place: the machines of a fleet would not agree on the period.
         if task.lacks_the_time() {
             return Err(transient(
-                "the service's answers lack a Date, so it is not known which slot it is".into(),
+                "the service's answers lack a Date, so it is not known which period it is".into(),
             ));
         }
         let by = &self.config.candidate.identity;
@@ -62,7 +62,7 @@ impl Blob {
         Ok(())
     }
 
-    /// How often the task had failed in the present run's slot before it.
+    /// How often the task had failed in the present run's period before it.
     pub(super) fn failed(&self, held: &Held) -> u32 {
         let task = self.task.as_ref();
         task.map_or(0, |task| task.failed(&held.record.once))

@@ -328,11 +328,12 @@ fn forget(
     shown: &TaskLog,
     force: bool,
 ) -> Result<ResetResult, Failure> {
-    if open::open_to_look(path)?.is_none() {
-        return Ok(ResetResult::Nothing);
-    }
+    // Also where the path itself has been removed, which takes nothing from a lock on a shared drive.
     if open::bears_versions(path) {
         return shared_file::forget(path, tasks, shown, force);
+    }
+    if open::open_to_look(path)?.is_none() {
+        return Ok(ResetResult::Nothing);
     }
     let file = open::open(path, false)?;
     forget_alone(&file, path, tasks, shown, force)
@@ -587,5 +588,16 @@ mod tests {
             TaskLog::EMPTY
         );
         assert!(all(dir.path()).is_err(), "a directory");
+    }
+
+    #[test]
+    fn a_lock_on_a_shared_drive_forgets_without_the_path_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        // Version 0, of which nothing is known: nothing to forget, and nobody is told that it is done already.
+        fs::create_dir_all(dir.path().join("lock.versions/00000000000000000000/next")).unwrap();
+        fs::create_dir(dir.path().join("lock.versions/00000000000000000001")).unwrap();
+        let seen = forget(&path, &Tasks::All, &TaskLog::EMPTY, false);
+        assert_eq!(seen, Ok(ResetResult::Held), "by whoever makes its record");
     }
 }

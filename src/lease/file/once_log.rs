@@ -259,7 +259,7 @@ impl LockFile {
     }
 
     /// Under the lock, when the record was written: there is room for the result, and it is known
-    /// which slot the run belongs to; how often it failed in it before.
+    /// which period the run belongs to; how often it failed in it before.
     pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! What a task log says of a task, what it keeps, and which slot a run belongs to.
+//! What a task log says of a task, what it keeps, and which period a run belongs to.
 
 use super::*;
 use crate::core::Exit;
@@ -28,9 +28,9 @@ fn outcome(status: u8, over: bool) -> Outcome {
     }
 }
 
-fn with(task: &Task, slot: u64, token: u64) -> TaskLog {
+fn with(task: &Task, period: u64, token: u64) -> TaskLog {
     let mut task_log = TaskLog::default();
-    task_log.note(task, slot, &outcome(0, true), token, "web1-7", "then");
+    task_log.note(task, period, &outcome(0, true), token, "web1-7", "then");
     task_log
 }
 
@@ -97,13 +97,13 @@ fn failures_are_counted_in_their_slot_and_end_with_a_result() {
 fn a_candidate_is_served_by_the_slot_it_came_in_or_a_later_one() {
     let task = hourly("a");
     let (before, this, next) = (NOW - 600 - HOUR, NOW - 600, NOW - 600 + HOUR);
-    assert_eq!(task.slot(NOW), this);
+    assert_eq!(task.period(NOW), this);
     let came_now = |task_log: &TaskLog, now| task_log.result(&task, this, now).is_some();
     assert!(!came_now(&with(&task, before, 1), NOW));
     assert!(came_now(&with(&task, this, 1), NOW));
-    // The run began in our slot and ended in the next: its result is ours.
+    // The run began in our period and ended in the next: its result is ours.
     assert!(came_now(&with(&task, this, 1), next + 60));
-    // Nobody succeeded in our slot, but somebody did in the next.
+    // Nobody succeeded in our period, but somebody did in the next.
     assert!(came_now(&with(&task, next, 1), next + 60));
     // The store's clock was set back: by a little, and by what cannot be true.
     assert!(came_now(&with(&task, next, 1), NOW));
@@ -117,7 +117,7 @@ fn another_division_of_time_reads_the_same_results() {
         ..task("a")
     };
     let this_hour = NOW - 600;
-    let today = daily.slot(NOW);
+    let today = daily.period(NOW);
     assert_eq!(today % (24 * HOUR), 0);
     let task_log = with(&hourly("a"), this_hour, 1);
     assert!(task_log.result(&daily, today, NOW).is_some());
@@ -192,17 +192,17 @@ fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
     ours.hear(NOW, at);
     assert!(ours.result(&with(&task, NOW - 600, 1)).is_some());
     begin();
-    assert_eq!(ours.clock().slot, NOW - 600);
+    assert_eq!(ours.clock().period, NOW - 600);
     ours.hear(NOW + HOUR, at);
     assert!(
         ours.result(&with(&task, NOW - 600, 1)).is_some(),
         "it is ours still"
     );
     begin();
-    assert_eq!(ours.clock().slot, NOW - 600 + HOUR);
+    assert_eq!(ours.clock().period, NOW - 600 + HOUR);
     assert_eq!(ours.period().as_deref(), Some("2025-11-21T11:00:00Z"));
     ours.hear(NOW - HOUR, at);
     begin();
-    assert_eq!(ours.clock().slot, NOW - 600);
+    assert_eq!(ours.clock().period, NOW - 600);
     assert_eq!(OnceTask::new(super::tests::task("a")).period(), None);
 }

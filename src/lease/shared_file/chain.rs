@@ -252,7 +252,8 @@ impl Chain {
 
     fn is_there(&self, version: Version) -> Result<bool, Failure> {
         let there = self.share.is_there(version);
-        there.map_err(|error| self.share.doubt("confirming it", &error))
+        let began = self.state().tenure.is_some();
+        there.map_err(|error| self.share.doubt_or_refusal(began, "confirming it", &error))
     }
 
     /// Whether there is a version before the last one, or the last alone is left: somebody has removed the others.

@@ -16,6 +16,9 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 use super::record::WIDTH;
 
+// Of a mode: what the group and all others may do.
+const OTHERS_WRITE: u32 = 0o022;
+
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -79,6 +82,10 @@ pub struct Found {
     pub modified: Duration,
     /// The file system it is on, by its number.
     pub device: u64,
+    /// The user whose it is, by number.
+    pub owner: u32,
+    /// Somebody else than that user may make something in it, by its mode.
+    pub is_others_to_write: bool,
 }
 
 /// What comes back.
@@ -254,6 +261,8 @@ fn known(found: &fs::Metadata) -> Found {
         length: found.len(),
         modified: since_1970(found.mtime(), found.mtime_nsec()),
         device: found.dev(),
+        owner: found.uid(),
+        is_others_to_write: found.mode() & OTHERS_WRITE != 0,
     }
 }
 
@@ -269,6 +278,8 @@ fn known_at(found: &FileStat) -> Found {
         length: u64::try_from(found.st_size).unwrap_or(0),
         modified: since_1970(found.st_mtime, found.st_mtime_nsec),
         device: found.st_dev,
+        owner: found.st_uid,
+        is_others_to_write: found.st_mode & OTHERS_WRITE != 0,
     }
 }
 
@@ -283,10 +294,13 @@ fn directory(path: &Path) -> nix::Result<OwnedFd> {
     open(path, flags, Mode::empty())
 }
 
-/// Options that wait for nobody at the other end of a fifo and make no terminal ours.
+/// Options that wait for nobody at the other end of a fifo, make no terminal ours, and follow no link: one is refused
+/// at the first look, and one that has come since is somebody's trap.
+const QUIETLY: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+
 fn quietly() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.custom_flags(QUIETLY);
     options
 }
 
@@ -298,7 +312,7 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
         options
             .write(true)
             .create_new(new)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags);
+            .custom_flags(QUIETLY | flags);
         let file = options.open(path)?;
         file.write_all_at(bytes, 0)?;
         file.sync_data()
@@ -317,4 +331,23 @@ fn whole(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(WIDTH);
     file.take(WIDTH as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_or_read_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (precious, trap) = (dir.path().join("precious"), dir.path().join("trap"));
+        fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, &trap).unwrap();
+        for sync in [false, true] {
+            let written = write(trap.clone(), false, sync, b"hint".to_vec());
+            assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        }
+        assert!(read(&trap).is_err());
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    }
 }

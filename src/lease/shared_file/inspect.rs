@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use super::files::Found;
 use super::record::{State, VersionRecord};
 use super::share::{Hint, Made, Share};
 use crate::clock::{self, Instant};
@@ -26,11 +27,18 @@ use crate::lease::record::Record;
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 40;
 
-/// The greatest version, and its record.
-fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
+/// The last version.
+struct Last {
+    version: Version,
+    record: Option<VersionRecord>,
+    /// The directory of the versions, if there is one.
+    versions: Option<Found>,
+}
+
+fn last(share: &Share) -> Result<Last, Failure> {
     for _ in 0..MOMENTS {
         let found = last_now(share)?;
-        if found.0 == 0 || found.1.is_some() {
+        if found.version == 0 || found.record.is_some() {
             return Ok(found);
         }
         clock::pause(MOMENT);
@@ -38,13 +46,17 @@ fn last(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
     last_now(share)
 }
 
-fn last_now(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> {
+fn last_now(share: &Share) -> Result<Last, Failure> {
     let failed = |what: &str, error| share.refusal(what, &error);
-    share
+    let versions = share
         .examine()
         .map_err(|error| failed("reading it", error))?;
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
-        Hint::Record(record) => Some(*record),
+        // What was written hours ago, by the last who could, speaks of what has been removed since.
+        Hint::Record(record) => share
+            .exists(record.version)
+            .unwrap_or(true)
+            .then_some(*record),
         Hint::Missing | Hint::Empty | Hint::Unread => None,
         Hint::Stranger => return Err(share.stranger()),
     };
@@ -64,12 +76,18 @@ fn last_now(share: &Share) -> Result<(Version, Option<VersionRecord>), Failure> 
         version = next;
     }
     let record = hint.filter(|record| record.version == version);
-    Ok((version, record.or_else(|| share.record(version))))
+    Ok(Last {
+        version,
+        record: record.or_else(|| share.record(version)),
+        versions,
+    })
 }
 
 /// Looks.
 pub fn look(path: &Path) -> Result<LockStatus, Failure> {
-    let (version, record) = last(&Share::new(path))?;
+    let Last {
+        version, record, ..
+    } = last(&Share::new(path))?;
     let unread = record.as_ref().is_some_and(|record| record.unread);
     let flaw = match &record {
         None if version > 0 => Some(format!(
@@ -105,7 +123,11 @@ pub fn break_lock(
     by: &str,
 ) -> Result<Broken, Failure> {
     let share = Share::new(path);
-    let (version, record) = last(&share)?;
+    let Last {
+        version,
+        record,
+        versions,
+    } = last(&share)?;
     let Some(held) = record.filter(|held| held.state != State::Released) else {
         return Ok(match version {
             0 => Broken::Free,
@@ -135,6 +157,8 @@ pub fn break_lock(
         },
         unread: held.unread,
     };
+    let strange = share.refuse_strangers(versions);
+    strange.map_err(|error| share.refusal("breaking it", &error))?;
     // First, so that a holder who can read no record there knows that it may be ours, and makes none after it.
     let said = share.say_broken(version);
     let said = said.map_err(|error| share.refusal("saying that it is broken", &error))?;
@@ -161,7 +185,11 @@ pub(in crate::lease) fn forget(
     force: bool,
 ) -> Result<ResetResult, Failure> {
     let share = Share::new(path);
-    let (version, record) = last(&share)?;
+    let Last {
+        version,
+        record,
+        versions,
+    } = last(&share)?;
     if version == 0 {
         return Ok(ResetResult::Nothing);
     }
@@ -179,6 +207,8 @@ pub(in crate::lease) fn forget(
         Ok(left) => free.record.once = left,
         Err(nothing) => return Ok(nothing),
     }
+    let strange = share.refuse_strangers(versions);
+    strange.map_err(|error| share.refusal("forgetting it", &error))?;
     let record = VersionRecord {
         version: version.saturating_add(1),
         nonce: fastrand::u128(..),
@@ -442,5 +472,39 @@ mod tests {
         assert_eq!((race.names, race.shared, race.unmade), (20, 0, 0));
         assert_eq!(round_trips(&path, 5).unwrap().len(), 5);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_path_says_of_versions_that_are_gone_is_not_believed() {
+        let (_dir, path, share) = lock(&record(State::Released, ""));
+        for version in [2, 3] {
+            share.make(version).unwrap();
+            let held = VersionRecord {
+                version,
+                ..record(State::Held, "")
+            };
+            share.write_record(&held).unwrap();
+        }
+        share.remove(0).unwrap();
+        share.remove(1).unwrap();
+        // Who holds it may not write the path, which says that version 1 was given back.
+        assert_eq!(look(&path).unwrap().state, LockState::Held);
+    }
+
+    #[test]
+    fn an_operator_from_whose_version_the_others_could_not_go_on_makes_none() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("NOT TESTED: nobody but root can give a directory away");
+            return;
+        }
+        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let seen = look(&path).unwrap();
+        std::os::unix::fs::chown(share.versions(), Some(4321), None).unwrap();
+        let broken = break_lock(&path, seen.record.as_ref().unwrap(), None, "me");
+        assert!(broken.is_err(), "{broken:?}");
+        assert_eq!(share.list().unwrap(), [0, 1]);
+        std::os::unix::fs::chown(share.versions(), Some(0), None).unwrap();
+        let broken = break_lock(&path, seen.record.as_ref().unwrap(), None, "me");
+        assert!(matches!(broken, Ok(Broken::Within(_))), "{broken:?}");
     }
 }

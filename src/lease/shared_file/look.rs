@@ -132,9 +132,10 @@ impl Chain {
     /// The hint's record. Where nothing is there it is made.
     fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
         let failed = |error: io::Error| self.failure("reading it", &error);
-        self.share.examine().map_err(failed)?;
+        let versions = self.share.examine().map_err(failed)?;
         let mut hint = self.share.hint().map_err(failed)?;
         if !self.ready.load(Ordering::Relaxed) {
+            self.share.refuse_strangers(versions).map_err(failed)?;
             // Only at the first look: who removes the path later means that, and is not contradicted.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
@@ -259,7 +260,7 @@ impl Chain {
     }
 
     /// Control is ours, and nothing runs yet: there is room for the result, and it is known which
-    /// slot the run belongs to; how often it failed in it before.
+    /// period the run belongs to; how often it failed in it before.
     pub(super) fn begin_task(&self, task_log: &TaskLog, unread: bool) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);

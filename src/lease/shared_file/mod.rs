@@ -25,6 +25,7 @@
 //! renamed or locked.
 
 mod chain;
+mod errors;
 mod files;
 mod inspect;
 mod look;

@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::unistd::geteuid;
 
 use super::files::{self, Found, Kind};
 use super::record::{self, FIRST_LINE, VersionRecord};
-use crate::core::Failure;
 use crate::core::observed::Version;
-use crate::lease::errors::{errno_of, fatal, is_passing, transient};
 use crate::lease::mount::{self, beside};
 
 /// What the directory of versions is called, after the lock's path.
@@ -149,10 +148,10 @@ impl Share {
         files::write(self.path.clone(), false, true, record.encode_hint())
     }
 
-    /// Whether the path is the only name of its file, and what stands where the versions are kept can be
-    /// that. The versions lie beside the name: by another name of the same file another chain would be
+    /// Whether the path is the only name of its file, and what stands where the versions are kept, if anything does,
+    /// can be that. The versions lie beside the name: by another name of the same file another chain would be
     /// spoken of, and two would have the lock.
-    pub(super) fn examine(&self) -> io::Result<()> {
+    pub(super) fn examine(&self) -> io::Result<Option<Found>> {
         let why = match files::stat_link(&self.path) {
             Ok(found) if found.kind == Kind::Link => {
                 Some("it is a symbolic link: name the file itself")
@@ -170,8 +169,9 @@ impl Share {
         }
         match files::stat_link(&self.versions) {
             Ok(found) if found.kind != Kind::Directory => Err(Errno::ENOTDIR.into()),
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -195,6 +195,25 @@ impl Share {
         let there = self.list().is_ok_and(|versions| !versions.is_empty())
             || self.is_there(0).unwrap_or(false);
         if there { Ok(Made::Exists) } else { Err(error) }
+    }
+
+    /// Refuses a user from whose versions the others could not go on: whoever does makes something in them.
+    /// `versions` is their directory, as [`Share::examine`] found it.
+    pub(super) fn refuse_strangers(&self, versions: Option<Found>) -> io::Result<()> {
+        let Some(of) = versions.filter(|it| it.owner != geteuid().as_raw()) else {
+            return Ok(());
+        };
+        // Many servers make what anybody makes one user's (all_squash), and SMB shows all of it as one's: what we
+        // would make is seen by what we make.
+        let made = self.with_a_trial(files::stat)?;
+        if made.owner == of.owner || made.is_others_to_write {
+            return Ok(());
+        }
+        let why = format!(
+            "its versions are user {}'s, who could not go on from those of user {}: run this as user {0} (sudo -u '#{0}')",
+            of.owner, made.owner
+        );
+        Err(io::Error::new(ErrorKind::InvalidInput, why))
     }
 
     /// Makes a version: the one question that no cache answers.
@@ -352,94 +371,20 @@ impl Share {
 
     /// The server's time, since 1970: that of a directory made for this, which is removed again.
     pub(super) fn time(&self) -> io::Result<Duration> {
+        self.with_a_trial(|path| files::stat(path).map(|made| made.modified))
+    }
+
+    /// Makes a directory among the versions, asks something of it, and removes it.
+    fn with_a_trial<T>(&self, ask: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
         // A directory: a file would have to be opened, which a server that was just restarted does not do.
         let path = self
             .versions
             .join(format!("time.{:08x}", fastrand::u32(..)));
         files::make_directory(path.clone())?;
-        let time = files::stat(&path).map(|made| made.modified);
+        let answer = ask(&path);
         files::remove_directory(path)?;
-        time
+        answer
     }
-}
-
-// What keeps a lock from being used, in words that say what to do.
-impl Share {
-    /// What an error means before there is a tenure.
-    pub(super) fn refusal(&self, what: &str, error: &io::Error) -> Failure {
-        let errno = errno_of(error);
-        let (at, there) = (self.path.display(), self.versions.display());
-        let parent = self.path.parent();
-        let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
-        let why = match errno {
-            _ if error.kind() == ErrorKind::InvalidInput && error.raw_os_error().is_none() => {
-                format!("{at}: {error}")
-            }
-            Errno::EISDIR => format!("{at}: it is a directory: name a file in it"),
-            Errno::ENOENT if parent.is_some_and(|parent| !parent.exists()) => {
-                format!("{at}: its directory does not exist: create the directory")
-            }
-            Errno::ENOTDIR | Errno::ELOOP if is_no_directory(&self.versions) => format!(
-                "{there}: the versions of a shared lock are kept here, and it is no directory: remove it"
-            ),
-            Errno::ENOTDIR => {
-                format!("{at}: a part of this path is not a directory: correct the path")
-            }
-            Errno::EACCES | Errno::EPERM => {
-                format!("{at}: {what}: no permission: give this user its directory and {there}")
-            }
-            Errno::EROFS => {
-                format!("{at}: {what}: the file system is read-only: name a file on a writable one")
-            }
-            Errno::ENOSPC | Errno::EDQUOT => format!("{at}: {what}: {}: make room", errno.desc()),
-            Errno::EFBIG => {
-                format!("{at}: {what}: {error}: raise the limit of files' sizes (ulimit -f)")
-            }
-            Errno::ENAMETOOLONG => {
-                format!("{at}: its name is too long, also for {there}: take a shorter one")
-            }
-            errno if is_passing(errno) => {
-                return transient(format!("{at}: {what}: {}", errno.desc()));
-            }
-            _ => format!("{at}: {what}: {error}"),
-        };
-        Failure::Fatal {
-            why,
-            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
-        }
-    }
-
-    /// What an error means in a tenure: whatever it is, the lease runs.
-    pub(super) fn doubt(&self, what: &str, error: &io::Error) -> Failure {
-        let errno = errno_of(error);
-        let advice = match errno {
-            Errno::ENOSPC | Errno::EDQUOT => ": make room",
-            _ if is_passing(errno) => "",
-            _ => ": see what has changed there",
-        };
-        transient(format!("{}: {what}: {error}{advice}", self.path.display()))
-    }
-
-    /// Something else stands at the path.
-    pub(super) fn stranger(&self) -> Failure {
-        fatal(format!(
-            "{}: it is no lock of a shared drive: it bears a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or is another program's: end what holds it and remove it, or name another file",
-            self.path.display()
-        ))
-    }
-
-    /// The versions are gone, and the path says that there were some.
-    pub(super) fn removed(&self) -> Failure {
-        fatal(format!(
-            "{}: its versions have been removed: end whatever runs with it, standbys too, then remove {} as well, and it begins anew (its fencing token as well)",
-            self.versions.display(),
-            self.path.display()
-        ))
-    }
-}
-
-fn is_no_directory(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
 
 /// The name of a version.
@@ -581,5 +526,23 @@ mod tests {
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         assert!(Share::new(&fifo).hint().is_err());
+    }
+
+    #[test]
+    fn from_whose_versions_the_others_could_not_go_on_is_refused() {
+        if !geteuid().is_root() {
+            println!("NOT TESTED: nobody but root can give a directory away");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let share = Share::new(&dir.path().join("lock"));
+        share.refuse_strangers(share.examine().unwrap()).unwrap();
+        share.begin().unwrap();
+        share.refuse_strangers(share.examine().unwrap()).unwrap();
+        std::os::unix::fs::chown(share.versions(), Some(4321), None).unwrap();
+        let why = share.refuse_strangers(share.examine().unwrap());
+        let why = share.refusal("reading it", &why.unwrap_err()).to_string();
+        assert!(why.contains("(sudo -u '#4321')"), "{why}");
+        assert_eq!(share.list().unwrap(), [0], "and nothing is left");
     }
 }

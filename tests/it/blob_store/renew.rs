@@ -129,6 +129,24 @@ async fn a_breaking_lease_tells_its_rest() {
 }
 
 #[tokio::test]
+async fn a_write_of_ours_beside_the_question_for_the_rest_is_not_the_next_holder_s() {
+    let (server, blob) = in_control(vec![
+        ("renew", error(409, "LeaseIsBrokenAndCannotBeRenewed")),
+        ("look", seen("breaking", "\"2\"")),
+        ("break", error(412, "ConditionNotMet")),
+        ("look", seen("breaking", "\"3\"")),
+        ("break", answer(202).with("x-ms-lease-time", "9")),
+    ])
+    .await;
+    let said = blob.renew(later()).await;
+    assert!(
+        matches!(said, Err(Failure::Lost { until: Some(_), .. })),
+        "{said:?}"
+    );
+    server.played();
+}
+
+#[tokio::test]
 async fn a_breaking_lease_is_asked_for_again_and_silence_takes_nothing_back() {
     let broken = || ("renew", error(409, "LeaseIsBrokenAndCannotBeRenewed"));
     let breaking = || ("look", seen("breaking", "\"2\""));
@@ -172,6 +190,7 @@ async fn a_broken_lease_may_be_somebody_elses_now() {
         vec![
             ("look", seen("breaking", "\"2\"")),
             ("break", error(412, "ConditionNotMet")),
+            ("look", seen("leased", "\"3\"")),
         ],
         vec![("look", seen("breaking", "\"2\"")), ("break", answer(202))],
         vec![
