@@ -432,9 +432,15 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
             there => there?,
         };
         let found = there.metadata()?;
-        // The kernel's own, which lead to what has no name.
-        if !found.is_symlink() || path.starts_with("/proc") {
+        if !found.is_symlink() {
             return Ok(path);
+        }
+        // The kernel's own, which lead to what has no name. /dev/fd is a link to where they are.
+        let place = path.parent().and_then(|place| place.canonicalize().ok());
+        if let (Some(place), Some(name)) = (place, path.file_name())
+            && place.starts_with("/proc")
+        {
+            return Ok(place.join(name));
         }
         if found.uid() != 0 && found.uid() != ours {
             let why = format!(

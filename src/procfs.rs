@@ -14,14 +14,24 @@ use std::path::PathBuf;
 // More than most of them have.
 const ROOM: usize = 8192;
 
-/// The whole text of `path`.
+/// The whole of `path`.
 ///
 /// # Errors
-/// Those of opening and reading it, and [`io::ErrorKind::InvalidData`] where it is not UTF-8.
+/// Those of opening and reading it.
+pub(crate) fn bytes(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(ROOM);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same as text. Names in it need not be UTF-8, and are then not what they were: who looks for one takes
+/// [`bytes`].
+///
+/// # Errors
+/// Those of opening and reading it.
 pub(crate) fn text(path: &str) -> io::Result<String> {
-    let mut text = String::with_capacity(ROOM);
-    File::open(path)?.read_to_string(&mut text)?;
-    Ok(text)
+    let text = String::from_utf8(bytes(path)?);
+    Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// A path as mountinfo has it: blanks, line ends and backslashes are three octal digits each.

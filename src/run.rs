@@ -251,7 +251,11 @@ async fn compete(
     look_after(&mut workload, config, health, &observers)?;
     observers.tell(Observation::Begins);
     let cordon = observers.follow_events(config, &mut signals).await;
-    let tenure = Tenure::new(rules(config, &*store), Instant::now())
+    let rules = Rules {
+        on_terminal: workload.is_on_terminal(),
+        ..rules(config, &*store)
+    };
+    let tenure = Tenure::new(rules, Instant::now())
         .cordoned_by(cordon)
         .only_if(config.asks_every())
         .telling_health(config.health.rules.is_told_every(), report::recorded_health);
@@ -301,7 +305,8 @@ pub(crate) fn look_after(
             Some(Prober::Command(guardian.attend().map_err(no_guardian)?))
         }
         (Some(Ask::Url(url)), _) => {
-            let client = azure::for_probes(url.scheme() == "https", config.lock.ca_file());
+            let ca_file = config.health.ca_file.as_deref();
+            let client = azure::for_probes(url.scheme() == "https", ca_file);
             let client =
                 client.map_err(|why| UsageError::of_the_machine(format!("--health: {why}")))?;
             Some(Prober::Url(client, url.clone()))

@@ -68,7 +68,7 @@ pub struct Signals {
 
 impl Signals {
     /// Takes over the signals of the process. SIGHUP stays ignored where it was inherited so
-    /// (`nohup`).
+    /// (`nohup`), as do SIGINT and SIGQUIT: a shell without job control starts so what is to live on beside it.
     ///
     /// # Errors
     /// What the kernel or the runtime says when a handler cannot be installed.
@@ -77,7 +77,7 @@ impl Signals {
         let ignored = inherited_ignored();
         let mut streams = Vec::new();
         for stop in STOP {
-            if !(stop == Signal::SIGHUP && ignored & bit(stop) != 0) {
+            if stop == Signal::SIGTERM || ignored & bit(stop) == 0 {
                 streams.push((SignalEvent::Stop(stop as i32), stream(stop)?));
             }
         }

@@ -2,7 +2,7 @@
 //! it a while, or, of a task that is to be done once, say what the run came to. Called by the tenure, by the
 //! stores, which keep the records of tasks, and by `config` for [`Restart::limit_is_within_reach`].
 //! Pure, and knows no lease, no key and no clock: whether a lease allows a start is decided where the lease
-//! is, and which task it is, and in which slot of time, is between `config` and the store.
+//! is, and which task it is, and in which period, is between `config` and the store.
 
 use std::time::Duration;
 

@@ -8,7 +8,8 @@ use crate::clock::Instant;
 /// child's group, so everything it stops is signalled twice within microseconds.
 const ECHO: std::time::Duration = std::time::Duration::from_millis(100);
 
-const SIGINT: i32 = 2;
+pub(crate) const SIGINT: i32 = 2;
+pub(crate) const SIGQUIT: i32 = 3;
 const SIGTERM: i32 = 15;
 
 /// What a request to stop means.

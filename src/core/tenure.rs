@@ -91,6 +91,8 @@ pub struct Rules {
     /// The command is a task that is to be done once, by whichever candidate: not combined with a
     /// hold policy.
     pub once: Option<Once>,
+    /// The command has the terminal: what is typed there reaches it alone.
+    pub on_terminal: bool,
     /// Seeds the spread of polls and retries.
     pub seed: u64,
 }

@@ -163,6 +163,7 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
         if_lost,
         hold_policy: HoldPolicy::default(),
         once: None,
+        on_terminal: false,
         seed: fastrand::u64(..),
     }
 }

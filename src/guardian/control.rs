@@ -63,8 +63,13 @@ impl ControlFile {
     /// Makes one in the first directory that will do. It says "not in control".
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
-        // In memory first: a page of a disk that hangs would stop whoever writes the deadline.
+        // Several are separated by colons (systemd.exec(5)).
+        let of_the_unit = variable("RUNTIME_DIRECTORY")
+            .and_then(|all| Some(all.to_str()?.split(':').next()?.to_owned().into()));
+        // In memory first: a page of a disk that hangs would stop whoever writes the deadline. And what a service
+        // manager keeps for us before /dev/shm, which logind empties when the last session of our user ends.
         let places = [
+            of_the_unit,
             Some("/run".into()),
             Some("/dev/shm".into()),
             variable("XDG_RUNTIME_DIR"),

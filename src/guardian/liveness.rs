@@ -146,7 +146,12 @@ impl LivenessTimer {
         }
         // Summed up from looks, and not by the clock from the ping on: only while we looked could
         // it be heard.
-        self.listened += gap;
+        // At the deadline a pause of ours is shorter than that, and one late look is no silence either: the
+        // answer that came meanwhile is heard before the next.
+        self.listened += match self.urgent {
+            true => gap.min(PATIENCE_AT_THE_END.saturating_sub(LOOK_AT_THE_END)),
+            false => gap,
+        };
         let patience = if self.urgent {
             PATIENCE_AT_THE_END
         } else if self.starting {
@@ -311,6 +316,7 @@ mod tests {
         }
         let mut late = liveness;
         assert_eq!(late.hurry(at(5000)), Beat::Ping(2));
+        assert_eq!(late.look(at(5080)), Beat::Quiet);
         assert_eq!(late.look(at(5100)), Beat::Silent);
         liveness.started();
         for millis in (5100..6000).step_by(150) {
@@ -328,6 +334,17 @@ mod tests {
             assert_eq!(liveness.look(at(millis)), Beat::Quiet, "after {millis} ms");
         }
         assert_eq!(liveness.look(at(10_050)), Beat::Silent);
+    }
+
+    #[test]
+    fn at_the_deadline_one_late_look_is_not_silence() {
+        let mut liveness = LivenessTimer::new();
+        assert_eq!(liveness.look(at(0)), Beat::Ping(1));
+        liveness.answered(1);
+        assert_eq!(liveness.hurry(at(100)), Beat::Ping(2));
+        assert_eq!(liveness.look(at(400)), Beat::Quiet);
+        // What came meanwhile has been read by now.
+        assert_eq!(liveness.look(at(420)), Beat::Silent);
     }
 
     #[test]

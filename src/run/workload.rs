@@ -105,6 +105,11 @@ impl CommandWorkload {
         (self.health, self.watchdog) = (Some(health), watchdog);
     }
 
+    /// The command gets the terminal.
+    pub(super) fn is_on_terminal(&self) -> bool {
+        self.parts.on_terminal
+    }
+
     /// One command and no hook, in no terminal: for the simulated fleet.
     #[doc(hidden)]
     #[must_use]

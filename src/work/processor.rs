@@ -373,6 +373,7 @@ impl ProcessorContext {
             if_lost: IfLost::Exit,
             hold_policy: HoldPolicy::default(),
             once: None,
+            on_terminal: false,
             seed: fastrand::u64(..),
         }
     }

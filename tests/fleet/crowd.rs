@@ -549,6 +549,7 @@ impl Member {
             if_lost: IfLost::Compete,
             hold_policy: HoldPolicy::default(),
             once: None,
+            on_terminal: false,
             seed,
         };
         Member {

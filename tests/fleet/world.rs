@@ -607,6 +607,7 @@ impl World {
             } else {
                 IfLost::Exit
             },
+            on_terminal: false,
             seed: self.rng.u64(..),
         };
         let p = self.pairs.len();

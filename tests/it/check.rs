@@ -113,6 +113,19 @@ fn a_command_finds_itself_in_control_from_its_first_moment() {
 }
 
 #[test]
+fn the_control_file_lies_where_the_service_manager_keeps_what_is_the_unit_s() {
+    let scene = Scene::new();
+    let kept = scene.path("kept");
+    std::fs::create_dir(&kept).unwrap();
+    let all = format!("{}:/nonexistent", kept.display());
+    let run = scene.run_on_file().env("RUNTIME_DIRECTORY", &all);
+    let finished = run.shell("echo \"$TRAFFICCOP_CONTROL\"").finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    let path = Path::new(finished.stdout.trim());
+    assert_eq!(path.parent(), Some(&*kept));
+}
+
+#[test]
 fn the_deadline_moves_with_every_renewal() {
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &[]);

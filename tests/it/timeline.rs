@@ -370,6 +370,33 @@ fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
     assert_eq!(finished.ended, Ended::Code(6), "{}", finished.stderr);
 }
 
+/// What a shell makes of `--event-log >(gzip >log.gz)`.
+#[test]
+fn an_event_log_on_a_pipe_that_we_were_given_is_written() {
+    let scene = Scene::new();
+    let script = "exec 3>&1; exec \"$@\" --event-log /dev/fd/3 -- true";
+    let mut command = std::process::Command::new("sh");
+    command.args([
+        "-c",
+        script,
+        "sh",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        "run",
+        "-q",
+    ]);
+    let output = command
+        .arg("--file")
+        .arg(scene.path("lock"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.lines().count() > 2 && said.starts_with('{'), "{said}");
+}
+
 /// A reading end of ours would keep the command's pipe alive.
 #[test]
 fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {

@@ -50,6 +50,7 @@ pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
         if_lost: IfLost::Compete,
         hold_policy: HoldPolicy::default(),
         once: None,
+        on_terminal: false,
         seed,
     }
 }

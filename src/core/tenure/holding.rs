@@ -12,7 +12,7 @@ use super::held_lease::{Answer, HeldLease};
 use super::{Phase, Releasing, Step, resting};
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
-use crate::core::stop::Stop;
+use crate::core::stop::{SIGINT, SIGQUIT, Stop};
 use crate::core::{
     Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, HealthEvent, Hung, Notice,
     WorkloadEvent,
@@ -98,6 +98,15 @@ impl Confirming {
 
     fn give_back(self, context: &mut Context, step: &mut Step, cause: Option<Cause>) -> Phase {
         Releasing::of_a_lease(context, step, &self.held_lease, cause)
+    }
+}
+
+/// The signal by which a command ended that was typed at its terminal. We hear nothing else of it, and it was meant
+/// for all of the job, as a shell takes it: no failure of the command's.
+fn typed(context: &Context, exit: Exit) -> Option<i32> {
+    match exit {
+        Exit::Signal(signal @ (SIGINT | SIGQUIT)) if context.rules.on_terminal => Some(signal),
+        Exit::Signal(_) | Exit::Code(_) => None,
     }
 }
 
@@ -282,6 +291,14 @@ impl Holding {
                 step.act(drain(context, end_of_grace));
                 self.run.exited(step, exit);
                 let due = step.now;
+                if let Some(signal) = typed(context, exit) {
+                    let _: Stop = context.stop.asked(due, signal);
+                    // From the beginning: the tree ended before we heard of it, and not by itself.
+                    let since = self.run.since;
+                    let cause = Cause::Stopped(signal);
+                    let drain = Draining::begin(self.run, cause, since, end_of_grace);
+                    return drain.since(due).go_on(step);
+                }
                 // Nobody is to come closer for a lease that is kept.
                 let kept = resting::is_ahead(context, &self.run, due);
                 let drain = Draining::begin(self.run, Cause::CommandEnded, due, end_of_grace);

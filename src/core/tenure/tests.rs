@@ -52,6 +52,7 @@ fn rules() -> Rules {
         if_lost: IfLost::Compete,
         hold_policy: HoldPolicy::default(),
         once: None,
+        on_terminal: false,
         seed: 1,
     }
 }

@@ -15,22 +15,25 @@ use crate::support::journal::What;
 use crate::support::processes::{MARK, Process, await_stopped};
 use crate::support::scene::Scene;
 
+/// By `nohup`, or by a shell without job control, of what it starts by `&`.
 #[test]
-fn a_hangup_that_was_ignored_when_we_started_stays_ignored() {
-    let scene = Scene::new();
-    let done = scene.path("done");
-    let mut one = scene
-        .run_on_file()
-        .ignoring(Signal::SIGHUP)
-        .journalist("one", &["--until", done.to_str().unwrap()])
-        .start();
-    scene.journal.await_tag(What::Beat, "one");
-    one.signal(Signal::SIGHUP);
-    one.signal(Signal::SIGWINCH);
-    scene.journal.await_sign_of_life("one");
-    one.assert_running();
-    File::create(done).unwrap();
-    assert_eq!(one.wait(), Ended::Code(0));
+fn what_was_ignored_when_we_started_stays_ignored() {
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+        let scene = Scene::new();
+        let done = scene.path("done");
+        let mut one = scene
+            .run_on_file()
+            .ignoring(signal)
+            .journalist("one", &["--until", done.to_str().unwrap()])
+            .start();
+        scene.journal.await_tag(What::Beat, "one");
+        one.signal(signal);
+        one.signal(Signal::SIGWINCH);
+        scene.journal.await_sign_of_life("one");
+        one.assert_running();
+        File::create(done).unwrap();
+        assert_eq!(one.wait(), Ended::Code(0));
+    }
 }
 
 #[test]

@@ -109,3 +109,24 @@ fn what_a_script_starts_beside_itself_leaves_it_the_terminal() {
     session.sees("got:one");
     session.sees("status-143");
 }
+
+#[test]
+fn what_is_typed_at_the_command_s_terminal_is_a_stop_and_not_its_failure() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let command = format!("{}; exec sleep 600", noted(&at("command")));
+    std::fs::write(at("command.sh"), command).expect("a script");
+    let once = format!(
+        "{} run -q --once --once-on-failure stop --file {} --",
+        env!("CARGO_BIN_EXE_trafficcop"),
+        at("lock").display(),
+    );
+    let mut session = Session::begin();
+    session.presses(&format!("{once} sh {}\n", at("command.sh").display()));
+    session.has_in_front(pid_in(&at("command")));
+    session.presses("\x03");
+    session.presses("echo status-$?\n");
+    session.sees("status-130");
+    session.presses(&format!("{once} echo ran-$((40+2))\n"));
+    session.sees("ran-42");
+}

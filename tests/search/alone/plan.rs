@@ -207,6 +207,7 @@ fn rules(rng: &mut Rng) -> (Rules, bool) {
         if_lost: one(rng, &[IfLost::Compete, IfLost::Compete, IfLost::Exit]),
         hold_policy: policy,
         once,
+        on_terminal: false,
         seed: rng.u64(..),
     };
     (rules, wakes)

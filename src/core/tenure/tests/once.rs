@@ -382,3 +382,38 @@ fn one_look_ends_with_75_while_somebody_is_at_it_and_with_the_result_when_it_is_
     tenure.step(at(1), Event::Released(Ok(())));
     assert!(matches!(ending(&tenure).cause, Cause::AlreadyDone(_)));
 }
+
+#[test]
+fn what_is_typed_at_its_terminal_is_a_stop_and_no_failure() {
+    for signal in [2, 3] {
+        let mut tenure = holding(Rules {
+            on_terminal: true,
+            ..stop_at_failure()
+        });
+        let actions = ends(&mut tenure, at(5), Exit::Signal(signal));
+        assert!(asked_to_record(&actions).is_none() && releases(&actions));
+        tenure.step(at(5), Event::Released(Ok(())));
+        assert_eq!(ending(&tenure).cause, Cause::Stopped(signal));
+        assert_eq!(ending(&tenure).exit, Some(Exit::Signal(signal)));
+    }
+    // Of nobody's hand.
+    for (on_terminal, signal) in [(true, 15), (false, 2)] {
+        let mut tenure = holding(Rules {
+            on_terminal,
+            ..stop_at_failure()
+        });
+        let actions = ends(&mut tenure, at(5), Exit::Signal(signal));
+        assert!(asked_to_record(&actions).is_some_and(|result| result.over));
+    }
+}
+
+#[test]
+fn a_command_that_is_interrupted_at_its_terminal_is_not_started_again() {
+    let mut tenure = holding(Rules {
+        on_terminal: true,
+        ..restarting()
+    });
+    assert!(releases(&ends(&mut tenure, at(5), Exit::Signal(2))));
+    tenure.step(at(5), Event::Released(Ok(())));
+    assert_eq!(ending(&tenure).cause, Cause::Stopped(2));
+}

@@ -171,6 +171,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
                 if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
                 hold_policy,
                 once,
+                on_terminal: false,
                 seed,
             },
         )
