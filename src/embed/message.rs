@@ -52,13 +52,17 @@ impl fmt::Debug for MessageLock {
 }
 
 impl MessageLock {
-    /// Begins to hold a message that was taken just now, on a task of the current tokio runtime. Its
-    /// body must be readable: one that is not ([`Message::body`]) is to be settled by
-    /// [`Lock::settle`](crate::queue::Lock::settle).
+    /// Begins to hold a message that was taken just now, on a task of the current tokio runtime. One
+    /// whose body cannot be read ([`Message::body`]) is to be settled by
+    /// [`Lock::settle`](crate::queue::Lock::settle) instead.
     ///
     /// # Errors
-    /// A lock that is too short to be renewed in time; no runtime.
+    /// A body that cannot be read; a lock that is too short to be renewed in time; no runtime.
     pub fn hold(message: Message) -> Result<MessageLock, Error> {
+        // As an empty one it would be completed, and gone, without having been read.
+        if let Err(why) = &message.body {
+            return Err(Error::refused(why));
+        }
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let budget =
             Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
@@ -260,8 +264,9 @@ impl Workload for Processing {
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
         // Whatever the program says: another may have it, and a settlement would be of the attempt that
-        // is running there.
-        if self.gone || matches!(cause, Some(Cause::Doubt { .. } | Cause::Lost { .. })) {
+        // is running there. Without a cause nothing was started, as far as the core knows; but the program
+        // has had it since it was taken. Only the end that it asked for settles.
+        if self.gone || !matches!(cause, Some(Cause::Stopped(_))) {
             self.held.decide(None);
         }
     }
@@ -382,6 +387,61 @@ mod tests {
         );
         let said = message.complete().await;
         assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+        assert_eq!(lock.asked(), []);
+    }
+
+    /// It lasts for `lock_time`, and was taken so long ago.
+    fn taken_before(lock: &Arc<Scripted>, lock_time: Duration, ago: Duration) -> MessageLock {
+        let mut message = scripted::with_lock(Arc::clone(lock));
+        message.lock_time = lock_time;
+        message.t0 = message.t0 - ago;
+        MessageLock::hold(message).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_came_too_late_is_neither_given_back_nor_said_to_be_settled() {
+        let (late, old) = (Duration::from_secs(50), LOCK * 11 / 20);
+        let in_doubt = (0..1000).map(|_| scripted::transient());
+        for (lock, lock_time, ago) in [
+            // Too late to begin with.
+            (Arc::new(Scripted::default()), scripted::LOCK, late),
+            // Half of it is gone: it is renewed first, in vain.
+            (Scripted::renewing(in_doubt), LOCK, old),
+            (Scripted::renewing([scripted::lost()]), LOCK, old),
+        ] {
+            let message = taken_before(&lock, lock_time, ago);
+            message.lost().await;
+            assert!(!message.has_control());
+            // The program works until it has heard of it.
+            assert_eq!(lock.asked(), []);
+            let said = message.complete().await;
+            assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
+            assert_eq!(lock.asked(), []);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_is_renewed_first_is_settled_as_any_other() {
+        let lock = Arc::new(Scripted::default());
+        let message = taken_before(&lock, LOCK, LOCK * 11 / 20);
+        await_for("a renewal", || *lock.renewed.lock().unwrap() >= 1).await;
+        message.complete().await.unwrap();
+        assert_eq!(lock.asked(), [Settlement::Complete]);
+    }
+
+    /// Held as an empty one it would be completed without having been read.
+    #[tokio::test]
+    async fn a_body_that_cannot_be_read_is_refused() {
+        let lock = Arc::new(Scripted::default());
+        let mut message = scripted::with_lock(Arc::clone(&lock));
+        message.body = Err(crate::queue::Unreadable {
+            reason: "TooLarge",
+            detail: "it is too large".into(),
+        });
+        let said = MessageLock::hold(message);
+        let why = "TooLarge: it is too large".to_owned();
+        let denied = false;
+        assert_eq!(said.err(), Some(Error::Refused { why, denied }));
         assert_eq!(lock.asked(), []);
     }
 

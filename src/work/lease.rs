@@ -75,9 +75,13 @@ impl MessageLease {
         self
     }
 
-    /// What giving it back will mean; `None`: nothing is settled.
+    /// What giving it back will mean; `None`: nothing is settled, whatever is said later.
     pub fn decide(&self, settlement: Option<Settlement>) {
-        *lock(&self.decision) = settlement;
+        let mut decision = lock(&self.decision);
+        // A program may ask for its end in the moment in which the message was lost.
+        if decision.is_some() {
+            *decision = settlement;
+        }
     }
 
     /// What the queue said to that; `None` as long as (or because) it was not asked, or its answer
@@ -329,6 +333,17 @@ mod tests {
         let (said, ()) = tokio::join!(settled, hurries);
         assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
         assert_eq!(lock.asked().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_to_be_settled_stays_so_whatever_is_said_later() {
+        let lock = Arc::new(Scripted::default());
+        let held = held(Arc::clone(&lock) as _);
+        held.decide(None);
+        held.decide(Some(Settlement::Complete));
+        assert_eq!(held.release(Instant::FOREVER).await, Ok(()));
+        assert_eq!(lock.asked(), []);
+        assert_eq!(held.result(), None);
     }
 
     const AGAIN: Settlement = Settlement::Retry(Duration::ZERO);

@@ -138,6 +138,8 @@ pub(super) struct Scheduler {
     taking: Option<TakeRequest>,
     /// Messages whose commands were started.
     counted: u64,
+    /// How many may still be begun in sessions, which have begun some before they are done with.
+    may_begin: Option<u64>,
     /// When the queue is looked at next.
     look_at: Instant,
     /// The waits before the looks after that.
@@ -168,6 +170,7 @@ impl Scheduler {
             running: 0,
             taking: None,
             counted: 0,
+            may_begin: None,
             look_at: now,
             waits: WAITS,
             busy_at: now,
@@ -251,7 +254,17 @@ impl Scheduler {
     fn left(&self) -> Option<u64> {
         let running = self.running as u64;
         let most = self.terms.max_messages?;
-        Some(most.saturating_sub(self.counted).saturating_sub(running))
+        let left = most.saturating_sub(self.counted).saturating_sub(running);
+        Some(self.may_begin.map_or(left, |may_begin| left.min(may_begin)))
+    }
+
+    /// So many messages may still be begun in sessions.
+    pub(super) fn may_begin(&mut self, left: u64) {
+        self.may_begin = Some(left);
+        // What it would bring could only be given up again.
+        if self.terms.waits && self.left() == Some(0) {
+            self.taking = None;
+        }
     }
 
     /// A request to take so many was sent.
@@ -319,12 +332,21 @@ impl Scheduler {
         self.empty = false;
     }
 
-    /// So many messages were begun in a session before the one that is done with now, and since this
-    /// moment it has had none.
-    pub(super) fn session_done(&mut self, earlier: u64, since: Option<Instant>) {
+    /// The same of a session, where so many messages were begun before this one, and since this moment it
+    /// has had none.
+    pub(super) fn session_done(
+        &mut self,
+        now: Instant,
+        ran: bool,
+        earlier: u64,
+        since: Option<Instant>,
+    ) {
+        let busy_at = self.busy_at;
+        self.done(now, ran);
         self.counted += earlier;
         if let Some(since) = since {
-            self.busy_at = since;
+            // Another session may have had one after that.
+            self.busy_at = busy_at.max(since);
         }
     }
 

@@ -5,9 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+#[cfg(feature = "cli")]
+use tokio::sync::watch;
 
+#[cfg(feature = "cli")]
+use super::{observer::WorkerObserver, processor::ProcessorContext, settle::Rules};
 use crate::clock::Instant;
 use crate::core::Failure;
+#[cfg(feature = "cli")]
+use crate::core::retry::Backoff;
 use crate::queue::{About, Lock, Message, Session, Settlement};
 
 /// For how long a message is locked, unless a test says otherwise.
@@ -115,6 +121,37 @@ pub(crate) fn refused() -> Result<(), Failure> {
         why: "403".into(),
         denied: true,
     })
+}
+
+/// What the slots of a worker go by whose messages are tried twice.
+#[cfg(feature = "cli")]
+pub(super) fn context(
+    leaving: watch::Receiver<bool>,
+    hurry: watch::Receiver<bool>,
+) -> ProcessorContext {
+    let instant = Duration::from_millis(1);
+    ProcessorContext {
+        queue: "q".into(),
+        rules: Rules {
+            max_attempts: Some(2),
+            puts_aside: true,
+            retry_delay: Backoff::new(instant, instant),
+            dead_letter_exit: Vec::new(),
+            retry_exit: Vec::new(),
+            timeout: None,
+        },
+        renew_at: 50,
+        stop_signal: libc::SIGTERM,
+        kill_after: Duration::from_secs(5),
+        base: None,
+        in_directories: false,
+        sessions: None,
+        may_begin: None,
+        observer: WorkerObserver::of_nobody(),
+        delays: false,
+        leaving,
+        hurry,
+    }
 }
 
 /// A message of the session `s-1`.

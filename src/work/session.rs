@@ -56,6 +56,11 @@ impl MessageProcessor {
                     let begins = begin(&session, &lease, &budget, context);
                     match self.meanwhile(begins).await {
                         Ok(content) => &*none.insert(SessionState::new(&session, content)),
+                        // Nothing is wrong with it.
+                        Err(_) if *context.leaving.borrow() => {
+                            why = "a stop was requested";
+                            break;
+                        }
                         Err(failure) => {
                             tracing::warn!("session {id}: not begun: {failure}");
                             break;
@@ -98,6 +103,8 @@ impl MessageProcessor {
                 why = "its guardian is lost";
             } else if sessions_end(context, begun) {
                 why = "it has had --session-messages";
+            } else if may_begin.is_some_and(|left| left.load(Ordering::Acquire) == 0) {
+                why = "--max-messages is reached";
             } else if *context.leaving.borrow() {
                 why = "a stop was requested";
             }
@@ -288,16 +295,20 @@ impl LockWithState {
         let Some(path) = lock(&self.shared.state).path.clone() else {
             return Ok(());
         };
-        let found = match background_writer::apart("state", move || read(&path)) {
+        // What is stored may be larger than what we store: another client's, where the namespace keeps more.
+        let most = LARGEST_STATE.max(lock(&self.shared.state).content.len());
+        let found = match background_writer::apart("state", move || read(&path, most)) {
             Ok(found) => found.await.unwrap_or_else(|why| Err(io::Error::other(why))),
             Err((_no_thread, read)) => read(),
         };
-        let found = found.map_err(|why| Failure::Fatal {
-            why: format!("the session's state cannot be stored: {why}"),
-            denied: false,
-        })?;
+        let (found, size) = found.map_err(|why| not_stored(&why))?;
         if found == lock(&self.shared.state).content {
             return Ok(());
+        }
+        if found.len() > LARGEST_STATE {
+            return Err(not_stored(&io::Error::other(format!(
+                "it has {size} bytes, and no more than 256 KiB are kept: store it elsewhere, and here what finds it"
+            ))));
         }
         self.shared.session.set_state(&found, give_up_at).await?;
         lock(&self.shared.state).content = found;
@@ -305,8 +316,26 @@ impl LockWithState {
     }
 }
 
-/// What a command has left in the file of a state. One that it has removed is empty.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Why a state that a command has left is not stored. What the machine refuses at this moment says nothing of
+/// the command, whose message is not to be put aside for it.
+fn not_stored(why: &io::Error) -> Failure {
+    let of_the_moment = matches!(
+        why.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO | libc::ESTALE)
+    );
+    let why = format!("the session's state cannot be stored: {why}");
+    match of_the_moment {
+        true => Failure::Transient {
+            why,
+            retry_after: None,
+        },
+        false => Failure::Fatal { why, denied: false },
+    }
+}
+
+/// What a command has left in the file of a state, up to one byte more than `most`, and how large that is.
+/// One that it has removed is empty.
+fn read(path: &Path, most: usize) -> io::Result<(Vec<u8>, u64)> {
     let mut options = OpenOptions::new();
     // A command may have put anything there: a link to what is not its own, a pipe that nobody writes into.
     let options = options
@@ -314,7 +343,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = match options.open(path) {
         Ok(file) => file,
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(why) => return Err(why),
     };
     let about = file.metadata()?;
@@ -322,15 +351,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a file any more"));
     }
     let mut state = Vec::new();
-    file.take(LARGEST_STATE as u64 + 1)
-        .read_to_end(&mut state)?;
-    if state.len() > LARGEST_STATE {
-        let size = about.len();
-        return Err(io::Error::other(format!(
-            "it has {size} bytes, and no more than 256 KiB are kept: store it elsewhere, and here what finds it"
-        )));
-    }
-    Ok(state)
+    file.take(most as u64 + 1).read_to_end(&mut state)?;
+    Ok((state, about.len()))
 }
 
 #[async_trait]

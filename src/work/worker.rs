@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -303,6 +303,9 @@ impl Worker {
         }
         loop {
             let now = Instant::now();
+            if let Some(left) = &self.context.may_begin {
+                self.scheduler.may_begin(left.load(Ordering::Acquire));
+            }
             // A request that waits is withdrawn as soon as nothing is wanted of it: what came by it would
             // be locked for nobody.
             if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
@@ -472,8 +475,8 @@ impl Worker {
     fn done(&mut self, processor: MessageProcessor, done: Done) {
         let now = Instant::now();
         self.idle.push(processor);
-        self.scheduler.done(now, done.ran);
-        self.scheduler.session_done(done.earlier, done.idle_since);
+        self.scheduler
+            .session_done(now, done.ran, done.earlier, done.idle_since);
         if let Some(result) = &done.put_aside {
             self.scheduler.put_aside(now, result.clone());
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use tokio::sync::watch;
 
 use super::lease::MessageLease;
@@ -187,6 +188,12 @@ impl Workload for MessageWorkload<'_> {
             let due = self.times_out_at();
             let now = Instant::now();
             if now >= due {
+                // Where we were stopped meanwhile it may have ended in time, and its end lies here unread.
+                // The wait below reads first, but this may come between two events.
+                if let Some(event) = self.handle.next_event().now_or_never() {
+                    self.on_event(&event);
+                    return event;
+                }
                 self.progress.timed_out = true;
                 // To the core it will have ended by itself; the table knows better.
                 let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
@@ -226,5 +233,49 @@ impl Workload for MessageWorkload<'_> {
                 () = tokio::time::sleep(due.since(now).min(LONGEST_SLEEP)) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guardian::scripted::{Plays, guardian};
+    use crate::work::scripted;
+
+    /// What a worker finds that was stopped, and is continued after the command's time is over.
+    #[tokio::test]
+    async fn an_end_that_lies_here_unread_is_no_command_that_took_too_long() {
+        let (_leave, leaving) = watch::channel(false);
+        let (_hurry, hurry) = watch::channel(false);
+        let mut context = scripted::context(leaving, hurry.clone());
+        context.rules.timeout = Some(Duration::from_millis(20));
+        let mut handle = guardian(|_| Plays::Exits(0));
+        let mut workload = MessageWorkload {
+            handle: &mut handle,
+            hurry,
+            context: &context,
+            held: context.lease(&scripted::message("id-1", 1, b"body")),
+            attempt: 1,
+            env: Vec::new(),
+            message_io: MessageIo::on_stdin(b"body").unwrap(),
+            notify_socket: None,
+            progress: Progress::default(),
+        };
+        workload.start(Start {
+            deadlines: Deadlines {
+                term_at: Instant::FOREVER,
+                kill_at: Instant::FOREVER,
+            },
+            fresh_until: Instant::FOREVER,
+            token: 1,
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        let mut events = Vec::new();
+        while events.len() < 3 {
+            events.push(workload.next_event().await);
+        }
+        let ended = WorkloadEvent::Exited(Exit::Code(0));
+        assert!(events.contains(&ended), "{events:?}");
+        assert!(!workload.progress.timed_out);
     }
 }

@@ -89,7 +89,12 @@ impl Connection {
         patience: Duration,
     ) -> Result<Option<SessionLink>, BusError> {
         let sent = Instant::now();
-        let accepted = before(sent + patience + ON_THE_WAY, self.attach(name, patience)).await;
+        let attaching = self.attach(name.clone(), patience);
+        let accepted = before(sent + patience + ON_THE_WAY, attaching).await;
+        if !matches!(accepted, Some(Ok(_))) {
+            // A refusal is an attach, too, and only then the end of it.
+            self.state.forget_link(&name);
+        }
         match accepted {
             Some(Err(error)) if error.is_no_session() => Ok(None),
             Some(accepted) => accepted.map(Some),
@@ -390,7 +395,52 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
+    use azure_core::credentials::Secret;
+    use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
+
     use super::*;
+    use crate::queue::service_bus::amqp::Connector;
+    use crate::queue::service_bus::stream::OF_SESSION;
+    use crate::queue::service_bus::{CbsToken, JWT, Target};
+
+    #[tokio::test]
+    async fn of_a_link_that_got_no_session_nothing_is_kept() {
+        let broker = Broker::start(Settings::default()).expect("a broker");
+        let settings = QueueSettings {
+            sessions: true,
+            ..QueueSettings::default()
+        };
+        broker.create("jobs", settings);
+        let target = Target {
+            host: "127.0.0.1".into(),
+            port: broker.address().port(),
+            tls: None,
+            entity: "jobs".into(),
+        };
+        let soon = Instant::now() + Duration::from_secs(60);
+        let token = CbsToken {
+            kind: JWT,
+            token: Secret::new("any"),
+            good_until: soon,
+        };
+        let connector = Connector::new(target, 1024, true);
+        let connecting = connector.connect(&token, soon).await;
+        let (connection, _) = connecting.expect("a connection");
+        let accept = async |number: u32, patience| {
+            let name = format!("{}{OF_SESSION}{number}", connection.name);
+            let accepted = connection.accept(name, patience).await;
+            accepted.expect("an answer")
+        };
+        for number in 0..3 {
+            let patience = Duration::from_millis(50);
+            assert!(accept(number, patience).await.is_none());
+            assert_eq!(connection.state.links(), 0, "after {number}");
+        }
+        broker.put("jobs", Message::data(b"x").in_session("a", "1"));
+        let link = accept(3, Duration::from_secs(30)).await;
+        assert_eq!(link.map(|link| link.id).as_deref(), Some("a"));
+        assert_eq!(connection.state.links(), 1);
+    }
 
     #[test]
     fn the_number_of_a_peeked_message_is_read() {

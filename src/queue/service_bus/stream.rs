@@ -234,7 +234,18 @@ impl ConnectionState {
     /// The link of this name has it no more.
     pub(super) fn gives_up_session(&self, link: &str) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.forget_link(link);
+    }
+
+    /// The link of this name was to have a session, and does not live.
+    pub(super) fn forget_link(&self, link: &str) {
         lock(&self.channels).remove(link);
+    }
+
+    /// How many links are known to have a session, or are about to.
+    #[cfg(test)]
+    pub(super) fn links(&self) -> usize {
+        lock(&self.channels).len()
     }
 
     /// A request that was sent at `sent` has not been answered in its time. If nothing else was received

@@ -361,3 +361,62 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
     let why = "403".to_owned();
     assert_eq!(scheduler.next(T), Next::Leave(Why::CannotPutAside { why }));
 }
+
+fn of_sessions(max_messages: Option<u64>, idle_exit: Option<Duration>) -> Scheduler {
+    scheduler(SchedulerConfig {
+        batch: 1,
+        max_messages,
+        idle_exit,
+        waits: true,
+        ..terms()
+    })
+}
+
+#[test]
+fn no_session_is_taken_for_messages_that_others_have_begun() {
+    let mut scheduler = of_sessions(Some(10), None);
+    scheduler.may_begin(10);
+    assert_eq!(scheduler.next(T), Next::Take(1));
+    scheduler.takes(T, 1);
+    scheduler.took(T, 1);
+    assert_eq!(scheduler.next(T), Next::Take(1));
+    scheduler.takes(T, 1);
+    // One that it has begun leaves nine for another session.
+    scheduler.may_begin(9);
+    assert!(scheduler.is_taking());
+    // It has begun all of them: what is asked for is withdrawn, and nothing more is.
+    scheduler.may_begin(0);
+    assert!(!scheduler.is_taking());
+    assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
+    // The last one was not run after all.
+    scheduler.may_begin(1);
+    assert_eq!(scheduler.next(T), Next::Take(1));
+    scheduler.takes(T, 1);
+    scheduler.may_begin(0);
+    scheduler.session_done(T + secs(1), true, 9, None);
+    assert_eq!(scheduler.next(T + secs(1)), Next::Leave(Why::Enough));
+}
+
+/// The one that was idle ends after the one that was busy.
+#[test]
+fn a_session_that_was_idle_takes_nothing_from_the_time_since_another_was_busy() {
+    let mut scheduler = of_sessions(None, Some(secs(10)));
+    for _ in 0..2 {
+        scheduler.takes(T, 1);
+        scheduler.took(T, 1);
+    }
+    scheduler.session_done(T + secs(95), true, 0, None);
+    scheduler.session_done(T + secs(100), true, 0, Some(T + secs(90)));
+    scheduler.takes(T + secs(100), 1);
+    scheduler.took(T + secs(102), 0);
+    assert_eq!(scheduler.next(T + secs(104)), Next::Take(1));
+    assert_eq!(scheduler.next(T + secs(105)), Next::Leave(Why::Idle));
+    // By itself it counts from when it had none.
+    let mut scheduler = of_sessions(None, Some(secs(10)));
+    scheduler.takes(T, 1);
+    scheduler.took(T, 1);
+    scheduler.session_done(T + secs(100), true, 0, Some(T + secs(90)));
+    scheduler.takes(T + secs(100), 1);
+    scheduler.took(T + secs(102), 0);
+    assert_eq!(scheduler.next(T + secs(102)), Next::Leave(Why::Idle));
+}

@@ -1,17 +1,15 @@
 //! A session by itself: a queue in memory, a guardian that plays a script, and what was asked of both.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::{Notify, mpsc};
 
 use super::*;
 use crate::config::Sessions;
-use crate::core::retry::Backoff;
 use crate::guardian::scripted::{Plays, Started, guardian};
 use crate::signals::Signals;
-use crate::work::observer::WorkerObserver;
 use crate::work::scripted::{self, LOCK};
-use crate::work::settle::Rules;
 
 /// The session `s-1` of a queue in memory.
 #[derive(Default)]
@@ -149,6 +147,16 @@ fn leaves(started: &Started, state: &str) {
 async fn works(
     session: &Arc<InMemory>,
     messages: Option<u64>,
+    plays: impl FnMut(&Started, &watch::Sender<bool>) -> Plays + Send + 'static,
+) -> Done {
+    works_of(session, messages, None, plays).await
+}
+
+/// The same, of a worker that may begin no more than so many.
+async fn works_of(
+    session: &Arc<InMemory>,
+    messages: Option<u64>,
+    may_begin: Option<u64>,
     mut plays: impl FnMut(&Started, &watch::Sender<bool>) -> Plays + Send + 'static,
 ) -> Done {
     let (leave, leaving) = watch::channel(false);
@@ -167,32 +175,15 @@ async fn works(
         signals: Signals::relayed(relayed),
         lost: false,
     };
-    let instant = Duration::from_millis(1);
     let context = ProcessorContext {
-        queue: "q".into(),
-        rules: Rules {
-            max_attempts: Some(2),
-            puts_aside: true,
-            retry_delay: Backoff::new(instant, instant),
-            dead_letter_exit: Vec::new(),
-            retry_exit: Vec::new(),
-            timeout: None,
-        },
-        renew_at: 50,
-        stop_signal: libc::SIGTERM,
-        kill_after: Duration::from_secs(5),
         base: Some(directory.path().to_owned()),
-        in_directories: false,
         sessions: Some(Sessions {
             idle: Duration::from_millis(20),
             messages,
             lock_delay: Duration::from_millis(20),
         }),
-        may_begin: None,
-        observer: WorkerObserver::of_nobody(),
-        delays: false,
-        leaving,
-        hurry,
+        may_begin: may_begin.map(AtomicU64::new),
+        ..scripted::context(leaving, hurry)
     };
     let first = session.take().expect("a message");
     let held = first.lock.session().expect("a session");
@@ -250,6 +241,17 @@ async fn a_session_is_given_up_after_so_many_messages() {
         "nothing was taken for nothing"
     );
     assert!(done.idle_since.is_none() && done.earlier == 1);
+}
+
+/// Nor is it waited for one that could not be begun.
+#[tokio::test]
+async fn a_session_is_given_up_when_the_worker_has_begun_as_many_as_it_may() {
+    let session = InMemory::of(&["a", "b", "c"]);
+    let done = works_of(&session, None, Some(2), |_, _| Plays::Exits(0)).await;
+    let did = ["run a", "a completed", "run b", "b completed", "closed"];
+    assert_eq!(session.did(), did);
+    assert_eq!(lock(&session.messages).len(), 1, "c was not taken");
+    assert!(done.ran && done.earlier == 1);
 }
 
 #[tokio::test]
@@ -405,4 +407,44 @@ async fn a_session_that_cannot_be_begun_runs_nothing() {
     let done = works(&session, None, |_, _| Plays::Exits(0)).await;
     assert_eq!(session.did(), ["closed"]);
     assert!(!done.ran && done.idle_since.is_none());
+}
+
+/// What stands there is another client's, on a namespace that keeps more than we store.
+#[tokio::test]
+async fn a_state_that_is_too_large_to_be_stored_and_has_not_changed_costs_nothing() {
+    let session = InMemory::of(&["a", "b"]);
+    *lock(&session.state) = vec![b'x'; LARGEST_STATE + 10];
+    works(&session, None, |started, _| {
+        if started.variable("TRAFFICCOP_MESSAGE_ID") == "b" {
+            leaves(started, &"y".repeat(LARGEST_STATE + 10));
+        }
+        Plays::Exits(0)
+    })
+    .await;
+    let did = [
+        "run a",
+        "a completed",
+        "run b",
+        "b put aside: StateNotStored",
+        "closed",
+    ];
+    assert_eq!(session.did(), did);
+}
+
+#[test]
+fn a_state_that_cannot_be_read_at_the_moment_is_doubt() {
+    let of = |errno| not_stored(&io::Error::from_raw_os_error(errno));
+    for errno in [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOMEM,
+        libc::EIO,
+        libc::ESTALE,
+    ] {
+        assert!(matches!(of(errno), Failure::Transient { .. }), "{errno}");
+    }
+    // Of the command's own doing.
+    for errno in [libc::ELOOP, libc::ENXIO, libc::EACCES] {
+        assert!(matches!(of(errno), Failure::Fatal { .. }), "{errno}");
+    }
 }

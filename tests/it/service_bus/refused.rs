@@ -50,7 +50,7 @@ fn usage_is_refused_by_the_name_of_the_option() {
         ),
         (
             &["--queue", "q", "--session-idle", "5s"],
-            "--session-idle belongs to --sessions",
+            "--session-idle belongs to --service-bus NAME --sessions",
         ),
         (
             &["--service-bus", "q", "--session-idle", "5s"],

@@ -187,6 +187,20 @@ fn the_first_command_of_a_session_waits_for_the_lock_delay_and_the_others_do_not
 }
 
 #[test]
+fn a_stop_during_the_lock_delay_is_no_fault_of_the_session() {
+    let stage = Stage::of_sessions(Duration::from_secs(60));
+    stage.talk("a", &["1"]);
+    let worker = stage.session_worker().args(["--lock-delay", "30s", "-v"]);
+    let running = worker.command(["true"]).start();
+    running.await_log("session a: taken");
+    let done = stopped_by(Signal::SIGTERM, running);
+    let given_up = "session a: given up after 0 messages: a stop was requested";
+    assert!(done.stderr.contains(given_up), "{}", done.stderr);
+    assert!(!done.stderr.contains("not begun"), "{}", done.stderr);
+    stage.assert_holds(1, 0);
+}
+
+#[test]
 fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
     let stage = Stage::of_sessions(Duration::from_secs(120));
     stage.talk("a", &["1"]);

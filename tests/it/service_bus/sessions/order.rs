@@ -190,6 +190,23 @@ fn messages_are_counted_across_sessions() {
 }
 
 #[test]
+fn no_session_is_taken_for_messages_that_another_has_begun() {
+    let stage = Stage::of_sessions(Duration::from_secs(60));
+    stage.talk("a", &["1", "2"]);
+    let worker = stage.session_worker();
+    let worker = worker.args(["--max-messages", "2", "-j", "2"]);
+    let script = "test $(cat) = 1 || { echo last >&2; sleep 5; }";
+    let running = worker.shell(script).start();
+    running.await_log("last");
+    stage.talk("b", &["3"]);
+    let done = running.finish();
+    assert_ended(&done, 0, "as many messages as asked for");
+    // The request that was under way may have brought it, once.
+    assert!(stage.accepted() <= 2, "{}", done.stderr);
+    stage.assert_holds(1, 0);
+}
+
+#[test]
 fn a_stop_lets_the_message_finish_and_begins_no_other_of_its_session() {
     let stage = Stage::of_sessions(SHORT);
     stage.talk("a", &["1", "2"]);
