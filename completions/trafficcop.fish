@@ -83,7 +83,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock this long although the command has ended by itself' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file; after a command that hung, a lease]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The task\'s name: it is run once for each [default: once]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in each D (1h, 1d), by the store\'s clock' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in each period of D (1h, 1d), by the store\'s clock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
 stop\t'The task has failed: that is recorded, and everybody exits with the command\'s status'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'So many failed runs, of all candidates together, are a failure for good [default: no limit]' -r
@@ -108,7 +108,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep our credentials from the command, its hooks and handlers'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep our credentials from the command, its hooks and checks'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all machines, and never again'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events -d 'Approve such an event as soon as the command has ended and the lock was given back'
@@ -120,7 +120,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l connectio
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-idle -d 'Give a session up when it had no message for this time [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-messages -d 'Give a session up after N messages [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-delay -d 'How long the first command of a session waits [default: 2s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where messages are put aside [default: QUEUE-poison]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where dead-lettered messages go [default: QUEUE-poison]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -132,7 +132,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How messages were encoded by their sender' -r -f -a "auto\t'As base64 where that is evident, else as text'
 base64\t'As base64; others are put aside'
 text\t'Not at all'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body -d 'The longest body; longer ones are put aside [default: 100M]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body -d 'The longest body; longer ones are dead-lettered [default: 100M]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages are worked on at once [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messages -d 'Exit 0 after N messages' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 when there was no message for this time' -r
@@ -182,7 +182,7 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l emulator -d 'With --blob: use Azurite on this machine'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d 'Answer as one JSON object'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d 'Answer as one JSON object, for slots as an array of them'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory' -r -F
@@ -254,7 +254,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Try the doorbell, too: ours, and that of whoever has the lock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use Azurite on this machine'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object, for slots as an array of them'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l svg -d 'Draw it, too, as an SVG in this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l skew -d 'How far the wall clocks of two machines may be apart' -r

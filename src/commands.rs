@@ -108,7 +108,7 @@ impl Named<'_> {
 /// A flag that cannot do anything is a misunderstanding.
 fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
-    flags.extend(of_blobs_alone(access));
+    flags.extend(of_blobs_alone(access, false));
     match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(UsageError::new(format!(
             "{flag} has no meaning for a lock on a file: leave it out (or unset its variable)"

@@ -120,8 +120,7 @@ impl TrafficCop {
         Builder::of_file(path.as_ref())
     }
 
-    /// Prepares to compete for the lock of a store of your own, or of one that was made with other
-    /// settings ([`crate::lease::blob::Blob`], [`crate::lease::file::File`]).
+    /// Prepares to compete for the lock of a store of your own.
     pub fn with_store(store: impl LeaseStore + 'static) -> Builder {
         Builder::of_store(Arc::new(store))
     }

@@ -1,5 +1,18 @@
 //! Run a command, or a part of a program, on exactly one of many machines, and never on two.
 //!
+//! A program on tokio (with its features `macros` and `rt`) that waits for control, has it, and gives it back:
+//! ```no_run
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), trafficcop::Error> {
+//!     let cop = trafficcop::TrafficCop::file("/tmp/one.lock")?.start().await?;
+//!     let guard = cop.acquired().await?;
+//!     println!("in control, token {}", guard.token());
+//!     drop(guard);
+//!     cop.stop().await?;
+//!     Ok(())
+//! }
+//! ```
+//! Work that is dropped when control is lost, and begun again with the next:
 //! ```no_run
 //! # async fn rebuild_the_index(_token: u64) {}
 //! # async fn example() -> Result<(), trafficcop::Error> {
@@ -67,7 +80,10 @@
 //! | `release_info`, orphaned | what the guardian needs to give the lease back; its supervisor is dead |
 //! | cordoned, cooling down | not competing because this machine is about to be disturbed, or to let others have a turn |
 //! | unfit, condition | not competing because the condition (`--if`) said no of this machine |
-//! | hung, probe | of a command that runs and does not work; what asks it whether it does (`--health`) |
+//! | hung, check | of a command that runs and does not work; what asks it whether it does (`--health`) |
+//! | slot | one of N locks under one name (`--slots`), whose number its holder's command has |
+//! | period | the hour or day, by the store's clock, in which a task is to be done once (`--once-per`) |
+//! | dead-lettered | of a message: put aside for people, in the poison queue or the dead-letter queue |
 //! | session, lock delay | messages of one key, in order, under one lock; what a worker waits for that took a session over |
 //! | record, version | what a holder leaves beside its lock for people and standbys; one step of a lock on a shared drive |
 //! | task log | the results of tasks that are to be done once (`--once`), kept with the record |
@@ -150,7 +166,8 @@ mod util;
 mod work;
 
 pub use crate::core::{
-    Bell, Budget, BudgetError, Cause, Ending, Exit, Failure, Grant, HolderInfo, Outcome,
+    Bell, Budget, BudgetError, Cause, Ending, Exit, Failed, Failure, Grant, HandOverReason,
+    HolderInfo, Hung, Outcome, ProbeFailure, TaskResult, TlsFailure, Unfit,
 };
 pub use azure::{Account, AccountError, AuthOptions};
 pub use clock::Instant;

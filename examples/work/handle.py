@@ -12,7 +12,7 @@ import os
 import sqlite3
 import sys
 
-DATA_ERROR = 65  # EX_DATAERR: put aside at once
+DATA_ERROR = 65  # EX_DATAERR: dead-lettered at once
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ set -eu
 
 order=$(cat)
 
-# What no repetition can cure is put aside: 65 is EX_DATAERR, and in --dead-letter-exit.
+# What no repetition can cure is dead-lettered: 65 is EX_DATAERR, and in --dead-letter-exit.
 case $order in
 '{'*'}') ;;
 *)

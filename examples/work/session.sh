@@ -22,7 +22,7 @@ fi
 amount=$(cat)
 case $amount in
 '' | *[!0-9]*)
-    # What no repetition can cure is put aside, and the next message is run.
+    # What no repetition can cure is dead-lettered, and the next message is run.
     echo "$TRAFFICCOP_SESSION_ID: not an amount: $amount" >&2
     exit 65
     ;;

@@ -53,7 +53,7 @@ pub enum Verb {
     /// Run a command for each message of a queue, one instance at a time for each
     ///
     /// Takes a message, runs COMMAND with its exact body on stdin, keeps the message locked for as long as
-    /// that takes, and settles it by the command's exit status: done, once more, or put aside. If the
+    /// that takes, and settles it by the command's exit status: done, once more, or dead-lettered. If the
     /// lock is lost the command is killed before anybody else can have been given the message.
     ///
     /// A message can come more than once: when a worker died before it could say that it was done, say.

@@ -47,7 +47,7 @@ pub struct Status {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// Answer as one JSON object
+    /// Answer as one JSON object, for slots as an array of them
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
 }
@@ -119,7 +119,7 @@ pub struct Break {
     ///
     /// Without it the lease ends when its time is over: the holder learns of it and has stopped its
     /// command by then. With 0 others can have control at once, while the holder's command runs until
-    /// the holder's next renewal.
+    /// the holder's next renewal. On a shared drive it is 0, or 10 to 60.
     #[arg(long, value_name = "N")]
     pub period: Option<String>,
 
@@ -144,7 +144,7 @@ pub struct Doctor {
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
-    /// Answer as one JSON object
+    /// Answer as one JSON object, for slots as an array of them
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
 }
@@ -194,14 +194,14 @@ pub const STATUS_JSON: Rows<'_> = rows! {
     "once" => "what is known of tasks that are to be done once (run --once): an array, empty if \
         nothing is, of objects of the next seven",
     "once[].key" => "the task's name (--once-key)",
-    "once[].slot" => "the beginning of the slot of time that was run last (RFC 3339, UTC); null \
+    "once[].slot" => "the beginning of the period that was run last (RFC 3339, UTC); null \
         without --once-per",
     "once[].exit" => "the recorded exit status: 0 if it is done, else it has failed for good; \
         null if there is none, as for the next two",
     "once[].by" => "the identity of the instance that ran it",
     "once[].at" => "when that was recorded (RFC 3339, UTC)",
     "once[].token" => "the fencing token of the last run",
-    "once[].failed" => "how many runs have failed since, in this slot",
+    "once[].failed" => "how many runs have failed since, in this period",
     "flaw" => "what is wrong with the record or the place, in words; else null",
 };
 
@@ -232,7 +232,7 @@ pub const BREAK_STATUS: Rows<'_> = rows! {
     "0" => "the lease is broken, at once or after what was said",
     "1" => "nothing was broken: the lock is free, changed hands meanwhile, or the answer was no",
     "64" =>
-        "bad usage; a lock on a file, which only its holder can end; or nobody to ask and no --yes",
+        "bad usage; a lock on a local file, which only its holder can end; or nobody to ask and no --yes",
     "69" => "the store is out of reach or refuses: it is not known whether the lease was broken",
     "77" => DENIED,
 };
@@ -260,7 +260,7 @@ pub const DOCTOR_JSON: Rows<'_> = rows! {
 pub const STATUS_EXAMPLES: Rows<'_> = rows! {
     "Who runs the importer?" => "trafficcop status --blob locks/importer",
     "The machine that has it:" =>
-        "trafficcop status --file /mnt/share/importer.lock --json | jq -r .host",
+        "trafficcop status --blob locks/importer --json | jq -r 'select(.held).host'",
 };
 
 /// Commands to copy for `trafficcop list`.

@@ -68,7 +68,8 @@ pub struct Common {
 
     /// Exit with N instead of 75
     ///
-    /// When control was not obtained: 0 keeps cron quiet on the machines that have nothing to do.
+    /// When control was not obtained (-n, -w; without them it is waited for): 0 keeps cron quiet on the
+    /// machines that have nothing to do.
     #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status))]
     pub conflict_exit_code: Option<Checked<u8>>,
 
@@ -94,8 +95,8 @@ pub struct Common {
     ///
     /// Rings for the standbys while in control, and listens to the holder while standing by. The next
     /// command then starts within milliseconds of the release, and a standby polls every 12s only while it
-    /// hears the holder. The holder listens on TCP at ADDR (by default where this machine speaks to the
-    /// store; a free port) and says so in the lock's record; standbys connect to it. It only moves a look
+    /// hears the holder. The holder listens on TCP at ADDR (auto, or without a value, where this machine
+    /// speaks to the store; a free port) and says so in the lock's record; standbys connect to it. It only moves a look
     /// forward: the store decides who has control, and without an answer standbys poll as ever. There is no
     /// secret in it and no encryption. For --blob and shared drives; a local file's lock wakes its waiter
     /// by itself.
@@ -219,7 +220,8 @@ pub struct Access {
 
     /// Trust the certificates in this file (PEM) too, besides the system's
     ///
-    /// For https to the storage and to Entra ID, through a proxy that looks inside, say.
+    /// For https to the storage, to Entra ID and to what --health asks, and for AMQP to Service Bus: through
+    /// a proxy that looks inside, say. With --file it is for --health alone.
     #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(), help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
 }

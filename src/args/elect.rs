@@ -177,7 +177,7 @@ pub const ELECT_EXAMPLES: Rows<'_> = rows! {
         --roles-from-stdin",
     "In a script, with a control file to ask before each step:" =>
         "trafficcop elect --file /mnt/share/turn.lock --control-file /run/turn.control | \
-        ./by-role.sh",
+        CONTROL=/run/turn.control ./by-role.sh",
 };
 
 fn after_elect() -> String {

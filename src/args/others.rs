@@ -20,7 +20,7 @@ pub struct Reset {
 
     /// The task to forget [default: the only one there is]
     ///
-    /// With and without slots of time (--once-per).
+    /// With and without periods (--once-per).
     #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY")]
     pub once_key: Option<String>,
 
@@ -30,7 +30,7 @@ pub struct Reset {
 
     /// Do it even if somebody has the lock
     ///
-    /// On a file the holder goes on undisturbed. On a blob nobody can write beside the holder: its lease
+    /// On a local file the holder goes on undisturbed; on a shared drive it is refused. On a blob nobody can write beside the holder: its lease
     /// is broken, as 'trafficcop break' does it. The holder stops its command within its lease, and what
     /// it was running counts as not done.
     #[arg(long, env = "TRAFFICCOP_FORCE", value_parser = BoolishValueParser::new())]

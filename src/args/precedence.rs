@@ -7,6 +7,8 @@
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
+use super::values::is_https;
+
 /// Settings by their ids, those of a row that cannot both be; with `=VALUE` only where that is said.
 const RIVALS: &[(&str, &str)] = &[
     ("blob", "file"),
@@ -80,6 +82,12 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
     }
     for (typed, other) in MEANINGLESS {
         judge(typed, other);
+    }
+    // A server that is asked by https is trusted by it whatever the lock is on.
+    let has_health = command.get_arguments().any(|arg| arg.get_id() == "health");
+    let health = has_health.then(|| matches.get_raw("health")?.next_back());
+    if health.flatten().is_some_and(is_https) {
+        beaten.retain(|id| *id != "ca_file");
     }
     for (of, details) in DETAILS {
         let is_set = |id: &&str| {

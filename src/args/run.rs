@@ -7,7 +7,7 @@ use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::values::{
-    Checked, checked, count, duration, once_key, once_per, positive, signal, watchdog,
+    Checked, checked, count, duration, is_https, once_key, once_per, positive, signal, watchdog,
 };
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 use crate::core::OnFailure;
@@ -43,11 +43,11 @@ pub struct Run {
     #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
-    /// Keep our credentials from the command, its hooks and handlers
+    /// Keep our credentials from the command, its hooks and checks
     ///
     /// Without it they inherit our environment, and with it what we prove ourselves by. The variables
-    /// that hold the credentials listed below are then not in theirs; it makes no difference to a lock on a
-    /// file. Who may look into our process (the same user, without a sandbox) can read them all the same.
+    /// that hold the credentials listed below are then not in theirs, nor those of --blob and --queue where
+    /// the URL has a SAS; it makes no difference to a lock on a file. Who may look into our process (the same user, without a sandbox) can read them all the same.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
@@ -138,6 +138,8 @@ pub struct HoldPolicy {
 
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms
     /// on a local file; after a command that hung, a lease]
+    ///
+    /// At least --poll and a fifth of it, so that the others have looked meanwhile (100ms on a local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true, value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 }
@@ -174,11 +176,11 @@ pub struct Once {
     #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY", value_parser = checked(once_key))]
     pub once_key: Option<Checked<String>>,
 
-    /// Run it once in each D (1h, 1d), by the store's clock
+    /// Run it once in each period of D (1h, 1d), by the store's clock
     ///
-    /// Implies --once. Slots of time are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday).
+    /// Implies --once. Periods are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday).
     /// The time is that of the storage service or the file server, so the machines' own clocks may be
-    /// wrong. A run belongs to the slot in which it began; whoever came in that slot is served by it.
+    /// wrong. A run belongs to the period in which it began; whoever came in that period is served by it.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
     pub once_per: Option<Checked<Duration>>,
 
@@ -193,7 +195,7 @@ pub struct Once {
 
     /// So many failed runs, of all candidates together, are a failure for good [default: no limit]
     ///
-    /// Counted with the lock, for each key and slot. A run that was stopped, or whose machine crashed, does
+    /// Counted with the lock, for each key and period. A run that was stopped, or whose machine crashed, does
     /// not count.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", hide_short_help = true, value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
     pub once_attempts: Option<Checked<u32>>,
@@ -224,8 +226,9 @@ pub struct Health {
 pub struct HealthChecks {
     /// It hangs if this fails: a 'sh -c', or a GET
     ///
-    /// So many times in a row as --health-failures says. This command exits 0, or GET of the URL (http or https, on this machine or at a private address) is answered with 2xx;
-    /// a redirect is not followed, and no such answer. It runs while the command runs, under the lease's deadline like
+    /// The command must exit 0, or GET of the URL (http or https, on this machine or at a private address) be
+    /// answered with 2xx (a redirect counts as a failure, and is not followed); after --health-failures failures
+    /// in a row it hangs. The check runs while the command runs, under the lease's deadline like
     /// it, with the same environment; what it prints is thrown away, and what it leaves behind is killed.
     /// What follows is as with --watchdog, which can be had as well.
     #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", help_heading = "The command", value_parser = OsStringValueParser::new())]
@@ -248,6 +251,13 @@ pub struct HealthChecks {
     pub health_delay: Option<Checked<Duration>>,
 }
 
+impl HealthChecks {
+    /// Whether a server is asked by https.
+    pub(crate) fn is_by_https(&self) -> bool {
+        self.health.as_deref().is_some_and(is_https)
+    }
+}
+
 /// What runs besides the command, each by `sh -c`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Roles and hooks")]
@@ -258,6 +268,7 @@ pub struct Roles {
     /// and started again when control has ended and the command's tree is gone. It is killed earlier
     /// where its end would outlast the lease. If it fails it is started again after 1 second, doubling
     /// up to 30; if it exits 0 it has done its work until the next time. Its exit status is never ours.
+    /// With -n it is run only after control was had and handed over.
     #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new())]
     pub standby: Option<OsString>,
 
@@ -288,9 +299,9 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
     "TRAFFICCOP_SLOT" => "the number of its slot, from 0 (see --slots)",
     "TRAFFICCOP_TASK" => "the key of the task (with --once, see --once-key)",
     "TRAFFICCOP_PERIOD" =>
-        "the beginning of the slot this run belongs to, as 2026-01-31T13:00:00Z (with --once-per)",
+        "the beginning of the period this run belongs to, as 2026-01-31T13:00:00Z (with --once-per)",
     "TRAFFICCOP_ROLE" =>
-        "holder; standby for --standby and --on-lost, so that one script can play both roles",
+        "holder; standby for --standby, --on-lost and --if, so that one script can play both roles",
     "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, in the words of the status file",
     "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the command is in \
         control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is \
@@ -310,9 +321,10 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
 /// Commands to copy, each with what it is for.
 pub const EXAMPLES: Rows<'_> = rows! {
     "A nightly job in the crontab of ten machines that runs on one:" =>
-        "trafficcop run -n -E 0 --blob locks/nightly -- /usr/local/bin/nightly",
-    "The same on a shared drive:" =>
-        "trafficcop run -n -E 0 --file /mnt/share/nightly.lock -- /usr/local/bin/nightly",
+        "trafficcop run -n -E 0 --min-hold 5m --blob locks/nightly -- /opt/nightly",
+    "The same on a shared drive, once a day whatever the machines' clocks say:" =>
+        "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --file \
+        /mnt/share/nightly.lock -- /opt/nightly",
     "A start-up task of a whole fleet: one machine does it, the others wait until it is done:" =>
         "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
     "A service that runs on one machine and moves when that one fails:" =>

@@ -113,6 +113,13 @@ fn about(flag: &str, why: impl Display) -> UsageError {
     UsageError::new(format!("{flag}: {why}"))
 }
 
+/// Whether it is the address of a server that is asked by https.
+pub(super) fn is_https(text: &OsStr) -> bool {
+    const SCHEME: &[u8] = b"https://";
+    let scheme = text.as_encoded_bytes().get(..SCHEME.len());
+    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
+}
+
 pub(super) fn duration(flag: &str, text: &str) -> Checked<Duration> {
     units::duration(text).map_err(|why| about(flag, why))
 }
@@ -156,7 +163,8 @@ pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
 
 /// `auto`, an address, or an address and a port.
 pub(super) fn doorbell(flag: &str, text: &str) -> Checked<DoorbellAddress> {
-    if text == AUTO {
+    // As of a flag without a value: a variable that is empty counts as unset.
+    if [AUTO, "1", "true", "yes", "on"].contains(&text) {
         return Ok(DoorbellAddress::default());
     }
     let bare = text
@@ -174,7 +182,7 @@ pub(super) fn doorbell(flag: &str, text: &str) -> Checked<DoorbellAddress> {
             port: address.port(),
         }),
         Err(_) => refuse(format!(
-            "{flag}={text}: name an address of this machine, as in 10.0.0.4 or 10.0.0.4:7000, or none"
+            "{flag}={text}: name an address of this machine, as in 10.0.0.4 or 10.0.0.4:7000, or auto"
         )),
     }
 }
@@ -190,13 +198,13 @@ pub(super) fn positive(
 }
 
 pub(super) fn once_per(flag: &str, text: &str) -> Checked<Duration> {
-    let zero = ": a slot needs a length, like 1h; for once and for all take --once alone";
+    let zero = ": a period needs a length, like 1h; for once and for all take --once alone";
     let span = positive(zero)(flag, text)?;
     // Clocks of services tell whole seconds.
     match span.subsec_nanos() {
         0 => Ok(span),
         _ => refuse(format!(
-            "{}: slots are of whole seconds: take {}s",
+            "{}: periods are of whole seconds: take {}s",
             given(flag, show(span)),
             span.as_secs().max(1)
         )),
@@ -320,7 +328,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
         let (Ok(first), Ok(last)) = (status(first), status(last)) else {
             return refuse("take exit statuses from 1 to 255, as in 65,70-75, or 'none'");
         };
-        // It would put every message aside whose work is done.
+        // It would dead-letter every message whose work is done.
         if first == 0 {
             return refuse("0 is what a command exits with that has done its work");
         }

@@ -47,10 +47,11 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The queue", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
-    /// Where messages are put aside [default: QUEUE-poison]
+    /// Where dead-lettered messages go [default: QUEUE-poison]
     ///
-    /// A queue of the same account, created when it is first needed. A message is put there as it was,
-    /// without an end of its life, before it goes away from here.
+    /// A queue of the same account, created when it is first needed: what cannot be handled is put aside
+    /// there for people. A message is put there as it was, without an end of its life, before it goes away
+    /// from here.
     #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true, help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
     pub poison_queue: Option<Checked<String>>,
 
@@ -62,7 +63,7 @@ pub struct Work {
     #[arg(long, value_name = "HOW", env = "TRAFFICCOP_ENCODING", hide_short_help = true, value_enum, default_value_t = Encoding::Auto, help_heading = "The queue")]
     pub encoding: Encoding,
 
-    /// The longest body; longer ones are put aside [default: 100M]
+    /// The longest body; longer ones are dead-lettered [default: 100M]
     ///
     /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
     /// its premium tier, 100 MiB.
@@ -117,16 +118,17 @@ pub struct Work {
     /// Keep our credentials from the command that handles messages
     ///
     /// Without it that inherits our environment, and with it what we prove ourselves by. The variables
-    /// that hold the credentials listed below are then not in its own.
+    /// that hold the credentials listed below are then not in its own, nor those of --queue and --blob where
+    /// the URL has a SAS.
     /// Who may look into our process (the same user, without a sandbox) can read them all the same.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
     /// How often a message is tried [default: 5]
     ///
-    /// Before it is put aside. The queue counts, so an attempt counts too if worker and machine died in it.
+    /// Before it is dead-lettered. The queue counts, so an attempt counts too if worker and machine died in it.
     /// A queue on Service Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is
-    /// the default there; a smaller one said here is what puts a message aside with the reason why it
+    /// the default there; a smaller one said here is what dead-letters a message with the reason why it
     /// failed.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail", value_parser = checked(number(1..=1_000_000_u32)))]
     pub max_attempts: Option<Checked<u32>>,
@@ -134,14 +136,14 @@ pub struct Work {
     /// The pause before a retry [default: 10s..5m]
     ///
     /// How long a message that failed stays away, doubling up to MAX. A single duration does not grow. A
-    /// queue on Service Bus cannot keep a message away: there the worker keeps it locked for so long, and a
-    /// slot with it.
+    /// queue on Service Bus cannot keep a message away: there the worker keeps it locked for so long, as one
+    /// of those that it works on.
     #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
     pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
     /// Exit statuses of final failures [default: 65]
     ///
-    /// They put a message aside at once: a list, with ranges. For what no repetition can cure. An empty
+    /// They dead-letter a message at once: a list, with ranges. For what no repetition can cure. An empty
     /// list is written 'none'.
     #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub dead_letter_exit: Option<Checked<ExitStatuses>>,
@@ -213,7 +215,7 @@ pub struct ServiceBus {
 
     /// Work on the dead-letter queue of --service-bus
     ///
-    /// Nothing can be put aside from there: what fails stays, and comes again after --retry-delay.
+    /// Nothing can be dead-lettered from there: what fails stays, and comes again after --retry-delay.
     #[arg(long, env = "TRAFFICCOP_DEAD_LETTER_QUEUE", value_parser = BoolishValueParser::new())]
     pub dead_letter_queue: bool,
 
@@ -289,7 +291,8 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: what a command that \
         must not do anything twice remembers",
     "TRAFFICCOP_MESSAGE_ATTEMPT" =>
-        "which attempt this is, from 1; it grows with every run, as a fencing token does",
+        "which attempt this is, from 1. On a storage queue it grows with every run, as a fencing token \
+        does; on Service Bus not where a message was given back, or its session's connection broke",
     "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS" => "how many there are (--max-attempts), where we count them",
     "TRAFFICCOP_MESSAGE_ENQUEUED_AT" =>
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
@@ -315,10 +318,10 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
 /// What becomes of a message.
 pub const SETTLED: Rows<'_> = rows! {
     "exit 0" => "it is deleted (on Service Bus: completed)",
-    "a status of --dead-letter-exit" => "it is put aside, into the poison queue (on Service Bus: \
-        dead-lettered, with reason and text)",
+    "a status of --dead-letter-exit" => "it is dead-lettered: put into the poison queue (on \
+        Service Bus: into the dead-letter queue, with reason and text)",
     "any other, a signal, --timeout" =>
-        "it comes again after --retry-delay; on the last attempt it is put aside",
+        "it comes again after --retry-delay; on the last attempt it is dead-lettered",
     "its lock is lost or in doubt" =>
         "the command is killed before another can have the message; nothing is settled",
     "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \
@@ -336,7 +339,7 @@ pub const WORK_STATUS: Rows<'_> = rows! {
     "64" => "bad usage, or settings that cannot hold; nothing was started",
     "66" => "there is no such queue",
     "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
-        when it was to say whether there is another message), or messages could not be put aside",
+        when it was to say whether there is another message), or messages could not be dead-lettered",
     "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
         stopped in time, or nobody can say whether the message was settled",
     "71" => "a process of a command cannot be killed; with --once: the command may have run \
@@ -351,8 +354,8 @@ pub const WORK_STATUS: Rows<'_> = rows! {
 pub const WORK_EXAMPLES: Rows<'_> = rows! {
     "Handle orders, four at a time, each for as long as it takes:" =>
         "trafficcop work --queue orders -j 4 -- ./handle-order",
-    "A shell script as the handler: the message is on stdin, 65 puts it aside:" =>
-        "trafficcop work --queue orders -- sh -c 'jq -e .order >/dev/null || exit 65; ./ship'",
+    "A shell script as the handler: the message is on stdin, 65 dead-letters it:" =>
+        "trafficcop work --queue orders -- sh -c 'order=$(jq -er .order) || exit 65; ./ship \"$order\"'",
     "A job that was started because there are messages, and ends when there are none:" =>
         "trafficcop work --queue orders --idle-exit 10s -- ./handle-order",
     "No command longer than ten minutes, and every failure final but 75:" =>

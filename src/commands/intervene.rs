@@ -29,13 +29,16 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
-    match target.inspector.manner().shortest_break {
-        Some(shortest) => refuse_short(period, shortest)?,
-        None => return Err(of_file(&view).into()),
+    let shortest = target.inspector.manner().shortest_break;
+    if let Some(shortest) = shortest {
+        refuse_short(period, shortest)?;
     }
     if view.held != Some(true) {
         let nothing = format!("{}: {}: nothing to break\n", view.lock, view.words());
         return answer(&nothing, ExitAction::Status(exit::NOT_BROKEN));
+    }
+    if shortest.is_none() {
+        return Err(of_file(&view).into());
     }
     // Written also with --yes: what was broken, and under whom, belongs in the log of whoever does it. Where
     // nobody can read it nothing is broken.
@@ -135,11 +138,6 @@ fn consequence_of_break(period: Option<u8>, state: LockState) -> String {
 fn of_file(view: &LockView) -> UsageError {
     let lock = &view.lock;
     // The kernel takes a lock from no process, and to remove the file would let two run.
-    if view.held != Some(true) {
-        return UsageError::new(format!(
-            "{lock}: a lock on a file cannot be broken, and this one is free"
-        ));
-    }
     let who = match (view.pid, &view.host) {
         (Some(pid), Some(host)) => format!("end its holder: 'kill {pid}' on {host}"),
         _ => "end its holder".to_owned(),
@@ -226,7 +224,7 @@ fn chosen(
     seen: &LockStatus,
     shown: &TaskLog,
 ) -> Result<Result<Tasks, String>, UsageError> {
-    // One name for a key that is done once and once in each slot: both are forgotten together.
+    // One name for a key that is done once and once in each period: both are forgotten together.
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     if typed.all {

@@ -19,22 +19,27 @@ pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     }
 }
 
-/// What of it has no meaning for a lock that is no blob.
+/// What of it has no meaning for a lock that is no blob; `by_https`: another server is asked by that.
 #[must_use]
-pub(crate) fn of_blobs_alone(typed: &args::Access) -> [(&'static str, bool); 2] {
+pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static str, bool); 2] {
     [
         ("--auth", typed.auth != Auth::Auto),
-        ("--ca-file", typed.ca_file.is_some()),
+        ("--ca-file", typed.ca_file.is_some() && !by_https),
     ]
 }
 
-/// The variables that are kept from what we run: those that can hold what we prove ourselves by, and
-/// the one that was named to hold it.
-pub(super) fn withheld(named: Option<&str>) -> Vec<OsString> {
+/// The variables that name what we compete for, or work on: its URL may have a SAS in it.
+const TARGETS: [&str; 2] = ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"];
+
+/// The variables that are kept from what we run: those that can hold what we prove ourselves by, the
+/// one that was `named` to hold it, and those of the lock or the queue, where `target` has a SAS.
+pub(super) fn withheld(target: &str, named: Option<&str>) -> Vec<OsString> {
     // All that any of our credentials is read from, and not only what was used: a command that
     // finds another key can use that.
     let known = CREDENTIALS.iter().copied();
-    known.chain(named).map(OsString::from).collect()
+    let targets = TARGETS.into_iter().filter(|_| target.contains('?'));
+    let all = known.chain(named).chain(targets);
+    all.map(OsString::from).collect()
 }
 
 pub(super) fn scheduled_events(

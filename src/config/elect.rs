@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::azure::scheduled_events;
 use super::health::of_a_reader;
 use super::outputs::{Outputs, control_file};
+use super::policy::HandOvers;
 use super::run::Basis;
 use super::{Config, Host, UsageError, quoted};
 use crate::args;
@@ -42,7 +43,7 @@ impl Config {
             )));
         }
         let common = &typed.common;
-        let basis = Basis::new(common)?;
+        let basis = Basis::new(common, typed.checks.is_by_https())?;
         // There is nothing to restart, and no end of it that a lock could be kept beyond.
         let turns = args::HoldPolicy {
             max_hold: typed.max_hold,
@@ -50,8 +51,11 @@ impl Config {
             ..args::HoldPolicy::default()
         };
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
-        let watched = typed.checks.health.is_some();
-        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, watched, host)?;
+        let hand_overs = HandOvers {
+            is_typed: typed.checks.health.is_some(),
+            flags: "--max-hold or --health",
+        };
+        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, &hand_overs, host)?;
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
         if let Some(path) = &typed.control_file {
@@ -63,7 +67,7 @@ impl Config {
             control_file: typed.control_file,
         };
         let mut config = basis.config(common, rules, outputs, COMMAND.to_owned(), host)?;
-        config.health = of_a_reader(&typed.checks)?;
+        config.health = of_a_reader(&typed.checks, &common.access)?;
         config.scheduled_events = scheduled_events(&typed.scheduled_events, host)?;
         Ok((config, telling))
     }

@@ -1,6 +1,8 @@
 //! Whether the command works: `--watchdog`, and what `--health` is asked by.
 
 use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use url::{Host, Url};
@@ -22,6 +24,8 @@ const DEFAULT_FAILURES: u32 = 3;
 pub(crate) struct Health {
     pub(crate) rules: HealthRules,
     pub(crate) ask: Option<Ask>,
+    /// Whom an https server is trusted by, besides the system's authorities.
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// Who is asked whether a command works.
@@ -33,15 +37,18 @@ pub(crate) enum Ask {
     Url(Url),
 }
 
-pub(super) fn health(typed: &args::Health) -> Result<Health, UsageError> {
-    let mut health = checks(&typed.checks)?;
+pub(super) fn health(typed: &args::Health, access: &args::Access) -> Result<Health, UsageError> {
+    let mut health = checks(&typed.checks, access)?;
     health.rules.watchdog = typed.watchdog.clone().transpose()?;
     Ok(health)
 }
 
 /// Of a reader, who is no child of ours, and is asked where it answers.
-pub(super) fn of_a_reader(typed: &args::HealthChecks) -> Result<Health, UsageError> {
-    let health = checks(typed)?;
+pub(super) fn of_a_reader(
+    typed: &args::HealthChecks,
+    access: &args::Access,
+) -> Result<Health, UsageError> {
+    let health = checks(typed, access)?;
     if let Some(Ask::Command(_)) = health.ask {
         return Err(UsageError::new(
             "--health: elect asks a URL: take one like http://127.0.0.1:8080/healthz",
@@ -50,7 +57,7 @@ pub(super) fn of_a_reader(typed: &args::HealthChecks) -> Result<Health, UsageErr
     Ok(health)
 }
 
-fn checks(typed: &args::HealthChecks) -> Result<Health, UsageError> {
+fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, UsageError> {
     let Some(text) = &typed.health else {
         let details = [
             ("--health-every", typed.health_every.is_some()),
@@ -92,6 +99,7 @@ fn checks(typed: &args::HealthChecks) -> Result<Health, UsageError> {
     Ok(Health {
         rules,
         ask: Some(ask),
+        ca_file: access.ca_file.clone(),
     })
 }
 
@@ -103,11 +111,16 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
         ));
     }
     let url = text.to_str().filter(|text| looks_like_a_url(text));
+    let refuse = |why: &str| UsageError::new(format!("--health: {why}"));
     let Some(url) = url else {
+        if let Some(server) = text.to_str().and_then(server_without_scheme) {
+            return Err(refuse(&format!(
+                "{server} would be run as a command: did you mean http://{server}?"
+            )));
+        }
         return Ok(Ask::Command(text.clone()));
     };
     // Not repeated: it may have a password in it.
-    let refuse = |why: &str| UsageError::new(format!("--health: {why}"));
     let url = Url::parse(url).map_err(|why| {
         refuse(&format!(
             "this is no URL ({why}): take one like http://127.0.0.1:8080/healthz"
@@ -147,4 +160,23 @@ fn looks_like_a_url(text: &str) -> bool {
     !scheme.is_empty()
         && scheme.chars().all(is_scheme)
         && !text.trim().contains(char::is_whitespace)
+}
+
+/// The server and the path, if it is one word like `localhost:8080/healthz` or `10.0.0.4/healthz`.
+fn server_without_scheme(text: &str) -> Option<&str> {
+    // What may be a secret is not repeated.
+    let shown = text.trim().split(['?', '#']).next()?;
+    if text.trim().contains(char::is_whitespace) {
+        return None;
+    }
+    let (server, path) = shown.split_at(shown.find('/').unwrap_or(shown.len()));
+    let bare = server
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let has_port = match server.strip_prefix("localhost:") {
+        Some(port) => port.parse::<u16>().is_ok(),
+        None => server.parse::<SocketAddr>().is_ok(),
+    };
+    let is_host = server == "localhost" || bare.unwrap_or(server).parse::<IpAddr>().is_ok();
+    (has_port || is_host && !path.is_empty()).then_some(shown)
 }

@@ -22,14 +22,21 @@ fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError::new(line))
 }
 
-/// `hands_over`: control is handed over for something else than these: a command that hangs, a hook or a task that
-/// fails.
+/// What control is handed over for.
+pub(super) struct HandOvers {
+    /// For something else than what the hold policy says: a command that hangs, a hook or a task that fails.
+    pub(super) is_typed: bool,
+    /// All flags of the verb for which it is, as they are named to whoever typed none.
+    pub(super) flags: &'static str,
+}
+
+/// `shortest_cooldown`: in a shorter one nobody else can get control.
 pub(super) fn hold_policy(
     typed: &args::HoldPolicy,
     lock: &Lock,
     lease: Duration,
-    poll: Duration,
-    hands_over: bool,
+    shortest_cooldown: Duration,
+    hand_overs: &HandOvers,
 ) -> Result<HoldPolicy, UsageError> {
     let restart = restart(typed)?;
     let max_hold = max_hold(typed, lock, lease)?;
@@ -53,7 +60,7 @@ pub(super) fn hold_policy(
         restart,
         max_hold,
         min_hold,
-        cooldown: cooldown(typed, lock, poll, hands_over)?,
+        cooldown: cooldown(typed, shortest_cooldown, hand_overs)?,
     })
 }
 
@@ -118,33 +125,49 @@ fn max_hold(
 
 fn cooldown(
     typed: &args::HoldPolicy,
-    lock: &Lock,
-    poll: Duration,
-    hands_over: bool,
+    shortest: Duration,
+    hand_overs: &HandOvers,
 ) -> Result<Option<Duration>, UsageError> {
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
     // Without any of these the instance ends with its command, and there is no one to cool down.
-    if typed.max_hold.is_none() && !restarts(typed) && !hands_over {
-        return refuse(
-            "--cooldown has no meaning where control is never handed over: add --max-hold, --restart, --watchdog, --health, --on-acquire or --once, or leave it out",
-        );
-    }
-    // Standbys look every --poll ±20 %; a file's waiters are woken.
-    let least = match lock {
-        Lock::Blob { .. } => poll + poll / 5,
-        // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
-        Lock::File { .. } => Duration::from_millis(100),
-    };
-    if span < least {
+    if typed.max_hold.is_none() && !restarts(typed) && !hand_overs.is_typed {
         return refuse(format!(
-            "--cooldown {} is too short for anybody else to get control: take {} or more",
-            show(span),
-            show(least)
+            "--cooldown has no meaning where control is never handed over: add {}, or leave it out",
+            hand_overs.flags
         ));
     }
+    refuse_short_cooldown(Some(span), shortest)?;
     Ok(Some(span))
+}
+
+/// How long nobody else may look at the lock.
+pub(super) fn shortest_cooldown(lock: &Lock, slots: u32, poll: Duration) -> Duration {
+    match lock {
+        // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
+        Lock::File { shared: false, .. } if slots == 1 => Duration::from_millis(100),
+        Lock::Blob { .. } | Lock::File { .. } => longest_poll(poll),
+    }
+}
+
+/// Standbys look every `--poll` ±20 %.
+pub(super) fn longest_poll(poll: Duration) -> Duration {
+    poll + poll / 5
+}
+
+pub(super) fn refuse_short_cooldown(
+    cooldown: Option<Duration>,
+    shortest: Duration,
+) -> Result<(), UsageError> {
+    match cooldown.filter(|span| *span < shortest) {
+        Some(span) => refuse(format!(
+            "--cooldown {} is too short for anybody else to get control: take {} or more",
+            show(span),
+            show(shortest)
+        )),
+        None => Ok(()),
+    }
 }
 
 fn restarts(typed: &args::HoldPolicy) -> bool {
@@ -154,7 +177,7 @@ fn restarts(typed: &args::HoldPolicy) -> bool {
 /// What is to be done once, if the command is that.
 pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
     let flags = &typed.once;
-    // A key or a slot is a key or a slot of something that is done once: to say that twice is not needed.
+    // A key or a period is one of something that is done once: to say that twice is not needed.
     if !flags.once && flags.once_key.is_none() && flags.once_per.is_none() {
         let details = [
             ("--once-on-failure", flags.once_on_failure.is_some()),

@@ -11,7 +11,9 @@ use super::command::{refuse_a_lock_behind, refuse_no_command};
 use super::health::{Health, health};
 use super::look::{self, in_time};
 use super::outputs::{Beside, Outputs, is_one_of};
-use super::policy::{hold_policy, once};
+use super::policy::{
+    HandOvers, hold_policy, longest_poll, once, refuse_short_cooldown, shortest_cooldown,
+};
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
 use crate::args::{self, Checked};
@@ -58,14 +60,6 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Whom its https trusts besides the system's authorities.
-    pub(crate) fn ca_file(&self) -> Option<&Path> {
-        match self {
-            Lock::Blob { options, .. } => options.ca_file.as_deref(),
-            Lock::File { .. } => None,
-        }
-    }
-
     /// The files that are locked: the path itself, or one for each slot.
     fn files(&self, slots: u32) -> Vec<PathBuf> {
         match self {
@@ -136,6 +130,16 @@ impl Config {
         self.only_if.as_ref().and(self.rules.poll)
     }
 
+    /// Refuses a cooldown in which no standby looks at a lock that standbys have to look at.
+    ///
+    /// # Errors
+    /// That it is too short.
+    pub(crate) fn refuse_short_cooldown(&self) -> Result<(), UsageError> {
+        let cooldown = self.rules.hold_policy.cooldown;
+        let poll = self.rules.poll.unwrap_or(DEFAULT_POLL);
+        refuse_short_cooldown(cooldown, longest_poll(poll))
+    }
+
     /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
     /// for it, and its holder for us. Of several slots another may be had.
     ///
@@ -183,15 +187,18 @@ impl Config {
         refuse_a_lock_behind(common, &typed.command)?;
         // The lock first: all other settings are measured by it, and of two mistakes it is the one
         // to be told.
-        let basis = Basis::new(common)?;
+        let basis = Basis::new(common, typed.health.checks.is_by_https())?;
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
         let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
-        let hands_over = watched || once.is_some() || typed.roles.on_acquire.is_some();
+        let hand_overs = HandOvers {
+            is_typed: watched || once.is_some() || typed.roles.on_acquire.is_some(),
+            flags: "--max-hold, --restart, --watchdog, --health, --on-acquire or --once",
+        };
         let rules = Rules {
             once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, hands_over, host)?
+            ..basis.rules(common, grace, signal, &typed.hold_policy, &hand_overs, host)?
         };
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
@@ -199,20 +206,20 @@ impl Config {
         // It goes into a blob's metadata, which may measure 8 KiB in all.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
-        // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
-        let is_on_blob = matches!(config.lock, Lock::Blob { .. });
+        let withheld = match &config.lock {
+            Lock::Blob { target, .. } if typed.no_credentials => withheld(target, None),
+            // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
+            Lock::Blob { .. } | Lock::File { .. } => Vec::new(),
+        };
         Ok(Config {
             listen,
-            health: health(&typed.health)?,
+            health: health(&typed.health, &common.access)?,
             roles: roles(typed.roles)?,
             scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
             task,
             contain: typed.contain,
             ready: typed.ready,
-            withheld: match typed.no_credentials && is_on_blob {
-                true => withheld(None),
-                false => Vec::new(),
-            },
+            withheld,
             command: typed.command,
             ..config
         })
@@ -263,8 +270,9 @@ pub(super) struct Basis {
 }
 
 impl Basis {
-    pub(super) fn new(typed: &args::Common) -> Result<Basis, UsageError> {
-        let lock = lock(typed)?;
+    /// `by_https`: something else than the lock's store is asked by https.
+    pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Basis, UsageError> {
+        let lock = lock(typed, by_https)?;
         let slots = typed.slots.clone().unwrap_or(Ok(1))?;
         Ok(Basis {
             files: lock.files(slots),
@@ -287,7 +295,7 @@ impl Basis {
         grace: Checked<Duration>,
         stop_signal: Checked<i32>,
         turns: &args::HoldPolicy,
-        hands_over: bool,
+        hand_overs: &HandOvers,
         host: &Host,
     ) -> Result<Rules, UsageError> {
         let patience = typed.connect_timeout.clone();
@@ -299,8 +307,15 @@ impl Basis {
             grace: grace?,
             stop_signal: stop_signal?,
             if_lost: typed.if_lost,
-            hold_policy: hold_policy(turns, &self.lock, self.budget.lease, self.poll, hands_over)?,
+            hold_policy: hold_policy(
+                turns,
+                &self.lock,
+                self.budget.lease,
+                shortest_cooldown(&self.lock, self.slots, self.poll),
+                hand_overs,
+            )?,
             once: None,
+            on_terminal: false,
             seed: host.seed,
         })
     }
@@ -361,7 +376,7 @@ fn patience(patience: Duration, wait: Option<Duration>) -> Duration {
     wait.map_or(patience, |wait| patience.min(wait.max(look::STEP)))
 }
 
-fn lock(typed: &args::Common) -> Result<Lock, UsageError> {
+fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
     let foreign = |flag: &str, with: &str| {
         format!("{flag} has no meaning for a lock {with}: leave it out (or unset its variable)")
     };
@@ -401,7 +416,7 @@ fn lock(typed: &args::Common) -> Result<Lock, UsageError> {
         }
         (None, Some(path)) => {
             let on_file = |flag: &str| foreign(flag, "on a file");
-            refuse_first(of_blobs_alone(&typed.access), on_file)?;
+            refuse_first(of_blobs_alone(&typed.access, by_https), on_file)?;
             let flags = [
                 ("--emulator", typed.emulator),
                 ("--no-create", typed.no_create),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::args;
 use crate::core::{After, HoldPolicy, IfLost, Restart};
+use crate::doorbell::DoorbellAddress;
 use crate::guardian::Contain;
 use crate::lease::record::COMMAND_LIMIT;
 use clap::FromArgMatches;
@@ -276,6 +277,19 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
             "--file x --max-hold 5m --cooldown 0 job",
             &["--cooldown 0s", "100ms"],
         ),
+        (
+            "--file x --shared --max-hold 5m --cooldown 1s job",
+            &["--cooldown 1s", "2s400ms"],
+        ),
+        (
+            "--file x --slots 2 --poll 5s --max-hold 5m --cooldown 5s job",
+            &["--cooldown 5s", "6s"],
+        ),
+        ("--file x --ca-file y job", &["--ca-file", "on a file"]),
+        (
+            "--file x --ca-file y --health http://localhost/ job",
+            &["--ca-file", "on a file"],
+        ),
         ("--blob c/a --grace-on-loss 50s job", &[]),
         ("--blob c/a --lease 15 --margin 9s job", &[]),
     ] {
@@ -309,6 +323,107 @@ fn a_cooldown_is_for_whatever_hands_control_over() {
         let cooldown = config.rules.hold_policy.cooldown;
         assert_eq!(cooldown, Some(Duration::from_secs(60)), "{line}");
     }
+}
+
+/// Of a path that turns out to lie on a drive that machines share.
+#[test]
+fn a_cooldown_is_long_enough_for_standbys_that_look() {
+    let judged = |line: &str| config(line).unwrap().refuse_short_cooldown();
+    let line = "--file x --max-hold 5m --poll 1s --cooldown";
+    let why = judged(&format!("{line} 1s job")).unwrap_err().to_string();
+    assert!(why.contains("take 1s200ms or more"), "{why}");
+    assert_eq!(judged(&format!("{line} 1200ms job")), Ok(()));
+    assert_eq!(judged("--file x --max-hold 5m job"), Ok(()));
+}
+
+#[test]
+fn what_is_asked_by_https_is_trusted_by_the_ca_file_whatever_the_lock_is_on() {
+    for lock in ["--blob c/a", "--file x"] {
+        let line = format!("{lock} --ca-file y --health HTTPS://localhost/ job");
+        let config = config(&line).unwrap_or_else(|why| panic!("{line}: {why}"));
+        assert_eq!(config.health.ca_file, Some("y".into()), "{line}");
+    }
+}
+
+#[test]
+fn a_server_without_its_scheme_is_no_command() {
+    let asked = |health: &str| config(&format!("--file x --health {health} job"));
+    for server in [
+        "localhost:8080",
+        "localhost:8080/healthz",
+        "localhost/healthz",
+        "127.0.0.1:8080",
+        "10.0.0.4/healthz",
+        "[::1]:8080/healthz",
+        "[::1]/healthz",
+    ] {
+        let why = asked(server).map(|_| ()).expect_err(server).to_string();
+        assert!(why.contains(&format!("http://{server}?")), "{why}");
+    }
+    let secret = asked("localhost:8080/healthz?key=s3cret").map(|_| ());
+    assert!(!secret.unwrap_err().to_string().contains("s3cret"));
+    for command in [
+        "true",
+        "localhost",
+        "./localhost/check",
+        "host:80",
+        "/127.0.0.1/check",
+    ] {
+        assert!(asked(command).is_ok(), "{command}");
+    }
+    let words = ["--file", "x", "--health", "localhost:8080/check now", "job"];
+    assert!(Config::new(typed(&words), &place()).is_ok());
+}
+
+#[test]
+fn a_url_with_a_signature_is_withheld_with_the_credentials() {
+    let withheld = |line: &str| {
+        config(&format!("{line} --no-credentials job"))
+            .unwrap()
+            .withheld
+    };
+    let signed = "--blob https://a.blob.core.windows.net/c/a?sig=x";
+    for variable in ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"] {
+        assert!(withheld(signed).contains(&variable.into()), "{variable}");
+        assert!(!withheld("--blob c/a").contains(&variable.into()));
+    }
+    assert_eq!(withheld("--file x"), [""; 0]);
+    assert_eq!(config(&format!("{signed} job")).unwrap().withheld, [""; 0]);
+}
+
+#[test]
+fn the_doorbell_s_own_address_can_be_asked_for_by_name() {
+    for text in ["", "=auto", "=true", "=1"] {
+        let config = config(&format!("--file x --doorbell{text} job"));
+        assert_eq!(
+            config.unwrap().doorbell,
+            Some(DoorbellAddress::default()),
+            "{text}"
+        );
+    }
+    let why = config("--file x --doorbell=no job")
+        .map(|_| ())
+        .unwrap_err();
+    assert!(why.to_string().contains("or auto"), "{why}");
+}
+
+#[test]
+fn elect_names_the_flags_that_it_has_where_nothing_hands_control_over() {
+    let definition = args::definition().mut_subcommand("elect", |elect| {
+        elect.mut_args(|arg| arg.env(None::<&'static str>))
+    });
+    let line = ["trafficcop", "elect", "--file", "x", "--cooldown", "5s"];
+    let matches = definition.try_get_matches_from(line).expect("it parses");
+    let verb = args::Cli::from_arg_matches(&matches).expect("it fits").verb;
+    let args::Verb::Elect(elect) = verb else {
+        panic!("not an election: {verb:?}");
+    };
+    let why = Config::of_elect(*elect, &place()).map(|_| ()).unwrap_err();
+    let why = why.to_string();
+    assert!(
+        why.contains("add --max-hold or --health, or leave"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -407,7 +522,7 @@ fn the_status_file_is_none_of_the_slots() {
 }
 
 #[test]
-fn a_key_or_a_slot_is_a_task_that_is_done_once() {
+fn a_key_or_a_period_is_a_task_that_is_done_once() {
     use crate::core::{OnFailure, Once};
     let task = |line: &str| {
         let config = config(&format!("--file a {line} -- job"))?;
@@ -447,8 +562,8 @@ fn what_contradicts_a_task_is_refused_with_the_reason() {
         ("--once-key a --max-hold 1h", "never done"),
         ("--once-per 1h --min-hold 5m", "--min-hold and --once"),
         ("--once --slots 2", "--slots and --once"),
-        ("--once-per 0", "needs a length"),
-        ("--once-per 0s", "needs a length"),
+        ("--once-per 0", "a period needs a length"),
+        ("--once-per 0s", "a period needs a length"),
         ("--once-per 1.5s", "whole seconds: take 1s"),
         ("--once-per 500ms", "take 1s"),
         ("--once-per soon", "--once-per"),

@@ -71,7 +71,7 @@ pub struct Work {
     pub max_attempts: Option<u32>,
     /// How long a message that failed stays away, at first and at most.
     pub retry_delay: (Duration, Duration),
-    /// Exit statuses that put a message aside.
+    /// Exit statuses that dead-letter a message.
     pub dead_letter_exit: ExitStatuses,
     /// Exit statuses that do not.
     pub retry_exit: ExitStatuses,
@@ -130,7 +130,7 @@ impl Work {
             }
             if concurrency > 1 {
                 return Err(UsageError::new(format!(
-                    "--once and -j {concurrency} contradict each other: one message needs one slot"
+                    "--once and -j {concurrency} contradict each other: one message is one command at a time"
                 )));
             }
         }
@@ -167,7 +167,7 @@ impl Work {
             status_file: outputs.status_file,
             event_log: outputs.event_log,
             withheld: match typed.no_credentials {
-                true => withheld(source.named_variable()),
+                true => withheld(source.target(), source.named_variable()),
                 false => Vec::new(),
             },
             command: typed.command,
@@ -224,7 +224,7 @@ pub struct Storage {
     pub create: bool,
     /// How the account and our credential are found.
     pub options: AuthOptions,
-    /// Where messages are put aside, if not beside the queue.
+    /// Where dead-lettered messages go, if not beside the queue.
     pub poison_queue: Option<String>,
     /// How messages were encoded.
     pub encoding: Encoding,
@@ -297,7 +297,7 @@ impl Source {
         storage(typed).map(Source::Storage)
     }
 
-    /// Whether what fails for good can be put aside.
+    /// Whether what fails for good can be dead-lettered.
     #[must_use]
     pub fn puts_aside(&self) -> bool {
         match self {
@@ -314,6 +314,15 @@ impl Source {
             Source::Storage(_) => None,
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(bus) => bus.sessions,
+        }
+    }
+
+    /// The queue as it was named, if that can hold a secret.
+    fn target(&self) -> &str {
+        match self {
+            Source::Storage(storage) => &storage.queue,
+            #[cfg(feature = "service-bus")]
+            Source::ServiceBus(_) => "",
         }
     }
 
@@ -370,22 +379,12 @@ fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageEr
         (
             "--poison-queue",
             typed.poison_queue.is_some(),
-            "what is put aside goes to the dead-letter queue that every queue has",
+            "dead-lettered messages go to the dead-letter queue that every queue has",
         ),
         (
             "--encoding",
             typed.encoding != Encoding::Auto,
             "its messages are bytes, and are handed over as they are",
-        ),
-        (
-            "--max-attempts",
-            bus.dead_letter_queue && typed.max_attempts.is_some(),
-            "with --dead-letter-queue nothing can be put aside, however often it fails",
-        ),
-        (
-            "--dead-letter-exit",
-            bus.dead_letter_queue && typed.dead_letter_exit.is_some(),
-            "with --dead-letter-queue nothing can be put aside, whatever a command exits with",
         ),
     ] {
         if is_typed {
@@ -393,6 +392,17 @@ fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageEr
                 "{flag} does not go with --service-bus: {why}"
             )));
         }
+    }
+    if bus.dead_letter_queue {
+        let puts_aside = [
+            ("--max-attempts", typed.max_attempts.is_some()),
+            ("--dead-letter-exit", typed.dead_letter_exit.is_some()),
+        ];
+        refuse_first(puts_aside, |flag| {
+            format!(
+                "{flag} does not go with --dead-letter-queue: what is there cannot be dead-lettered again: leave it out (or unset its variable)"
+            )
+        })?;
     }
     let string_in = bus.connection_string_env.clone().transpose()?;
     let lock_time = typed.lock_time.clone().transpose()?;
@@ -429,8 +439,12 @@ fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
             ("--session-messages", messages.is_some()),
             ("--lock-delay", lock_delay.is_some()),
         ];
+        let whose = match bus.service_bus {
+            Some(_) => "--sessions",
+            None => "--service-bus NAME --sessions",
+        };
         refuse_first(alone, |flag| {
-            format!("{flag} belongs to --sessions: without it messages are taken one by one")
+            format!("{flag} belongs to {whose}: without it messages are taken one by one")
         })?;
         return Ok(None);
     }

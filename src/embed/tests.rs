@@ -135,6 +135,26 @@ async fn a_dropped_guard_hands_control_to_the_next_one() {
     assert!(matches!(one.stop().await.unwrap().cause, Cause::Stopped(_)));
 }
 
+/// By the names that a store of another crate has for it.
+#[tokio::test]
+async fn a_store_of_one_s_own_can_say_that_the_task_is_over() {
+    let over = crate::TaskResult {
+        status: 0,
+        holder: "web1".to_owned(),
+        at: "2026-01-31T13:00:02Z".to_owned(),
+        token: 7,
+    };
+    let store = Arc::new(Scripted {
+        refuses: Some(crate::Failure::AlreadyDone(over.clone())),
+        ..Scripted::default()
+    });
+    let cop = competing(&store).await;
+    let none = soon("the end", cop.acquired()).await.unwrap_err();
+    assert!(matches!(none, Error::Over { .. }), "{none}");
+    let ending = cop.stop().await.unwrap();
+    assert_eq!(ending.cause, crate::Cause::AlreadyDone(over));
+}
+
 #[tokio::test]
 async fn a_program_that_does_not_say_that_it_goes_on_loses_control_and_one_that_does_keeps_it() {
     let store = Arc::new(Scripted {

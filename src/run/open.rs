@@ -84,6 +84,9 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     };
     match opened {
         Ok(store) => {
+            if !store.info().wakes {
+                config.refuse_short_cooldown()?;
+            }
             // Who is woken by the store would listen to nobody.
             let doorbell = doorbell.filter(|_| !store.info().wakes);
             Ok(Ok(Opened { store, doorbell }))

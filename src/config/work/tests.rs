@@ -73,8 +73,19 @@ fn one_message_is_one() {
         config("--queue q --once -- job").unwrap().max_messages,
         Some(1)
     );
-    assert!(refused("--queue q --once -j 2 -- job").contains("one slot"));
+    assert!(refused("--queue q --once -j 2 -- job").contains("one command at a time"));
     assert!(refused("--queue q --once --max-messages 2 -- job").contains("contradict"));
+}
+
+#[test]
+fn a_url_with_a_signature_is_withheld_with_the_credentials() {
+    let withheld = |line: &str| {
+        let line = format!("{line} --no-credentials -- job");
+        config(&line).unwrap().withheld
+    };
+    let signed = "--queue https://a.queue.core.windows.net/q?sig=x";
+    assert!(withheld(signed).contains(&"TRAFFICCOP_QUEUE".into()));
+    assert!(!withheld("--queue q").contains(&"TRAFFICCOP_QUEUE".into()));
 }
 
 #[test]
@@ -154,11 +165,11 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
         ("--service-bus q -j 0 -- job", "-j 0"),
         (
             "--service-bus q --dead-letter-queue --max-attempts 3 -- job",
-            "--max-attempts does not go",
+            "--max-attempts does not go with --dead-letter-queue",
         ),
         (
             "--service-bus q --dead-letter-queue --dead-letter-exit 3 -- job",
-            "--dead-letter-exit does not go",
+            "--dead-letter-exit does not go with --dead-letter-queue",
         ),
         (
             "--service-bus q --connection-string-env Endpoint=sb://h;SharedAccessKey=s3cret -- job",
@@ -167,6 +178,14 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
         (
             "--queue q --dead-letter-queue -- job",
             "belongs to --service-bus",
+        ),
+        (
+            "--queue q --lock-delay 2s -- job",
+            "--lock-delay belongs to --service-bus NAME --sessions",
+        ),
+        (
+            "--service-bus q --lock-delay 2s -- job",
+            "--lock-delay belongs to --sessions",
         ),
         (
             "--queue q --connection-string-env BUS -- job",

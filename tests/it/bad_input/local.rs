@@ -268,3 +268,16 @@ fn a_lock_file_on_a_full_file_system() {
         .arg(&lock);
     refused(&scene, run, 69, &["mount/lock", "room"]);
 }
+
+/// That the lock is kept as on a shared drive is known by what lies at its path, and by no flag.
+#[test]
+fn a_cooldown_in_which_no_standby_of_a_shared_drive_looks() {
+    let scene = Scene::new();
+    let first = scene.run_on_file().arg("--shared").command(["true"]);
+    assert_eq!(first.finish().ended, Ended::Code(0));
+    for cooldown in ["100ms", "2s"] {
+        let run = scene.run_on_file().args(["--max-hold", "1m"]);
+        let run = run.args(["--cooldown", cooldown]);
+        refused(&scene, run, 64, &["--cooldown", "take 2s400ms or more"]);
+    }
+}

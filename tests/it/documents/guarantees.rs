@@ -461,7 +461,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a message that can never be handled, that takes its worker down with it, or whose body cannot be read",
-        happens: "it is put aside with its text as it was, and is not lost on the way: the copy first, then the delete. Where that is refused it is not run; after five in a row the worker exits 69",
+        happens: "it is dead-lettered (put aside for people) with its text as it was, and is not lost on the way: the copy first, then the delete. Where that is refused it is not run; after five in a row the worker exits 69",
         how_long: "after `--max-attempts`, counted by the queue; at once where it cannot be read",
         shown: &[
             (
@@ -498,7 +498,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: all of this by chance: three workers and three hundred messages, networks that cut, hang, delay and lose answers, workers that are killed and stopped",
-        happens: "no two runs of one message overlap, none is run more often than it may, and each is completed or put aside",
+        happens: "no two runs of one message overlap, none is run more often than it may, and each is completed or dead-lettered",
         how_long: "–",
         shown: &[(
             "work",
@@ -508,7 +508,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "a worker on a queue of Service Bus is SIGKILLed, stands still past the lock, is cut off, or gets its answers late, twice, for another request or never; the service refuses, or its clock is wrong",
         happens: "the command is killed before the message's lock ends, and another worker has the message after that. A message is completed when the service has said so, and never twice at a time; where nobody knows, it is `unconfirmed` and may come again",
-        how_long: "the lock of the queue at most, until another has the message; a clock that is ahead by less than the longest lock can pass for a longer one: see `--lock-time`",
+        how_long: "the lock of the queue at most, until another has the message; if this machine's clock is behind the service's by less than the longest lock, a short lock can pass for a longer one: see `--lock-time`",
         shown: &[(
             "service_bus",
             &[

@@ -158,10 +158,16 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
         )
         .args(["--blob", &blob.name, "--ca-file"])
         .arg(&authority().file);
+    let on_file = scene.run_on_file().arg("--ca-file").arg(&authority().file);
+    let by_variable = scene
+        .run_on_file()
+        .env("TRAFFICCOP_CA_FILE", &authority().file);
     let by_name = scene.run_on_file().env("SSL_CERT_FILE", &authority().file);
     for (run, url) in [
         (by_environment, server.url()),
         (by_flag, server.url()),
+        (on_file, server.url()),
+        (by_variable, server.url()),
         (by_name, format!("https://localhost:{}/", server.port)),
     ] {
         let before = server.answered.load(Ordering::SeqCst);

@@ -226,6 +226,10 @@ fn the_examples_ask_for_what_there_is() {
         ("docs/operating.md", &chapter),
     ] {
         for metric in metrics_in(text) {
+            // Of `work`: its own page is asked for them (work::told).
+            if metric.starts_with("trafficcop_message") {
+                continue;
+            }
             // A histogram goes by its name alone as well.
             let counted = there.contains(&format!("{metric}_count"));
             assert!(

@@ -7,6 +7,7 @@ use trafficcop::Instant;
 
 use super::Stage;
 use crate::support::azurite::azurite;
+use crate::support::blob::sas_for;
 use crate::support::closed_port::ClosedPort;
 use crate::support::instance::assert_ended;
 
@@ -52,4 +53,22 @@ fn credentials_are_kept_from_the_command_and_its_hooks_if_that_is_asked_for() {
     assert_eq!(inherited(&[]), all.repeat(3));
     // What is no credential stays.
     assert_eq!(inherited(&["--no-credentials"]), "AZURE_REGION\n".repeat(3));
+}
+
+#[test]
+fn the_lock_s_url_is_kept_from_the_command_where_it_has_a_signature_in_it() {
+    let stage = Stage::new("unshared-signature");
+    stage.blob.create(&[]);
+    let (port, name) = (azurite().port, &stage.blob.name);
+    let url = format!("http://127.0.0.1:{port}/devstoreaccount1/{name}");
+    let inherited = |options: &[&str]| {
+        let run = stage.scene.run();
+        let run = run.env("TRAFFICCOP_BLOB", format!("{url}?{}", sas_for("rcw")));
+        let script = "env | grep -o '^TRAFFICCOP_BLOB'; true";
+        let finished = run.args(options).shell(script).finish();
+        assert_ended(&finished, 0, "");
+        finished.stdout
+    };
+    assert_eq!(inherited(&[]), "TRAFFICCOP_BLOB\n");
+    assert_eq!(inherited(&["--no-credentials"]), "");
 }

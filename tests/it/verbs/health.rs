@@ -185,8 +185,8 @@ fn checks_that_fail_are_one_write_and_the_drain_s_reason_costs_none() {
     let told = proxy.log();
     let renewed = told.iter().filter(|seen| seen.call == Call::SetMetadata);
     // Failing, failing again since nobody answered, which the service refuses because it has it, then with
-    // what stands there; and the drain.
-    assert!((3..=5).contains(&renewed.count()), "{told:?}");
+    // what stands there; and the drain, which may meet that and be said once more.
+    assert!((3..=6).contains(&renewed.count()), "{told:?}");
     kill(&mut holder);
 
     std::fs::remove_file(scene.path("sick")).unwrap();

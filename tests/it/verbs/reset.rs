@@ -77,7 +77,7 @@ fn status_and_list_tell_what_is_done_and_what_failed() {
         let words = [
             "v7: done by web1 at ",
             "v8: failed for good with exit status 3",
-            "once (slot ",
+            "once (period ",
         ];
         said(&text, 1, &words);
         let list = place.verb(&scene, "list").finish();
