@@ -16,6 +16,8 @@ mod health;
 mod meetings;
 #[path = "alone/plan.rs"]
 mod plan;
+#[path = "alone/record.rs"]
+mod record;
 #[path = "alone/referee.rs"]
 mod referee;
 #[path = "alone/world.rs"]

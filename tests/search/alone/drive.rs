@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
-use trafficcop::internals::core::{Cause, Failure, Grant, HolderInfo, Observed, Tenure};
+use trafficcop::internals::core::{Cause, Failure, Grant, HolderInfo, Observed};
 use trafficcop::internals::guardian::state::GuardianState;
 
 use super::plan::{Plan, ms, secs};
@@ -474,7 +474,7 @@ impl World {
         let (nonce, stamp) = (drive.nonce(), drive.stamp);
         drive.observed = Observed::new(nonce, lease);
         drive.busy_until = now;
-        self.tenure = Tenure::new(plan.rules.clone(), now);
+        self.tenure = plan.tenure(now);
         let controlled_at = self.ledger.controlled_at;
         self.ledger = Ledger::new(None, &plan).since(now, controlled_at);
         self.say(|| format!("the next process, with the stamp {stamp:?}"));

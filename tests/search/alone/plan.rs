@@ -13,6 +13,7 @@ use trafficcop::internals::core::{
 use super::drive::DrivePlan;
 use super::health::{health, probe, word};
 use super::meetings::{ends, meet, meetings};
+use super::record::told;
 
 /// What befalls a request that is sent while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +110,8 @@ pub(crate) struct Plan {
     pub(crate) speaks: usize,
     /// How the probes end, after so long; `None`: not at all.
     pub(crate) probes: Vec<(Result<(), ProbeFailure>, Option<Duration>)>,
+    /// Whether what the record is told of its health is lost, and after how long that is known.
+    pub(crate) told: Vec<(bool, Duration)>,
     /// The lock lies on a drive that machines share.
     pub(crate) drive: Option<DrivePlan>,
     /// Nothing more befalls it from here on.
@@ -422,6 +425,7 @@ impl Plan {
             words: (0..32).map(|_| word(&mut more, period)).collect(),
             speaks: one(&mut more, &[1, 5, 20, 100, usize::MAX]),
             probes: (0..16).map(|_| probe(&mut more, health.probe)).collect(),
+            told: told(seed),
             health,
             drive,
             seed,

@@ -31,6 +31,8 @@ mod health;
 mod ledger;
 #[path = "referee/notices.rs"]
 mod notices;
+#[path = "referee/record.rs"]
+mod record;
 #[path = "referee/settings.rs"]
 mod settings;
 #[path = "referee/told.rs"]

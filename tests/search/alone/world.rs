@@ -14,6 +14,7 @@ use trafficcop::internals::guardian::state::{GuardianState, Input};
 use super::drive::{Drive, Learned};
 use super::health::Monitor;
 use super::plan::{Plan, Weather, secs};
+use super::record::Telling;
 use super::referee::Ledger;
 
 #[path = "world/command.rs"]
@@ -95,6 +96,10 @@ pub(crate) enum Due {
     /// The command of this generation says something of its watchdog.
     Speaks(u64, usize),
     Probed(u64),
+    /// The record is to be told of it.
+    Tells,
+    /// It was told this word, or that was lost.
+    Told(usize, bool),
     /// The store of a shared drive hears of what was made.
     Learns(Learned),
     /// Of those that look once, the next.
@@ -148,6 +153,7 @@ pub(crate) struct World {
     freed_planned: bool,
     asked: usize,
     pub(crate) monitor: Monitor,
+    pub(crate) telling: Telling,
     pub(crate) drive: Option<Drive>,
     weather: Vec<(Weather, Instant)>,
     pub(crate) rests: bool,
@@ -163,7 +169,8 @@ impl World {
             why: "a reboot".to_owned(),
             before: Instant::FOREVER,
         });
-        let tenure = Tenure::new(plan.rules.clone(), BEGIN)
+        let tenure = plan
+            .tenure(BEGIN)
             .cordoned_by(cordon.clone())
             .only_if(plan.condition);
         let ledger = Ledger::new(cordon, &plan);
@@ -202,6 +209,7 @@ impl World {
             freed_planned: false,
             asked: 0,
             monitor: Monitor::new(plan.health.clone()),
+            telling: Telling::default(),
             drive: Drive::new(&plan),
             weather: Vec::new(),
             rests: false,
@@ -286,6 +294,8 @@ impl World {
                     | Due::Freed
                     | Due::Fitness(_)
                     | Due::Health(_)
+                    | Due::Tells
+                    | Due::Told(..)
                     | Due::Uncordoned
             )
         {
@@ -320,6 +330,7 @@ impl World {
                 let waits = self.call.is_some_and(|call| call.number == number);
                 if waits && self.withdrawn.take().is_some() {
                     self.call = None;
+                    self.tells_no_more();
                     self.release(self.now + UNDO);
                     self.tell(Event::Ticked);
                 }
@@ -363,6 +374,8 @@ impl World {
             }
             Due::Fitness(answer) => self.tell(Event::Workload(WorkloadEvent::Condition(answer))),
             Due::Health(_) | Due::Speaks(..) | Due::Probed(_) => self.is_heard(due),
+            Due::Tells => self.tells_of_health(),
+            Due::Told(number, is_lost) => self.told(number, is_lost),
             Due::Rival if self.drive.is_some() => self.rival_on_drive(),
             Due::Rival => self.rival(),
             Due::Freed => {

@@ -4,6 +4,7 @@ use trafficcop::Instant;
 use trafficcop::internals::core::{Action, After, Deadlines, Exit, Notice, Rules, Start};
 
 use super::bell::Listening;
+use super::record::Record;
 use super::{Held, Next, Reason, Run};
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::{BEGIN, World};
@@ -56,7 +57,10 @@ impl World {
                 Notice::Restarting
             }
             Some(_) => return Some("it starts what is over"),
-            None => Notice::InControl { token: held.token },
+            None => {
+                ledger.health = Record::new();
+                Notice::InControl { token: held.token }
+            }
         };
         if before != Some(&Action::Notify(said)) {
             return Some("nobody is told of the start");

@@ -9,6 +9,7 @@ use super::bell::Listening;
 use super::condition::Fitness;
 use super::drive::Chain;
 use super::health::Watched;
+use super::record::Record;
 use super::window::Window;
 use super::{Held, Next, RETRY, Run, Why};
 use crate::alone::plan::{Plan, ms, secs};
@@ -88,6 +89,7 @@ pub(crate) struct Ledger {
     /// The store keeps the lock for it.
     pub(super) offered: bool,
     pub(super) watched: Option<Watched>,
+    pub(super) health: Record,
     /// Its command does not work.
     pub(super) hung: Option<Hung>,
     /// For that it waits behind the others.
@@ -164,6 +166,7 @@ impl Ledger {
             came: BEGIN,
             offered: false,
             watched: None,
+            health: Record::new(),
             hung: None,
             was_hung: false,
             corpse: false,

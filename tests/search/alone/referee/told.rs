@@ -25,6 +25,7 @@ impl World {
         if let Event::Workload(WorkloadEvent::Condition(answer)) = event {
             self.hear_of_the_condition(state, *answer);
         }
+        self.hear_of_health(event);
         let over = self.is_over_by(event);
         // The clock goes before what happened.
         if let (Some(held), Some(run), false) = (&self.ledger.held, &mut self.ledger.run, over)

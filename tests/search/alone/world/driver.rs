@@ -92,6 +92,7 @@ impl World {
         (self.call, self.recording, self.withdrawn) = (None, None, None);
         (self.held, self.proposed, self.spent) = (0, 0, 0);
         (self.over, self.freed_planned) = (false, false);
+        self.tells_no_more();
         self.tell(Event::Ticked);
     }
 
@@ -173,6 +174,7 @@ impl World {
         if wake_at < Instant::FOREVER {
             self.due(wake_at, Due::Wake(armed));
         }
+        self.tells_of_health();
     }
 
     pub(super) fn step(&mut self, event: Event) {
@@ -228,10 +230,12 @@ impl World {
             }
             Action::Release { give_up_at } => {
                 (self.call, self.recording) = (None, None);
+                self.tells_no_more();
                 self.release(give_up_at);
             }
             Action::Abandon => {
                 (self.call, self.recording) = (None, None);
+                self.tells_no_more();
                 // A lock without a lease lasts as long as a descriptor is open.
                 if self.plan.rules.budget.is_none() && self.lock.holder != RIVAL {
                     self.lock.holder = 0;
@@ -255,8 +259,8 @@ impl World {
             }
             Action::Ask { give_up_at } => self.answers(give_up_at),
             Action::Look { give_up_at } => self.ask(Kind::Look, READER, give_up_at),
-            Action::Announce
-            | Action::Attend { .. }
+            Action::Announce => self.announces(),
+            Action::Attend { .. }
             | Action::StandBy
             | Action::TenureOver { .. }
             | Action::Notify(_) => {}
