@@ -466,7 +466,11 @@ impl Server {
         // Later it has seen it for as long as a version is waited for of which nothing can be read.
         let lately = |before: &Making| self.now < before.at + 59 * SECOND;
         let own = before.filter(|it| it.by == by && it.after_nothing && !it.by_nobody);
-        made.goes_on_from_nothing = own.as_ref().is_some_and(lately);
+        // It may have made what is before that since, and then it only steps over it.
+        let is_behind = version >= 2
+            && self.present(&self.name(version - 2)).is_some()
+            && self.maker(version - 2) == Some(by);
+        made.goes_on_from_nothing = !is_behind && own.as_ref().is_some_and(lately);
         self.makings.push(made);
     }
 
