@@ -240,7 +240,11 @@ impl Recording {
     }
 
     fn give_up(mut self, context: &mut Context, step: &mut Step) -> Phase {
-        let why = self.why.take().or(context.doubt().map(str::to_owned));
+        // It may have been lost before there was anything to record.
+        let lost = self.run.held_lease.lost();
+        let why = self.why.take();
+        let why = why.or(lost.then(|| "the lease was lost".to_owned()));
+        let why = why.or(context.doubt().map(str::to_owned));
         let why = why.unwrap_or_else(|| "the store did not answer in time".to_owned());
         self.leave(context, step, Cause::NotRecorded { why })
     }

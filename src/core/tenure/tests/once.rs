@@ -417,3 +417,34 @@ fn a_command_that_is_interrupted_at_its_terminal_is_not_started_again() {
     tenure.step(at(5), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::Stopped(2));
 }
+
+/// Confirmed before the tree was empty, and taken from us at some moment after that.
+#[test]
+fn a_lease_that_was_lost_while_a_result_was_recorded_may_have_been_anothers_before_the_end() {
+    for (confirmed, overlaps) in [(at(20), true), (at(22), false)] {
+        let mut tenure = holding(once());
+        tenure.step(at(20), Event::Ticked);
+        ends(&mut tenure, at(21), Exit::Code(0));
+        tenure.step(at(23), renewed(confirmed));
+        for second in [24, 25] {
+            tenure.step(at(second), Event::StopAsked(TERM));
+        }
+        tenure.step(at(26), Event::Released(Err(lost())));
+        assert_eq!(ending(&tenure).overlap, overlaps);
+    }
+}
+
+#[test]
+fn a_result_that_a_loss_in_the_drain_kept_from_being_recorded_is_not_the_store_s_silence() {
+    let mut tenure = holding(once());
+    // It leaves something behind.
+    tenure.step(at(5), exited(Exit::Code(0)));
+    tenure.step(at(20), Event::Ticked);
+    tenure.step(at(21), unrenewed(lost()));
+    tenure.step(at(22), emptied(at(22)));
+    tenure.step(at(23), Event::Released(Ok(())));
+    let Cause::NotRecorded { why } = &ending(&tenure).cause else {
+        panic!("{:?}", ending(&tenure));
+    };
+    assert_eq!(why, "the lease was lost");
+}
