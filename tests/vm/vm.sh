@@ -37,7 +37,7 @@ build)
   [ -d "$W/root.dir" ] || ./build_root.sh
   ./build_image.sh ;;
 payload)
-  rm -rf "$W/payload"; mkdir -p "$W/payload/examples"; cp "$here"/guest/*.py "$W/payload/"; gcc -O2 -static -o "$W/payload/probe" "$here/probe.c"
+  rm -rf "$W/payload"; mkdir -p "$W/payload/examples"; cp "$here"/guest/*.py "$here"/guest/*.sh "$W/payload/"; gcc -O2 -static -o "$W/payload/probe" "$here/probe.c"
   cp "$2" "$W/payload/trafficcop"; [ -z "${3:-}" ] || cp "$3" "$W/payload/older"; cp -r "$here/../../examples/." "$W/payload/examples/"; tar cf "$W/payload.new" -C "$W/payload" .
   truncate -s 64M "$W/payload.new"; [ -e "$W/payload.tar" ] || truncate -s 64M "$W/payload.tar"
   dd if="$W/payload.new" of="$W/payload.tar" bs=1M conv=notrunc status=none ;; # in place: a running machine sees it

@@ -34,7 +34,7 @@ impl Share {
             }
             Errno::EACCES | Errno::EPERM => {
                 format!(
-                    "{at}: {what}: no permission: give this user its directory and {there} with all that is in it (chown -R)"
+                    "{at}: {what}: no permission: run this as the user whose it is, or give this user its directory and {there} with all that is in it (chown -R)"
                 )
             }
             Errno::EROFS => {
