@@ -65,7 +65,7 @@ impl ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         // Several are separated by colons (systemd.exec(5)).
         let of_the_unit = variable("RUNTIME_DIRECTORY")
-            .and_then(|all| Some(all.to_str()?.split(':').next()?.to_owned().into()));
+            .and_then(|all| Some(std::env::split_paths(&all).next()?.into()));
         // In memory first: a page of a disk that hangs would stop whoever writes the deadline. And what a service
         // manager keeps for us before /dev/shm, which logind empties when the last session of our user ends.
         let places = [
@@ -77,7 +77,9 @@ impl ControlFile {
             Some("/tmp".into()),
         ];
         let mut why = None;
-        for directory in places.into_iter().flatten().map(PathBuf::from) {
+        // The command, which is told of it, may go elsewhere.
+        let places = places.into_iter().flatten().map(PathBuf::from);
+        for directory in places.filter(|directory| directory.is_absolute()) {
             match create_in(&directory) {
                 Ok(place) => return ControlFile(Some(place)),
                 Err(error) => why = Some(error),

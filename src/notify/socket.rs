@@ -130,10 +130,9 @@ impl Proxy {
     /// Makes one in the first directory that will do: what the service manager keeps for us goes
     /// before what is everybody's.
     pub(super) fn make(here: &Surroundings<'_>, commands: usize) -> io::Result<Proxy> {
-        let own = here.get("RUNTIME_DIRECTORY").map(|list| {
-            let list = list.to_string_lossy().into_owned();
-            OsString::from(list.split(':').next().unwrap_or_default())
-        });
+        let own = here
+            .get("RUNTIME_DIRECTORY")
+            .and_then(|all| Some(OsString::from(std::env::split_paths(&all).next()?)));
         let places = [
             own,
             here.get("XDG_RUNTIME_DIR"),

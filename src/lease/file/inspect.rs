@@ -594,7 +594,7 @@ mod tests {
     fn a_lock_on_a_shared_drive_forgets_without_the_path_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        // Version 0, of which nothing is known: nothing to forget, and nobody is told that it is done already.
+        // Version 1 is being made, and its record is to come: the lock is somebody's, and not one that never was.
         fs::create_dir_all(dir.path().join("lock.versions/00000000000000000000/next")).unwrap();
         fs::create_dir(dir.path().join("lock.versions/00000000000000000001")).unwrap();
         let seen = forget(&path, &Tasks::All, &TaskLog::EMPTY, false);
