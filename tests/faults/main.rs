@@ -11,7 +11,8 @@
 //!
 //! In the rows of the promise nothing is tolerated. In those of which the guarantees say that nothing
 //! local can exclude an overlap, what is seen is counted and no more: they never count for the
-//! promise. A row that cannot run on this machine is named, with the reason.
+//! promise. A row that cannot run on this machine is named, with the reason; so is one that failed while
+//! the whole machine stood still, and was played again.
 
 mod acts;
 mod gate;
@@ -19,6 +20,7 @@ mod judge;
 mod play;
 mod random;
 mod stage;
+mod standstill;
 #[expect(dead_code, reason = "each test binary uses a part of the support")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -35,6 +37,7 @@ use gate::Gate;
 use judge::Verdict;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use random::Made;
+use standstill::Standstills;
 use support::instance::Ended;
 use support::scene::Scene;
 use table::{CONTAINS, Contain, Row};
@@ -46,6 +49,8 @@ const RANDOM: u64 = 24;
 const JOBS: u64 = 64;
 /// How many of them may start processes at the same time.
 const STARTS: usize = 4;
+
+static STANDSTILLS: Standstills = Standstills::new();
 
 /// Something to be played.
 enum Piece {
@@ -204,6 +209,7 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
         support::blob::Blob::named("faults/first").create(&[]);
     }
     support::programs::journalist();
+    STANDSTILLS.watch();
 
     let gate = Gate::of(STARTS);
     let next = AtomicUsize::new(0);
@@ -249,13 +255,13 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
     }
 }
 
-fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose: bool) {
-    let begin = Instant::now();
+/// What was seen, and what is wrong with it.
+fn play_once(piece: &Piece, seed: u64, gate: &Gate) -> (Verdict, Vec<String>) {
     let played = std::panic::catch_unwind(AssertUnwindSafe(|| match piece {
         Piece::Row(row) => play::play(row, gate),
         Piece::Made(made) => random::play(made, seed, gate),
     }));
-    let (verdict, wrong) = match played {
+    match played {
         Ok(verdict) => {
             let wrong = piece.wrong(&verdict);
             (verdict, wrong)
@@ -266,7 +272,23 @@ fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose
             let first = text.and_then(|text| text.lines().next()).unwrap_or("?");
             (Verdict::default(), vec![first.to_owned()])
         }
-    };
+    }
+}
+
+fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose: bool) {
+    let mut begin = Instant::now();
+    let (mut verdict, mut wrong) = play_once(piece, seed, gate);
+    if !wrong.is_empty()
+        && let Some(late) = STANDSTILLS.since(begin)
+    {
+        println!(
+            "{} ... played again: the machine stood still for {late:.1?}, and then {}",
+            piece.name(),
+            wrong.join("; ")
+        );
+        begin = Instant::now();
+        (verdict, wrong) = play_once(piece, seed, gate);
+    }
     let took: Duration = Instant::now().since(begin);
     let mut results = results.lock().expect("nobody failed with it");
     if piece.is_of_the_promise() {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -27,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// For how long where every instance has ended, so that hardly anything can come.
 const NOBODY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(25);
+
+/// How many rows were begun.
+static PLAYED: AtomicU64 = AtomicU64::new(0);
 
 /// The journal, read as it grows.
 struct Reader {
@@ -55,12 +59,14 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(place: &str, lock: Lock, contain: Contain, lease: &'static str) -> Stage {
+        // Each on a blob of its own, also when it is played again.
+        let played = PLAYED.fetch_add(1, Ordering::Relaxed);
         Stage {
             scene: Scene::new(),
             lock,
             contain,
             lease,
-            blob: Blob::named(&format!("faults/{place}")),
+            blob: Blob::named(&format!("faults/{place}-{played}")),
             instances: BTreeMap::new(),
             proxies: BTreeMap::new(),
             first: 1,

@@ -24,8 +24,8 @@ fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
         let run = stage.run(port).arg("-n").command(["true"]);
         assert_ended(&run.finish(), 69, "exit status 69");
         let took = Instant::now().since(began);
-        // Half a second for the start of two processes on a machine that has other things to do.
-        assert!(took < Duration::from_millis(5500), "{took:?}");
+        // Sooner than a second attempt of 5 s, on a machine that has other things to do.
+        assert!(took < Duration::from_secs(9), "{took:?}");
     }
     let began = Instant::now();
     let run = stage.run(nobody).args(["--connect-timeout", "2s"]);
