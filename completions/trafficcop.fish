@@ -90,7 +90,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attem
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog -d 'It hangs if it does not say WATCHDOG=1 every D' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health -d 'It hangs if this fails: a \'sh -c\', or a GET' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-timeout -d 'How long one --health may take; then it is killed, and has failed [default: 5s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-timeout -d 'How long one --health may take; then it is killed, and has failed [default: 5s, or --health-every if that is shorter]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-failures -d 'So many of --health that fail in a row mean that the command hangs [default: 3]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-delay -d 'From the command\'s start to the first --health [default: 0s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run this by \'sh -c\' on each instance not in control' -r
@@ -254,7 +254,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Try the doorbell, too: ours, and that of whoever has the lock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use Azurite on this machine'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object, for slots as an array of them'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l svg -d 'Draw it, too, as an SVG in this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l skew -d 'How far the wall clocks of two machines may be apart' -r
@@ -299,7 +299,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if-lost 
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-delay -d 'From the line \'holder\' to the first --health [default: 0s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-timeout -d 'How long one --health may take; then it has failed [default: 5s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-timeout -d 'How long one --health may take; then it has failed [default: 5s, or --health-every if that is shorter]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-failures -d 'So many of --health that fail in a row mean that the reader hangs [default: 3]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health -d 'Hand control over if GET of this URL fails' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'

@@ -144,7 +144,7 @@ pub struct Doctor {
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
-    /// Answer as one JSON object, for slots as an array of them
+    /// Answer as one JSON object
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
 }

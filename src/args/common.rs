@@ -233,7 +233,8 @@ pub struct Listen {
     /// Answer over HTTP: health, status and metrics
     ///
     /// ADDR is an address and a port, or unix:/PATH. /healthz (200 while supervisor and guardian are
-    /// sound), /readyz (200 for holder and standby, 503 where --if says no), /leader or /primary (200 only
+    /// sound), /readyz (200 for holder and standby, 503 until the
+    /// store has answered, and where --if says no), /leader or /primary (200 only
     /// while the command runs and nobody else can have been given control, else 503), /status (JSON, as in
     /// the status file) and /metrics (for Prometheus), by GET, HEAD and OPTIONS. Port 0 takes a free one,
     /// and the log says which. A socket that was left behind is replaced.
@@ -293,7 +294,7 @@ pub const FOR_THE_STORE: Rows<'_> = rows! {
     "AZURE_CLIENT_SECRET" => "the client's secret",
     "AZURE_AUTHORITY_HOST" =>
         "who issues the tokens [default: by the cloud of the account's address]",
-    "HTTPS_PROXY" => "the way to the outside, for https; plain http stays on this machine",
+    "HTTPS_PROXY" => "the way to the outside, for https; plain http takes none",
     "NO_PROXY" => "what to reach without it",
     "SSL_CERT_FILE" => "the certificates of the authorities to trust, instead of the system's",
 };

@@ -110,7 +110,7 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         hangs: 'standby' is printed, and control handed over after --grace. Then this instance does not compete for \
         --cooldown, or as long as a lease lasts (10s on a local file).",
     "health_delay" => "From the line 'holder' to the first --health [default: 0s]",
-    "health_timeout" => "How long one --health may take; then it has failed [default: 5s]",
+    "health_timeout" => "How long one --health may take; then it has failed [default: 5s, or --health-every if that is shorter]",
     "health_failures" =>
         "So many of --health that fail in a row mean that the reader hangs [default: 3]",
 };

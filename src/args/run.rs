@@ -47,7 +47,9 @@ pub struct Run {
     ///
     /// Without it they inherit our environment, and with it what we prove ourselves by. The variables
     /// that hold the credentials listed below are then not in theirs, nor those of --blob and --queue where
-    /// the URL has a SAS; it makes no difference to a lock on a file. Who may look into our process (the same user, without a sandbox) can read them all the same.
+    /// the URL has a SAS; it makes no difference to a lock on a file. A machine's managed identity cannot be kept
+    /// from anybody on it, and who may look into our process (the same user, without a sandbox) can read them all
+    /// the same.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
@@ -238,7 +240,7 @@ pub struct HealthChecks {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_EVERY", hide_short_help = true, value_parser = checked(positive(" is no interval: take a second or more")))]
     pub health_every: Option<Checked<Duration>>,
 
-    /// How long one --health may take; then it is killed, and has failed [default: 5s]
+    /// How long one --health may take; then it is killed, and has failed [default: 5s, or --health-every if that is shorter]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_TIMEOUT", hide_short_help = true, value_parser = checked(positive(" leaves it no time: take a second or more")))]
     pub health_timeout: Option<Checked<Duration>>,
 

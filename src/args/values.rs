@@ -47,14 +47,14 @@ pub type ExitStatuses = Vec<RangeInclusive<u8>>;
 /// A value parser of a function that is given the name of what has the value, and the value's text. The name
 /// is the flag as it is typed or, where it was not, its variable's. clap refuses no value for it, but one
 /// that is no text.
-pub(super) fn checked<F>(read: F) -> Reader<F> {
-    Reader(read)
+pub(super) fn checked<F>(read: F) -> CheckedParser<F> {
+    CheckedParser(read)
 }
 
 #[derive(Clone)]
-pub(super) struct Reader<F>(F);
+pub(super) struct CheckedParser<F>(F);
 
-impl<F, T> TypedValueParser for Reader<F>
+impl<F, T> TypedValueParser for CheckedParser<F>
 where
     F: Fn(&str, &str) -> T + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,

@@ -120,7 +120,8 @@ pub struct Work {
     /// Without it that inherits our environment, and with it what we prove ourselves by. The variables
     /// that hold the credentials listed below are then not in its own, nor those of --queue and --blob where
     /// the URL has a SAS.
-    /// Who may look into our process (the same user, without a sandbox) can read them all the same.
+    /// A machine's managed identity cannot be kept from anybody on it, and who may look into our process (the same
+    /// user, without a sandbox) can read them all the same.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 

@@ -119,7 +119,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "the guardian is stopped or hangs",
         happens: "the supervisor kills it and the tree, gives the lock back and exits 70, even with `--if-lost compete`",
-        how_long: "1 s without an answer (10 s while it starts a command), 0.1 s once SIGKILL is due",
+        how_long: "1 s without an answer (10 s while it starts a command), 0.1 s once SIGKILL is due; it is asked every 4 s, and at once where it was stopped",
         shown: &[
             ("faults", &["StopGuardian"]),
             (
