@@ -108,7 +108,8 @@ impl Named<'_> {
 /// A flag that cannot do anything is a misunderstanding.
 fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
-    flags.extend(of_blobs_alone(access, false));
+    // In a unit's environment --ca-file is for what --health asks there.
+    flags.extend(of_blobs_alone(access, true));
     match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(UsageError::new(format!(
             "{flag} has no meaning for a lock on a file: leave it out (or unset its variable)"

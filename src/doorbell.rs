@@ -284,7 +284,7 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     let (most, most_strangers) = room(descriptors);
     let mut strangers = JoinSet::new();
     let mut order: VecDeque<AbortHandle> = VecDeque::new();
-    let (known, mut guests) = mpsc::channel(MOST_STRANGERS);
+    let (known, mut standbys) = mpsc::channel(MOST_STRANGERS);
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -294,7 +294,7 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
             // The beat first: neither a flood of strangers nor a want of descriptors may silence it.
             biased;
             _ = beat.tick(), if heard => tell(&mut lock(&ranks), ALIVE),
-            Some(guest) = guests.recv() => welcome(&mut lock(&ranks), guest, nonce, most),
+            Some(standby) = standbys.recv() => admit(&mut lock(&ranks), standby, nonce, most),
             accepted = listener.accept() => {
                 let Ok((stranger, _)) = accepted else {
                     // No descriptor is left, say: who waits in the kernel's queue waits longer.
@@ -325,7 +325,7 @@ async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpS
 }
 
 /// Gives a standby the first rank that is free.
-fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128, most: usize) {
+fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     let free = ranks.iter().position(Option::is_none);
     let rank = free.unwrap_or(ranks.len());
     if rank >= most {
@@ -335,20 +335,20 @@ fn welcome(ranks: &mut Ranks, guest: TcpStream, nonce: u128, most: usize) {
         return;
     };
     // Without it a standby that has lost its power keeps its rank for a quarter of an hour.
-    let _ = setsockopt(&guest, TcpUserTimeout, &GONE_MS);
-    let _ = guest.set_nodelay(true);
-    let Ok(mut guest) = guest.into_std() else {
+    let _ = setsockopt(&standby, TcpUserTimeout, &GONE_MS);
+    let _ = standby.set_nodelay(true);
+    let Ok(mut standby) = standby.into_std() else {
         return;
     };
     let greeting = greeting(nonce, number);
     // A new connection's buffer has room for it.
-    if !matches!(guest.write(&greeting), Ok(12)) {
+    if !matches!(standby.write(&greeting), Ok(12)) {
         return;
     }
     if rank == ranks.len() {
         ranks.push(None);
     }
-    ranks[rank] = Some(guest);
+    ranks[rank] = Some(standby);
 }
 
 /// What a holder with this nonce says first to the standby of this rank.
@@ -386,7 +386,7 @@ fn tell(ranks: &mut Ranks, word: u8) {
     for rank in ranks {
         if rank
             .as_mut()
-            .is_some_and(|guest| guest.write(&[word]).is_err())
+            .is_some_and(|standby| standby.write(&[word]).is_err())
         {
             *rank = None;
         }
@@ -545,11 +545,11 @@ mod tests {
             nonce: 9,
         };
         tokio::spawn(async move {
-            let (mut guest, _) = listener.accept().await.expect("a guest");
+            let (mut standby, _) = listener.accept().await.expect("a standby");
             let mut greeting = halves(9).1.to_vec();
             greeting.extend_from_slice(&[0; 4]);
-            guest.write_all(&greeting).await.expect("said");
-            while !words.is_empty() && guest.write_all(words).await.is_ok() {}
+            standby.write_all(&greeting).await.expect("said");
+            while !words.is_empty() && standby.write_all(words).await.is_ok() {}
             std::future::pending::<()>().await;
         });
         bell

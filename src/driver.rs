@@ -250,15 +250,28 @@ impl Driver<'_> {
                 // Standbys come a little later then, and nothing else.
                 if let Err(failure) = reply {
                     tracing::debug!("the drain was not announced: {failure}");
+                    self.doubted(&failure);
                 }
             }
             Answer::HealthTold(reply) => {
                 self.telling = false;
-                if let (Err(failure), Some(record)) = (reply, self.tenure.health_record()) {
+                if let Err(failure) = reply {
                     tracing::debug!("the command's health was not recorded: {failure}");
-                    record.was_lost();
+                    if let Some(record) = self.tenure.health_record() {
+                        record.was_lost();
+                    }
+                    self.doubted(&failure);
                 }
             }
+        }
+    }
+
+    /// The store said this to what was no question about the lease.
+    fn doubted(&mut self, failure: &Failure) {
+        if let Failure::Lost { .. } = failure {
+            let now = Instant::now();
+            let actions = self.tenure.doubted(now);
+            self.act(now, actions);
         }
     }
 

@@ -25,11 +25,11 @@ pub(crate) use self::lines::announce;
 use self::lines::{BELIEVED, Here, ReaderLog, Role, TOLD};
 use crate::clock::Instant;
 use crate::config::{ANOTHER_S_LINK, Config, Telling, UsageError};
-use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure};
+use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure, WorkloadEvent};
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
-use crate::guardian::{self, Program, Setup, StopAsked, WorkloadEvent};
+use crate::guardian::{self, Program, Setup, StopAsked};
 use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdio::LineSender;
@@ -272,10 +272,6 @@ impl Observer for StdoutObserver {
                 .with(|lines_out| lines_out.standby(None, None)),
             // How the child ended is not the status file's business either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
-            Observation::Workload(WorkloadEvent::Lost) => {
-                tracing::warn!("the guardian died or fell silent; telling the reader to stop");
-                return;
-            }
             _ => {}
         }
         self.observers.observe(now, observation);
@@ -483,7 +479,7 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
     let leave = ExitAction::of(&ending, conflict_status);
     match (&ending.cause, exit) {
         _ if ending.overlap => return report::ending(&ending, conflict_status),
-        (Cause::CommandEnded, None) => lines::teller_died(leave.status()),
+        (Cause::CommandEnded, None) => lines::reader_process_died(leave.status()),
         (_, Some(Exit::Code(_))) => {
             let why = gone.map_or("it refuses (is its disk full?)", Errno::desc);
             lines::hung_up(Some(why), leave.status());

@@ -44,8 +44,8 @@ pub use program::Control;
 /// One instance that competes for control inside a program.
 ///
 /// Dropping it ends the competition as well, but as nobody then says that the work has ended, the
-/// lease is kept for the grace of its budget before it is given back, or until the last [`Guard`] is
-/// dropped.
+/// lease is kept for the grace of its budget (10 s on a lock that has none) before it is given back, or
+/// until the last [`Guard`] is dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

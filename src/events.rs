@@ -24,9 +24,8 @@ use nix::fcntl::readlinkat;
 use crate::background_writer::BackgroundWriter;
 use crate::clock::Instant;
 use crate::core::doorbell::Ring;
-use crate::core::{Cause, HealthEvent, Notice};
+use crate::core::{Cause, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
-use crate::guardian::WorkloadEvent;
 use crate::report::{self, MessageRow};
 use crate::util::is_same_file;
 use record::VERSION;
@@ -395,7 +394,9 @@ fn moved(file: &File, path: &Path) -> bool {
         (Ok(ours), Ok(there)) => !is_same_file(&ours, &there),
         // Any other error is a file system in trouble, and no rotation: what is open is kept.
         (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
-        (Err(_), Ok(_)) => false,
+        // The name leads to a file, and ours is none any more: on a shared drive another has rotated it, and
+        // removed what he had moved away.
+        (Err(why), Ok(_)) => why.raw_os_error() == Some(libc::ESTALE),
     }
 }
 

@@ -119,7 +119,16 @@ impl UsageError {
 /// descriptors), and says nothing of what was to be started.
 #[must_use]
 pub fn is_for_want_of_room(errno: i32) -> bool {
-    [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE].contains(&errno)
+    let room = [
+        libc::EAGAIN,
+        libc::ENOMEM,
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOSPC,
+        libc::ENOBUFS,
+        libc::ETOOMANYREFS,
+    ];
+    room.contains(&errno)
 }
 
 /// How to leave.
@@ -293,6 +302,13 @@ mod tests {
             (
                 Cause::NotStarted {
                     errno: libc::EAGAIN,
+                },
+                None,
+                ExitAction::Status(69),
+            ),
+            (
+                Cause::NotStarted {
+                    errno: libc::ETOOMANYREFS,
                 },
                 None,
                 ExitAction::Status(69),

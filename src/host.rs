@@ -37,7 +37,7 @@ impl Host {
         Host {
             host: host.to_string_lossy().into_owned(),
             pid: std::process::id(),
-            seed: fastrand::u64(..),
+            seed: azure_core::Uuid::new_v4().as_u64_pair().0,
             outer: outer(),
         }
     }

@@ -21,9 +21,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Instant;
-use crate::core::{Notice, WatchdogWord};
+use crate::core::{Notice, WatchdogWord, WorkloadEvent};
 use crate::driver::{Observation, Observer};
-use crate::guardian::{HealthCheck, WorkloadEvent};
+use crate::guardian::HealthCheck;
 use crate::report;
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};

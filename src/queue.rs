@@ -182,6 +182,12 @@ pub trait Lock: Send + Sync {
     /// said; `Fatal` if it will never work (no right to put it aside, say).
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
 
+    /// For how long the renewal before this lasts, from the moment before it was asked for, where the queue
+    /// can have made that another time than [`Message::lock_time`]; `None`: it has not, or nobody can say.
+    fn lasts(&self) -> Option<Duration> {
+        None
+    }
+
     /// Ends when the queue says unasked that it is definitely not ours any more, or can be another's at
     /// any moment: why. Most queues never do.
     async fn lost(&self) -> Failure {

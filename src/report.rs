@@ -27,6 +27,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
 use crate::exit::ExitAction;
+use crate::util::wall_clock;
 use stdio::Stderr;
 
 pub use log::MessageRow;
@@ -362,13 +363,13 @@ where
         let level = *event.metadata().level();
         let context = CONTEXT.get();
         if self.json {
-            let line = for_programs(level, said, &now_utc(), context);
+            let line = for_programs(level, said, &wall_clock(), context);
             // The priority before the object: the journal takes it off, and a program behind it
             // sees JSON alone.
             writeln!(to, "{}{line}", self.reader.priority(level))
         } else {
             let who = context.map(|context| &*context.identity);
-            let line = for_people(self.reader, level, &said.message, &now_utc(), who);
+            let line = for_people(self.reader, level, &said.message, &wall_clock(), who);
             writeln!(to, "{line}")
         }
     }
@@ -421,19 +422,6 @@ pub fn plain(text: &str) -> String {
         line.push_str("...");
     }
     line
-}
-
-/// The wall clock, for people.
-pub(crate) fn now_utc() -> String {
-    time::OffsetDateTime::now_utc()
-        // Whole seconds: nobody orders by the wall clock, and a line is to be read.
-        .replace_nanosecond(0)
-        .ok()
-        .and_then(|now| {
-            now.format(&time::format_description::well_known::Rfc3339)
-                .ok()
-        })
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -163,6 +163,11 @@ impl Guardians {
             let setup = Setup {
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
+                // What a check leaves behind has no grace.
+                left_behind: match partner {
+                    Some(Partner::Ends(_)) => None,
+                    Some(Partner::Awaits(_)) | None => Some(rules.grace),
+                },
                 partner,
                 ..Setup::new(programs, config.contain, grace)
             };

@@ -203,6 +203,8 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ARRIVAL)
+        // Whoever has said all (`nc -N`) waits for the answer.
+        .half_close(true)
         // A connection kept open for later would hold a place that somebody needs now.
         .keep_alive(false)
         .max_buf_size(HEAD)
@@ -216,7 +218,7 @@ const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
     (
         "/readyz",
-        "200 for holder and standby, 503 where --if says no",
+        "200 for holder and standby, 503 until the store has answered and where --if says no",
     ),
     ("/leader", "200 only while this instance leads, else 503"),
     ("/primary", "the same as /leader"),

@@ -68,7 +68,8 @@ pub struct Signals {
 
 impl Signals {
     /// Takes over the signals of the process. SIGHUP stays ignored where it was inherited so
-    /// (`nohup`), as do SIGINT and SIGQUIT: a shell without job control starts so what is to live on beside it.
+    /// (`nohup`), as do SIGINT and SIGQUIT (a shell without job control starts so what is to live on beside it),
+    /// and SIGTSTP.
     ///
     /// # Errors
     /// What the kernel or the runtime says when a handler cannot be installed.
@@ -84,7 +85,9 @@ impl Signals {
         for pass in PASS {
             streams.push((SignalEvent::Pass(pass as i32), stream(pass)?));
         }
-        streams.push((SignalEvent::Pause, stream(Signal::SIGTSTP)?));
+        if ignored & bit(Signal::SIGTSTP) == 0 {
+            streams.push((SignalEvent::Pause, stream(Signal::SIGTSTP)?));
+        }
         Ok(Signals {
             streams,
             other: None,

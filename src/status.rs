@@ -55,7 +55,7 @@ impl Status {
         // Writing the same state anew must not make it look young.
         if self.state != state || self.since.is_empty() {
             state.clone_into(&mut self.state);
-            self.since = crate::report::now_utc();
+            self.since = crate::util::wall_clock();
         }
     }
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{FcntlArg, fcntl};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Memory that this process shares with those that are forked from it. What it bears stands there
 /// whole, whenever its writer dies.
@@ -21,6 +23,23 @@ pub trait SharedMemory: Send + Sync {
 /// statements.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// FNV-1a, 64 bits: tells a torn record from a whole one, and nothing more is asked of it.
+pub(crate) fn check(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+/// The wall clock in whole seconds (RFC 3339, UTC), for people to read; never for decisions.
+pub(crate) fn wall_clock() -> String {
+    let now = OffsetDateTime::now_utc();
+    now.replace_nanosecond(0)
+        .unwrap_or(now)
+        .format(&Rfc3339)
+        .unwrap_or_default()
 }
 
 /// Children that somebody of this process waits for by himself.

@@ -27,7 +27,8 @@ pub(super) const CLIENT: &str = "AZURE_CLIENT_ID";
 pub(super) const CLIENT_SECRET: &str = "AZURE_CLIENT_SECRET";
 pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 
-/// Every variable that can hold what we prove ourselves by, or names whom we are.
+/// Every variable of ours that can hold what we prove ourselves by, or names whom we are. (What a platform sets
+/// for its managed identities is none: whoever runs there can ask for those without it.)
 pub const CREDENTIALS: &[&str] = &[
     "AZURE_STORAGE_CONNECTION_STRING",
     "AZURE_STORAGE_ACCOUNT",

@@ -169,7 +169,7 @@ impl Entra {
         };
         let credential = self.make(source, options, give_up_at).await?;
         let asked = async { credential?.get_token(&[self.purpose.scope], None).await };
-        let mut trouble = match before(give_up_at, asked).await {
+        let mut error = match before(give_up_at, asked).await {
             Some(Ok(token)) => {
                 let left = token.expires_on - OffsetDateTime::now_utc();
                 let left = Duration::try_from(left).unwrap_or_default();
@@ -178,16 +178,16 @@ impl Entra {
                     left: if left.is_zero() { LEFT_AT_LEAST } else { left },
                 });
             }
-            Some(Err(error)) => asking.trouble().unwrap_or_else(|| of_the_crate(&error)),
+            Some(Err(error)) => asking.error().unwrap_or_else(|| of_the_crate(&error)),
             None => asking
-                .trouble()
+                .error()
                 .unwrap_or_else(|| doubt(&format!("no answer within {} s", limit.as_secs()))),
         };
         // Whoever answers could say back what was sent.
         if let Source::Secret { secret, .. } = source {
-            trouble.why = trouble.why.replace(secret.secret(), "...");
+            error.why = error.why.replace(secret.secret(), "...");
         }
-        Err(trouble)
+        Err(error)
     }
 
     /// A credential anew for each question: the crate's own cache would keep a token until five
@@ -244,7 +244,7 @@ impl Issuer for Entra {
             Some(at) => *at..*at + 1,
             None => 0..self.sources.len(),
         };
-        let mut troubles = Vec::new();
+        let mut errors = Vec::new();
         for at in range {
             let source = &self.sources[at];
             match self.ask(source).await {
@@ -254,22 +254,22 @@ impl Issuer for Entra {
                     }
                     return Ok(issued);
                 }
-                Err(trouble) => troubles.push((source, trouble)),
+                Err(error) => errors.push((source, error)),
             }
         }
         let alone = self.sources.len() == 1;
-        let refused = troubles.iter().all(|(source, trouble)| match trouble.kind {
+        let refused = errors.iter().all(|(source, error)| match error.kind {
             NoTokenKind::Refused => true,
             // One of several ways that is not there at all is none: elsewhere than in Azure the
             // CLI alone says whether there is a token.
             NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
             NoTokenKind::Doubt => false,
         });
-        let told = troubles.iter().map(|(source, trouble)| {
+        let told = errors.iter().map(|(source, error)| {
             let (name, _, advice) = source.words();
             // In doubt there is nothing to be done but to wait.
             let (joint, advice) = if refused { (": ", advice) } else { ("", "") };
-            format!("{name}: {}{joint}{advice}", trouble.why)
+            format!("{name}: {}{joint}{advice}", error.why)
         });
         let told = told.collect::<Vec<_>>().join("; ");
         let more = if alone || !refused {

@@ -370,6 +370,15 @@ fn clean(code: &str) -> String {
         .collect()
 }
 
+/// Storage names the version of its interface in every answer; a portal, which answers anything with 200, does
+/// not.
+pub(crate) fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
+    match header(headers, "x-ms-version") {
+        Some(_) => Ok(()),
+        None => Err(ServiceError::foreign("its version", headers)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -379,7 +388,7 @@ mod tests {
 
     use super::*;
 
-    fn trouble(status: u16, headers: &[(&'static str, &str)], body: &str) -> ServiceError {
+    fn error(status: u16, headers: &[(&'static str, &str)], body: &str) -> ServiceError {
         let headers: HashMap<HeaderName, HeaderValue> = headers
             .iter()
             .map(|(name, value)| {
@@ -402,7 +411,7 @@ mod tests {
     fn a_refused_signature_is_about_the_credential_whatever_the_clock_says() {
         let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60)));
         let code = ("x-ms-error-code", "AuthenticationFailed");
-        let said = trouble(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
+        let said = error(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
         assert!(
             said.to_string()
                 .contains("check AZURE_STORAGE_CONNECTION_STRING"),
@@ -413,27 +422,27 @@ mod tests {
     #[test]
     fn only_what_was_answered_with_a_refusal_or_never_sent_is_clear() {
         let code = [("x-ms-error-code", "X")];
-        assert!(!trouble(409, &code, "").is_unclear());
+        assert!(!error(409, &code, "").is_unclear());
         let refused = Error::with_message(ErrorKind::Connection, "cannot connect");
         assert!(!ServiceError::of(&refused).is_unclear());
         let reset = Error::with_message(ErrorKind::Io, "connection lost");
         assert!(ServiceError::of(&reset).is_unclear());
-        assert!(trouble(408, &code, "").is_unclear());
-        assert!(trouble(500, &code, "").is_unclear());
-        assert!(trouble(409, &[], "").is_unclear());
-        assert!(trouble(409, &code, "<html>").is_unclear());
+        assert!(error(408, &code, "").is_unclear());
+        assert!(error(500, &code, "").is_unclear());
+        assert!(error(409, &[], "").is_unclear());
+        assert!(error(409, &code, "<html>").is_unclear());
         assert!(ServiceError::timed_out().is_unclear());
     }
 
     #[test]
     fn a_text_tells_status_and_code_and_nothing_of_the_body() {
-        let said = trouble(
+        let said = error(
             503,
             &[("x-ms-error-code", "ServerBusy\nfake line")],
             "sig=s3cr3t",
         );
         assert_eq!(said.why(), "503 ServerBusyfakeline");
-        let page = trouble(
+        let page = error(
             404,
             &[("x-ms-error-code", "BlobNotFound")],
             " <!DOCTYPE html>sig=s3cr3t",
@@ -443,15 +452,15 @@ mod tests {
             "404 with a web page instead of an answer of the storage service"
         );
         assert_eq!(page.code(), None, "a web page proves nothing");
-        assert_eq!(trouble(409, &[], "").code(), None);
+        assert_eq!(error(409, &[], "").code(), None);
     }
 
     #[test]
     fn only_the_services_own_refusal_is_one() {
         let code = [("x-ms-error-code", "X")];
-        assert!(trouble(409, &code, "").is_refusal());
-        assert!(!trouble(409, &[], "").is_refusal());
-        assert!(!trouble(500, &code, "").is_refusal());
+        assert!(error(409, &code, "").is_refusal());
+        assert!(!error(409, &[], "").is_refusal());
+        assert!(!error(500, &code, "").is_refusal());
         assert!(!ServiceError::timed_out().is_refusal());
     }
 }

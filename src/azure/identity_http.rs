@@ -56,7 +56,7 @@ pub(super) struct IdentityHttp {
     plain: Client,
     metadata: Option<Url>,
     // What went wrong. It is kept here because the crate would put it into words of its own.
-    trouble: Mutex<Option<NoToken>>,
+    error: Mutex<Option<NoToken>>,
 }
 
 impl IdentityHttp {
@@ -67,16 +67,16 @@ impl IdentityHttp {
             secure,
             plain: Client::new(false, 2).connecting_within(NEAR_LIMIT),
             metadata,
-            trouble: Mutex::default(),
+            error: Mutex::default(),
         }
     }
 
-    pub(super) fn trouble(&self) -> Option<NoToken> {
-        lock(&self.trouble).clone()
+    pub(super) fn error(&self) -> Option<NoToken> {
+        lock(&self.error).clone()
     }
 
     fn fail<T>(&self, why: String, kind: NoTokenKind) -> Result<T> {
-        *lock(&self.trouble) = Some(NoToken { why, kind });
+        *lock(&self.error) = Some(NoToken { why, kind });
         // Of this kind, because the crate does not ask again then: for the metadata service it would
         // for 72 seconds, whatever its options say, and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))

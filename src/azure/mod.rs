@@ -39,7 +39,8 @@ pub(crate) use token_cache::TokenCache;
 pub use transport::before;
 
 pub(crate) use account::{is_label, shown, split_url};
+pub(crate) use error::of_the_service;
 pub(crate) use shared_key::ServiceClock;
 #[cfg(feature = "cli")]
 pub(crate) use transport::{for_probes, root_cause};
-pub(crate) use transport::{limited, unhurried};
+pub(crate) use transport::{header, limited, unhurried};

@@ -3,7 +3,7 @@
 //!
 //! Begun by the drivers inside the runtime, as a task of its own: the core hears through
 //! [`Signals`](crate::signals::Signals) that the machine is cordoned, and tells by
-//! [`Watch::idle`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
+//! [`EventFollower::idle`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
 //! talks nonsense changes nothing but how often it is asked, and what is not understood is no
 //! announcement: it may stop nobody. It must never hold up or judge a lease, never need TLS, and never
 //! retry by itself.
@@ -59,7 +59,7 @@ pub struct Config {
 
 /// The announcements, as they come.
 #[derive(Debug)]
-pub struct Watch {
+pub struct EventFollower {
     /// This machine is cordoned (again, when what is known of it changes), or `None`: it is not any
     /// more. Nothing is said before there is something to say.
     pub words: mpsc::UnboundedReceiver<Option<Cordon>>,
@@ -68,13 +68,13 @@ pub struct Watch {
     first: watch::Receiver<bool>,
 }
 
-impl Watch {
+impl EventFollower {
     /// Begins to follow them.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     #[must_use]
-    pub fn begin(config: Config) -> Watch {
+    pub fn begin(config: Config) -> EventFollower {
         let (say, words) = mpsc::unbounded_channel();
         let (idle, is_idle) = watch::channel(false);
         let (looked, first) = watch::channel(false);
@@ -92,7 +92,7 @@ impl Watch {
             ever: false,
         };
         tokio::spawn(follower.follow());
-        Watch { words, idle, first }
+        EventFollower { words, idle, first }
     }
 
     /// Waits for the first look, but not for longer than `limit`: what was announced before we came

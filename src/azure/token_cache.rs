@@ -87,7 +87,7 @@ struct Token {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    trouble: Option<Unissued>,
+    error: Option<Unissued>,
     // Attempts that have ended.
     attempts: u64,
     // Attempts that have failed since the last that did not.
@@ -183,10 +183,10 @@ impl TokenCache {
             if let Some(token) = state.good(now) {
                 return Ok(token.secret.clone());
             }
-            match &state.trouble {
+            match &state.error {
                 // What was said a moment ago is said again: to wait for the next attempt would take
                 // the time in which the store itself could be tried again.
-                Some(trouble) if !due => return Err(trouble.clone()),
+                Some(error) if !due => return Err(error.clone()),
                 _ => state.attempts,
             }
         };
@@ -202,7 +202,7 @@ impl TokenCache {
                         return Ok(token.secret.clone());
                     }
                     if state.attempts != seen {
-                        return Err(state.trouble.clone());
+                        return Err(state.error.clone());
                     }
                 }
                 changed.await;
@@ -214,7 +214,7 @@ impl TokenCache {
         };
         match before(give_up_at, ended).await {
             Some(Ok(secret)) => Ok(secret),
-            Some(Err(trouble)) => Err(trouble.unwrap_or_else(late)),
+            Some(Err(error)) => Err(error.unwrap_or_else(late)),
             None => Err(late()),
         }
     }
@@ -268,7 +268,7 @@ impl Shared {
                     // Not to the last moment: a request takes its time.
                     until: now + (issued.left - (issued.left / 20).min(Duration::from_secs(10))),
                 };
-                if state.trouble.take().is_some() && state.attempts > 1 {
+                if state.error.take().is_some() && state.attempts > 1 {
                     tracing::info!("there is a new token of {kind} again");
                 } else {
                     tracing::debug!("a new token of {kind}, good for {:?}", issued.left);
@@ -282,21 +282,24 @@ impl Shared {
                 state.next = now + (issued.left / 2).max(PAUSE);
                 state.token = Some(token);
             }
-            Err(trouble) => {
+            Err(error) => {
                 let left = state.good(now).map(|token| token.until.since(now));
                 let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
                 // Said once, and not at each attempt.
-                if state.trouble.is_none()
+                if state.error.is_none()
                     && let Some(left) = left
                 {
                     tracing::warn!(
                         "no new token: {}; the one we have is good for another {} s, retrying",
-                        trouble.why,
+                        error.why,
                         left.as_secs()
                     );
                 }
-                state.trouble = Some(trouble);
-                state.next = now + Backoff::new(PAUSE, longest).after(state.failures);
+                state.error = Some(error);
+                let pause = Backoff::new(PAUSE, longest).after(state.failures);
+                // At the end of the one we have at the latest: from there on each attempt counts.
+                let pause = left.map_or(pause, |left| pause.min(left.max(PAUSE)));
+                state.next = now + pause;
                 state.failures += 1;
             }
         }

@@ -282,7 +282,7 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
 }
 
 /// One header's value, if it is there and text.
-pub(super) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
+pub(crate) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
 }
 

@@ -2,7 +2,7 @@
 //! change of one; and what was seen of a lock, for people and as JSON ([`LockView`]).
 //!
 //! Called by main, and by the commands that show a lock. They look as politely as a standby does, and must
-//! never acquire. The fields of the JSON and the words of `state` are an interface (see `cli::STATUS_JSON`).
+//! never acquire. The fields of the JSON and the words of `state` are an interface (see `args::STATUS_JSON`).
 //! A record is text from outside: what is shown on a terminal is made plain.
 
 use std::fmt::Write as _;
@@ -25,6 +25,7 @@ use crate::lease::record::Record;
 use crate::report::{self, plain};
 use crate::signals::{SignalEvent, Signals};
 use crate::units::show;
+use crate::util::wall_clock;
 
 /// As they are seen at this moment of the wall clock.
 fn views(seen: &[LockStatus]) -> Vec<LockView> {
@@ -168,7 +169,7 @@ fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
 }
 
 fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyhow::Result<String> {
-    let time = report::now_utc();
+    let time = wall_clock();
     if json {
         return Ok(serde_json::to_string(&ChangeLine { time, view, why })? + "\n");
     }

@@ -28,7 +28,7 @@ pub const LATE: Duration = Duration::from_secs(5);
 
 // Two clocks, each off by 1 % in opposite directions, part by a fiftieth of the lease. Crystals are a
 // hundred times better; the clocks of virtual machines sometimes are not.
-const DRIFT: u32 = 50;
+pub(super) const DRIFT: u32 = 50;
 
 // What a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
 const KILLING: Duration = Duration::from_millis(200);
@@ -88,16 +88,25 @@ pub enum BudgetError {
 
 impl Budget {
     /// The default division of a lease: a third to renew, a sixth (in whole seconds, 1 to 10) of
-    /// grace, a thirtieth (in whole seconds, at least 1) of margin.
+    /// grace, a thirtieth (in whole seconds, at least 1) of margin; where two attempts to renew do not fit in
+    /// beside that, 1 s of grace.
     #[must_use]
     pub fn for_lease(lease: Duration) -> Budget {
-        Budget {
+        let budget = Budget {
             lease,
             // So early that a store may be away for almost half of the lease without any harm.
             renew_every: lease / 3,
             grace_on_loss: whole_seconds(lease / 6).min(Duration::from_secs(10)),
             margin: whole_seconds(lease / 30),
             attempt: ATTEMPT,
+        };
+        // The shortest lease of a shared drive has no room for two seconds of it beside two attempts.
+        match budget.validate() {
+            Err(BudgetError::NoSecondAttempt { .. }) => Budget {
+                grace_on_loss: Duration::from_secs(1),
+                ..budget
+            },
+            _ => budget,
         }
     }
 
@@ -275,6 +284,7 @@ pub struct Start {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::observed::SHORTEST_LEASE;
 
     fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -300,8 +310,8 @@ mod tests {
     }
 
     #[test]
-    fn every_default_for_a_blob_lease_is_sound() {
-        for lease in 15..=60 {
+    fn every_default_is_sound() {
+        for lease in SHORTEST_LEASE.as_secs()..=60 {
             assert_eq!(Budget::for_lease(secs(lease)).validate(), Ok(()), "{lease}");
         }
     }

@@ -19,6 +19,7 @@
 
 use std::time::Duration;
 
+use super::budget::DRIFT;
 use crate::clock::Instant;
 
 /// The number of a version. The first that anybody makes is 1; 0 comes with the chain, and is nobody's.
@@ -30,9 +31,6 @@ pub const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 /// The longest lease of a chain. A version whose record cannot be read is held for as long: its
 /// maker may have any lease, and a record that says more was not written by us.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
-
-// By how much a clock may run fast, as a part of the lease: see `budget`.
-const DRIFT: u32 = 50;
 
 /// What the record of a version says that others' decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

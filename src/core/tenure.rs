@@ -223,6 +223,17 @@ impl Tenure {
         actions
     }
 
+    /// The store has said to something else that the lease is not ours. What that means for the command is
+    /// said by a renewal: it is due now.
+    pub fn doubted(&mut self, now: Instant) -> Vec<Action> {
+        match &mut self.phase {
+            Phase::Holding(holding) => holding.run.held_lease.hurry(now),
+            Phase::Draining(draining) => draining.run.held_lease.hurry(now),
+            _ => {}
+        }
+        self.step(now, Event::Ticked)
+    }
+
     /// When to come back with [`Event::Ticked`] if nothing happens before;
     /// [`Instant::FOREVER`] for never.
     #[must_use]

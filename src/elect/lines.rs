@@ -18,14 +18,14 @@ use tracing::Level;
 
 use crate::args;
 use crate::clock::Instant;
-use crate::core::{Cause, Notice};
+use crate::core::{Cause, Notice, WorkloadEvent};
 use crate::deadline::{Deadline, VARIABLE};
 use crate::driver::{Observation, Observer};
 use crate::exit::{self, ExitAction};
-use crate::guardian::WorkloadEvent;
 use crate::host;
 use crate::report::stdio::{LineWriter, WriteProgress};
-use crate::report::{LogObserver, last, now_utc, plain, text as wording};
+use crate::report::{LogObserver, last, plain, text as wording};
+use crate::util::wall_clock;
 
 /// Who holds a lock where nobody knows.
 const UNKNOWN: &str = "unknown";
@@ -36,7 +36,7 @@ const NAME_LIMIT: usize = 256;
 // The longest name of a lock that leaves room for the rest of a line.
 const LOCK_LIMIT: usize = 2000;
 
-/// A line to be: the fields of `--json` (`cli::FIELDS`), in this order.
+/// A line to be: the fields of `--json` (`args::FIELDS`), in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Role {
     role: &'static str,
@@ -101,7 +101,7 @@ impl Role {
         if json {
             let line = JsonLine {
                 role: self,
-                time: now_utc(),
+                time: wall_clock(),
             };
             // Strings and numbers only: it cannot fail.
             return serde_json::to_string(&line).unwrap_or_default() + "\n";
@@ -133,6 +133,11 @@ impl Observer for ReaderLog {
         match observation {
             // What the child left behind is nobody's business either.
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
+            Observation::Workload(WorkloadEvent::Lost) => {
+                return tracing::warn!(
+                    "the guardian died or fell silent; telling the reader to stop"
+                );
+            }
             Observation::Notice { notice, .. } => {
                 if let Some(words) = worded(notice, now) {
                     return self.0.reworded(now, notice, words);
@@ -200,7 +205,7 @@ pub(super) fn hung_up(why: Option<&str>, status: i32) {
 }
 
 /// The last line where the process that tells the reader died of itself.
-pub(super) fn teller_died(status: i32) {
+pub(super) fn reader_process_died(status: i32) {
     let text = format!("the process that tells the reader died; exit status {status}");
     last(Level::ERROR, text, status);
 }

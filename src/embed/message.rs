@@ -17,9 +17,8 @@ use tokio::task::JoinHandle;
 use super::program::{Control, Program, Shared, rules, spawn};
 use super::{Error, Guards, Lost, run_while};
 use crate::clock::Instant;
-use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost, Tenure};
+use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost, Tenure, WorkloadEvent};
 use crate::driver::{Start, Workload};
-use crate::guardian::WorkloadEvent;
 use crate::queue::{About, Message, Settlement};
 use crate::work::lease::MessageLease;
 

@@ -16,16 +16,17 @@ use super::Guards;
 use crate::clock::{self, Instant};
 use crate::core::{
     Budget, Cordon, Deadlines, Ending, Health, HealthRules, HoldPolicy, IfLost, Look, Notice,
-    Rules, Tenure, Unfit, WatchdogWord,
+    Rules, Tenure, Unfit, WatchdogWord, WorkloadEvent,
 };
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
-use crate::guardian::WorkloadEvent;
 use crate::lease::LeaseStore;
 use crate::signals::Signals;
 
 // For how long a store that has never answered is asked; as the command line does it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For how long a lock without a deadline is kept for guards that have lost it; the command line's `--grace`.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Where this instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +159,7 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
         // Whoever does not want to wait any more drops the future.
         wait: None,
         patience: PATIENCE,
-        grace: budget.map_or(Duration::ZERO, |budget| budget.grace_on_loss),
+        grace: budget.map_or(GRACE, |budget| budget.grace_on_loss),
         stop_signal: libc::SIGTERM,
         if_lost,
         hold_policy: HoldPolicy::default(),
@@ -367,9 +368,9 @@ impl Observer for Watchers {
     fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
         let holder = match observation {
             Observation::Notice {
-                notice: Notice::StandingBy(sight),
+                notice: Notice::StandingBy(info),
                 ..
-            } => sight.holder.clone(),
+            } => info.holder.clone(),
             // As which the end of a guard is known to the core.
             Observation::Notice {
                 notice: Notice::Cordoned { .. } | Notice::Unfit(_),

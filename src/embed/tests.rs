@@ -378,6 +378,22 @@ async fn dropped_with_a_guard_it_gives_the_lease_back_when_the_guard_ends() {
     assert_eq!(*store.released.lock().unwrap(), 1);
 }
 
+/// What has no deadline has a grace, too: nobody else has it while a guard of ours still works.
+#[tokio::test]
+async fn on_a_local_file_a_guard_that_lives_keeps_the_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = || TrafficCop::file(directory.path().join("lock")).unwrap();
+    let one = file().start().await.unwrap();
+    let two = file().start().await.unwrap();
+    let guard = soon("a guard", one.acquired()).await.unwrap();
+    drop(one);
+    soon("the loss", guard.lost()).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), two.acquired()).await;
+    assert!(early.is_err(), "two have it");
+    drop(guard);
+    drop(soon("the next one", two.acquired()).await.unwrap());
+}
+
 #[tokio::test]
 async fn a_store_that_refuses_us_is_told_to_whoever_waits() {
     let store = Arc::new(Scripted {

@@ -12,6 +12,7 @@
 //! name is had or refused, never replaced by a lesser one. Nothing here decides when to kill.
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 
@@ -45,6 +46,8 @@ pub(super) struct Space {
     kill_at: Instant,
     /// The rest has been told to end.
     told: bool,
+    /// Its init was asked to kill the rest.
+    asked: AtomicBool,
 }
 
 fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
@@ -120,6 +123,7 @@ impl Containment {
             lock_holder: *lock_holder.as_ref().unwrap_or(&None),
             kill_at,
             told: false,
+            asked: AtomicBool::new(false),
         });
         lock_holder.map(drop).map_err(|e| {
             self.abandon();
@@ -221,12 +225,20 @@ impl Containment {
                 // over the children follows anyway.
                 let _ = cgroup.kill();
             }
-            Containment::Pidns(Some(space)) => space.namespace.kill(),
+            Containment::Pidns(Some(space)) => {
+                // Init first kills the others itself: the kernel does so when init has died, and where the end of a
+                // process takes its time (while some are moved between cgroups, nobody's goes on), they would run
+                // on. A wave later, a millisecond, it dies in any case.
+                let is_asked = space.asked.swap(true, Ordering::Relaxed);
+                if is_asked || space.namespace.signal_all(libc::SIGKILL).is_err() {
+                    space.namespace.kill();
+                }
+            }
         }
     }
 
-    /// Whether this child is a servant of ours, and no part of the command's tree.
-    pub(super) fn is_servant(&self, pid: i32) -> bool {
+    /// Whether this child is a helper of ours, and no part of the command's tree.
+    pub(super) fn is_helper(&self, pid: i32) -> bool {
         matches!(self, Containment::Pidns(Some(space))
             if pid == space.namespace.init() || Some(pid) == space.lock_holder)
     }
@@ -253,7 +265,7 @@ impl Containment {
         matches!(self, Containment::Pidns(Some(space)) if !space.namespace.is_empty())
     }
 
-    /// The main process was reaped and nothing else is known: lets the servants go.
+    /// The main process was reaped and nothing else is known: lets the helpers go.
     pub(super) fn close(&self) {
         match self {
             Containment::None | Containment::Cgroup(_) | Containment::Pidns(None) => {}

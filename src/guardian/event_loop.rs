@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::WorkloadEvent;
 use super::state::{GuardianState, Input, Step, Steps};
 use super::wire::{Event, FRAME, Request};
 use crate::clock::Instant;
-use crate::core::Deadlines;
+use crate::core::{Deadlines, WorkloadEvent};
 
 mod kernel;
 mod reaper;
@@ -76,6 +75,13 @@ pub struct EventLoop<S> {
 }
 
 impl<S: System> EventLoop<S> {
+    /// The same, with this grace for what a command leaves behind.
+    #[must_use]
+    pub fn leaving(mut self, left_behind: Option<Duration>) -> EventLoop<S> {
+        self.state = self.state.leaving(left_behind);
+        self
+    }
+
     /// Tells the supervisor that it is there. `grace` is that of a drain that no deadline gives one to.
     pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
         let mut event_loop = EventLoop {

@@ -185,6 +185,9 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
         seen,
         pid: std::process::id(),
     })?;
+    if !tree::children_are_beside_us() {
+        return Err(SetupError::ChildrenElsewhere);
+    }
     let mut containment = Containment::prepare(setup.contain)?;
     let mut context = SpawnContext::capture();
     if setup.tells_others {
@@ -331,11 +334,11 @@ fn live(
         keep.extend(context.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
-        let grace = setup.grace;
+        let (grace, left_behind) = (setup.grace, setup.left_behind);
         let Some(kernel) = Kernel::open(setup, context, containment, control, socket) else {
             return;
         };
-        let mut event_loop = EventLoop::begin(kernel, grace);
+        let mut event_loop = EventLoop::begin(kernel, grace).leaving(left_behind);
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
         // Until the supervisor wants it no more, or is dead and everything is done.

@@ -15,13 +15,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use tokio::net::UnixStream;
 
+use super::SpawnRequest;
 use super::containment::Containment;
 use super::control::{self, ControlFile};
 use super::liveness::{HealthCheck, LivenessTimer};
 use super::wire::{PAYLOAD_MAX, Request};
-use super::{SpawnRequest, WorkloadEvent};
 use crate::clock::{Instant, sleep};
-use crate::core::Deadlines;
+use crate::core::{Deadlines, WorkloadEvent};
 
 mod events;
 mod peer;
@@ -73,8 +73,8 @@ pub struct GuardianHandle {
     state: State,
     /// From an order to its end; only meanwhile must the guardian answer.
     busy: bool,
-    /// When the guardian kills on its own, as it was told last.
-    kill_at: Instant,
+    /// From when on a silent guardian costs the promise: when it is to kill what a lease is for.
+    hurry_at: Instant,
     /// The guardian said that the tree cannot be killed.
     stuck: bool,
     /// The present or last tree has a lock, which lives as long as somebody keeps its descriptor.
@@ -108,7 +108,7 @@ impl GuardianHandle {
             peer,
             state: State::Well,
             busy: false,
-            kill_at: Instant::FOREVER,
+            hurry_at: Instant::FOREVER,
             stuck: false,
             locked: false,
             liveness: LivenessTimer::new(),
@@ -123,7 +123,7 @@ impl GuardianHandle {
     /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. One at a time: the
     /// next one only after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). An order whose deadline has
     /// passed by the time the guardian reads it is not started (ETIME).
-    pub fn start(&mut self, order: SpawnRequest) {
+    pub fn start(&mut self, request: SpawnRequest) {
         if !matches!(self.state, State::Well) {
             return self.refuse(Errno::ESRCH as i32);
         }
@@ -137,9 +137,9 @@ impl GuardianHandle {
             .control_path()
             .map(|path| path.as_os_str().to_owned());
         let control = (control::VARIABLE.into(), path.unwrap_or_default());
-        let set = order.env.iter().chain([&control]);
+        let set = request.env.iter().chain([&control]);
         let set = set.map(|(name, value)| (name, Some(value)));
-        for (name, value) in set.chain(order.unset.iter().map(|name| (name, None))) {
+        for (name, value) in set.chain(request.unset.iter().map(|name| (name, None))) {
             let name = name.as_bytes();
             let value = value.map(|value| value.as_bytes());
             let is_bad = |bytes: &[u8]| bytes.contains(&0);
@@ -155,34 +155,35 @@ impl GuardianHandle {
             payload.push(0);
         }
         let env = payload.len();
-        payload.extend_from_slice(&order.release_info);
-        let (Ok(env), Ok(release_info)) =
-            (u32::try_from(env), u32::try_from(order.release_info.len()))
-        else {
+        payload.extend_from_slice(&request.release_info);
+        let (Ok(env), Ok(release_info)) = (
+            u32::try_from(env),
+            u32::try_from(request.release_info.len()),
+        ) else {
             return self.refuse(Errno::E2BIG as i32);
         };
         // One descriptor goes with a frame.
-        if order.lock.is_some() && order.input.is_some() {
+        if request.lock.is_some() && request.input.is_some() {
             return self.refuse(Errno::EINVAL as i32);
         }
         if payload.len() > PAYLOAD_MAX {
             return self.refuse(Errno::E2BIG as i32);
         }
         let frame = Request::Start {
-            program: order.program,
-            in_control: order.in_control,
-            deadlines: order.deadlines,
-            stop_signal: order.stop_signal,
+            program: request.program,
+            in_control: request.in_control,
+            deadlines: request.deadlines,
+            stop_signal: request.stop_signal,
             env,
             release_info,
-            lock: order.lock.is_some(),
-            input: order.input.is_some(),
+            lock: request.lock.is_some(),
+            input: request.input.is_some(),
         };
         self.busy = true;
-        self.locked = order.lock.is_some();
-        self.kill_at = order.deadlines.kill_at;
+        self.locked = request.lock.is_some();
+        self.hurry_at = request.deadlines.kill_at;
         self.liveness.starts();
-        let descriptor = order.lock.or(order.input);
+        let descriptor = request.lock.or(request.input);
         self.outgoing
             .push_back(OutFrame::new(frame, &payload, descriptor));
         self.flush();
@@ -197,8 +198,14 @@ impl GuardianHandle {
     /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
     /// is being killed already.
     pub fn extend(&mut self, deadlines: Deadlines) {
-        self.kill_at = deadlines.kill_at;
+        self.hurry_at = deadlines.kill_at;
         self.send(Request::Extend(deadlines), &[]);
+    }
+
+    /// The deadline that was told last is its own, for what it asks or does: no lease ends before this moment,
+    /// and until then the guardian has its whole second to answer.
+    pub fn hurry_at(&mut self, kill_at: Instant) {
+        self.hurry_at = kill_at;
     }
 
     /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of

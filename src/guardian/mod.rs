@@ -28,7 +28,6 @@ mod types;
 #[doc(hidden)]
 pub mod wire;
 
-pub use crate::core::WorkloadEvent;
 pub use control::View;
 #[cfg(feature = "cli")]
 pub(crate) use control::{is_control_file, is_control_file_in_use};

@@ -448,11 +448,12 @@ pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Locks a directory against others that do so, for as long as a copy of this descriptor is open.
-/// (What nix offers unlocks when it is dropped, for all copies.)
-pub(super) fn flock(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Locks a directory, `LOCK_EX` against everybody or `LOCK_SH` against those alone, for as long as a copy of
+/// this descriptor is open; EWOULDBLOCK where it is locked otherwise. (What nix offers unlocks when it is
+/// dropped, for all copies.)
+pub(super) fn flock(directory: BorrowedFd<'_>, how: i32) -> Result<(), Errno> {
     // SAFETY: takes two integers.
-    let done = unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    let done = unsafe { libc::flock(directory.as_raw_fd(), how | libc::LOCK_NB) };
     Errno::result(done).map(drop)
 }
 

@@ -16,8 +16,6 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, WorkloadEvent};
 
-/// The grace where neither a deadline nor anybody tells one.
-const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// How long a killed tree may take before it is called stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 
@@ -120,6 +118,8 @@ pub struct GuardianState {
     stop_signal: i32,
     /// For a drain that no deadline gives a grace to.
     grace: Duration,
+    /// For what a command left behind, while the supervisor lives: it grants that much, or less.
+    left_behind: Option<Duration>,
     /// What the group was sent last.
     sent: i32,
     /// The supervisor is dead.
@@ -130,15 +130,16 @@ pub struct GuardianState {
     told_stuck: bool,
 }
 
-#[expect(clippy::new_without_default, reason = "open for a test only")]
 impl GuardianState {
-    pub fn new() -> GuardianState {
+    /// One that gives this grace where no deadline tells one.
+    pub fn with_grace(grace: Duration) -> GuardianState {
         GuardianState {
             phase: Phase::Idle,
             main: Main::Ended,
             deadlines: Deadlines::NONE,
             stop_signal: 0,
-            grace: DEFAULT_GRACE,
+            grace,
+            left_behind: None,
             sent: 0,
             orphaned: false,
             told_acting: false,
@@ -147,11 +148,12 @@ impl GuardianState {
         }
     }
 
-    /// One that gives this grace where no deadline tells one.
-    pub fn with_grace(grace: Duration) -> GuardianState {
+    /// One that gives this grace to what a command leaves behind, and where that is none the one of a drain.
+    #[must_use]
+    pub fn leaving(self, left_behind: Option<Duration>) -> GuardianState {
         GuardianState {
-            grace,
-            ..GuardianState::new()
+            left_behind,
+            ..self
         }
     }
 
@@ -209,7 +211,7 @@ impl GuardianState {
                     deadlines,
                     stop_signal,
                     orphaned: self.orphaned,
-                    ..GuardianState::with_grace(self.grace)
+                    ..GuardianState::with_grace(self.grace).leaving(self.left_behind)
                 };
             }
             Input::Executed => {
@@ -320,8 +322,10 @@ impl GuardianState {
                 self.phase = Phase::Draining {
                     end: before.min(end),
                 };
-                // What is left when the main process has gone has been told already.
-                if self.main != Main::Ended {
+                // What is left when the main process has gone has been told already. So has who was sent this
+                // one: at a deadline the supervisor asks for what the guardian has begun, and to many
+                // programs a second signal means "at once".
+                if self.main != Main::Ended && self.sent != signal {
                     self.signal_group(signal, steps);
                 }
             }
@@ -354,7 +358,9 @@ impl GuardianState {
             steps.push(Step::Tell(WorkloadEvent::LeftBehind));
         }
         if self.phase == Phase::Running {
-            self.drain(libc::SIGTERM, now + self.grace(), steps);
+            let grace = self.left_behind.filter(|_| !self.orphaned);
+            let end = now + grace.unwrap_or_else(|| self.grace());
+            self.drain(libc::SIGTERM, end, steps);
         } else if self.sent != libc::SIGTERM {
             // Background jobs of a shell ignore SIGINT and SIGQUIT.
             self.signal_group(libc::SIGTERM, steps);

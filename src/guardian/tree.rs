@@ -186,6 +186,20 @@ pub(super) fn proc_is_ours() -> Result<(), String> {
     }
 }
 
+/// Whether what we start is in our own PID namespace; true where the kernel does not say (before Linux 4.12).
+pub(super) fn children_are_beside_us() -> bool {
+    let theirs = "/proc/self/ns/pid_for_children";
+    match (
+        std::fs::read_link("/proc/self/ns/pid"),
+        std::fs::read_link(theirs),
+    ) {
+        (Ok(ours), Ok(theirs)) => ours == theirs,
+        // One in which nothing was started yet has no name.
+        (Ok(_), Err(_)) => std::fs::symlink_metadata(theirs).is_err(),
+        (Err(_), _) => true,
+    }
+}
+
 /// Whether this process has no children at all, neither living nor to be reaped.
 pub(super) fn is_childless() -> bool {
     raw::waitid(Whose::Any, libc::WEXITED).err() == Some(Errno::ECHILD)

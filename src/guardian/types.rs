@@ -80,7 +80,7 @@ impl Program {
     #[must_use]
     pub fn silent(text: &OsStr) -> Program {
         // A line of its own, read before what follows is parsed: an error there is no noise either.
-        let mut script = OsString::from("exec >/dev/null 2>&1\n");
+        let mut script = OsString::from("if [ -c /dev/null ]; then exec >/dev/null 2>&1; fi\n");
         script.push(text);
         Program::script(&script)
     }
@@ -94,6 +94,9 @@ pub struct Setup {
     pub contain: Contain,
     /// From the stop signal to SIGKILL when the supervisor is dead and no deadline tells more.
     pub grace: Duration,
+    /// From SIGTERM to SIGKILL for what the command left behind when it ended, while the supervisor lives;
+    /// `None`: the time between the deadlines, or `grace` where there are none.
+    pub left_behind: Option<Duration>,
     /// Run by the guardian, with the last release info it was given, when the supervisor is dead
     /// and the tree is empty. It may allocate, build a runtime and take its time; then the
     /// guardian exits.
@@ -115,6 +118,7 @@ impl Setup {
             programs,
             contain,
             grace,
+            left_behind: None,
             on_orphaned: |_| {},
             withheld: Vec::new(),
             partner: None,
@@ -178,6 +182,11 @@ pub enum SetupError {
         /// What we are.
         pid: u32,
     },
+    /// Our children are none of our PID namespace, and see and are seen by other numbers.
+    #[error(
+        "cannot watch over the command's processes: what this process starts is in another PID namespace than itself: start it inside that (unshare --fork --pid --mount-proc)"
+    )]
+    ChildrenElsewhere,
     /// The kernel refused.
     #[error("cannot set up the guardian: {what}: {why}")]
     System {
@@ -194,7 +203,10 @@ impl SetupError {
     pub fn is_of_the_settings(&self) -> bool {
         match self {
             SetupError::NoCommand | SetupError::Nul | SetupError::Contain { .. } => true,
-            SetupError::Threads(_) | SetupError::Proc { .. } | SetupError::System { .. } => false,
+            SetupError::Threads(_)
+            | SetupError::Proc { .. }
+            | SetupError::ChildrenElsewhere
+            | SetupError::System { .. } => false,
         }
     }
 }

@@ -154,7 +154,7 @@ impl HookSequencer {
             }
             WorkloadEvent::NotStarted { errno } => {
                 let (at, how) = (*since, Failed::NotStarted(errno));
-                self.unprepared(at, how, effects);
+                self.hook_failed(at, how, effects);
             }
             WorkloadEvent::TreeEmpty { at } => {
                 // For the core it ended because of its deadline, or because it was asked to: not
@@ -177,7 +177,7 @@ impl HookSequencer {
                     // Without a word of how it ended nothing can be claimed for it.
                     (None, how) => {
                         let how = Failed::Exited(how.unwrap_or(Exit::Signal(libc::SIGKILL)));
-                        self.unprepared(at, how, effects);
+                        self.hook_failed(at, how, effects);
                     }
                 }
             }
@@ -196,7 +196,7 @@ impl HookSequencer {
         }
     }
 
-    fn unprepared(&mut self, at: Instant, how: Failed, effects: &mut Vec<Effect>) {
+    fn hook_failed(&mut self, at: Instant, how: Failed, effects: &mut Vec<Effect>) {
         self.tree = Tree::None;
         self.term = None;
         effects.push(Effect::Tell(WorkloadEvent::HookFailed { at, how }));

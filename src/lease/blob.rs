@@ -233,9 +233,9 @@ impl Blob {
     }
 
     /// The meaning of trouble outside a tenure.
-    fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
+    fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
-        trouble.failure(operation, &self.name, proven)
+        error.failure(operation, &self.name, proven)
     }
 
     /// Releases the lease, again and again until it is said or the time is up.
@@ -249,26 +249,26 @@ impl Blob {
         loop {
             // Written down before it is asked for: this call can be dropped at any await.
             let unclear = spent.unclear.swap(true, Ordering::Relaxed);
-            let trouble = match client.release(&spent.id, give_up_at).await {
+            let error = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
-                Err(trouble) if !is_gone(&trouble) => trouble,
+                Err(error) if !is_gone(&error) => error,
                 // An earlier request may have done it, and only its answer was lost.
-                Err(trouble) if spent.had && !unclear => {
-                    return Ok(Returned::Taken(trouble.why()));
+                Err(error) if spent.had && !unclear => {
+                    return Ok(Returned::Taken(error.why()));
                 }
                 Err(_) => return Ok(Returned::Done),
             };
             // This request was refused for certain; only an earlier one may still have been carried out.
-            if !trouble.is_unclear() {
+            if !error.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
-            let wish = match &trouble {
+            let wish = match &error {
                 ServiceError::Answer { retry_after, .. } => retry_after.unwrap_or_default(),
                 _ => Duration::ZERO,
             };
             let pause = pauses.next_pause().max(wish);
             if give_up_at.since(Instant::now()) <= pause {
-                return Err(trouble);
+                return Err(error);
             }
             clock::sleep(pause).await;
         }
@@ -284,7 +284,7 @@ pub(crate) fn connect(target: &Target, account: &Account) -> Result<(String, Blo
         account.authorised(&container_url),
         &account.client_options(),
     )
-    .map_err(|trouble| OpenError::Address(trouble.why()))?;
+    .map_err(|error| OpenError::Address(error.why()))?;
     Ok((blob_url.to_string(), client))
 }
 
@@ -295,11 +295,11 @@ pub(crate) fn fresh_lease_id() -> String {
 }
 
 /// The service itself says that the lease is not (or no more) ours.
-fn is_gone(trouble: &ServiceError) -> bool {
+fn is_gone(error: &ServiceError) -> bool {
     // By the code and never by the status: 409 and 412 say many other things, and what is taken for a loss
     // kills the command at once.
     matches!(
-        trouble.code(),
+        error.code(),
         Some(
             "LeaseIdMismatchWithLeaseOperation"
                 | "LeaseNotPresentWithLeaseOperation"
@@ -314,9 +314,9 @@ fn is_gone(trouble: &ServiceError) -> bool {
 }
 
 /// The blob is there, and what we would have made of it is another's by now.
-fn is_there(trouble: &ServiceError) -> bool {
+fn is_there(error: &ServiceError) -> bool {
     matches!(
-        trouble.code(),
+        error.code(),
         Some(
             // Azure answers 412 `LeaseIdMissing` where the blob is leased, the emulator 409.
             "BlobAlreadyExists"
@@ -328,9 +328,9 @@ fn is_there(trouble: &ServiceError) -> bool {
 }
 
 /// Another has the lease, or it is being broken.
-fn is_taken(trouble: &ServiceError) -> bool {
+fn is_taken(error: &ServiceError) -> bool {
     matches!(
-        trouble.code(),
+        error.code(),
         Some(
             "LeaseAlreadyPresent"
                 | "LeaseIsBreakingAndCannotBeAcquired"
@@ -363,21 +363,21 @@ impl LeaseStore for Blob {
         let Some((id, known)) = known else {
             return Err(lost("there is no lease to renew".to_owned()));
         };
-        let trouble = match self.client.renew(&id, give_up_at).await {
+        let error = match self.client.renew(&id, give_up_at).await {
             Ok(etag) => {
                 self.prove(Operation::Renew);
                 self.compare(&(id, known), etag);
                 return Ok(());
             }
-            Err(trouble) => trouble,
+            Err(error) => error,
         };
         // Broken is not yet lost: until the broken lease ends nobody else can acquire, and that time is used
         // to end the command in order.
-        if trouble.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
+        if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
                 // What was said before stands until something else is.
-                Err(trouble) if self.is_breaking() => return Err(trouble.doubt(Operation::Break)),
+                Err(error) if self.is_breaking() => return Err(error.doubt(Operation::Break)),
                 Err(_) => None,
             };
             let mut state = self.state();
@@ -391,12 +391,12 @@ impl LeaseStore for Blob {
                 why: "somebody broke the lease".to_owned(),
             });
         }
-        if is_gone(&trouble) {
+        if is_gone(&error) {
             self.state().held = None;
-            return Err(lost(trouble.why()));
+            return Err(lost(error.why()));
         }
         // Even a 403 is doubt here: the lease runs on whatever we may do, and rights come back.
-        Err(trouble.doubt(Operation::Renew))
+        Err(error.doubt(Operation::Renew))
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
@@ -417,7 +417,7 @@ impl LeaseStore for Blob {
         // everybody out may be this lease.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
-            Err(trouble) => return Err(trouble.doubt(Operation::Release)),
+            Err(error) => return Err(error.doubt(Operation::Release)),
         };
         self.state().spent = None;
         self.prove(Operation::Release);

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::record::{Record, wall_clock};
+use super::record::Record;
 use crate::clock::Instant;
 use crate::core::{Outcome, TaskResult};
-use crate::util::lock;
+use crate::util::{lock, wall_clock};
 
 /// The most keys of which a result is kept. Of more, the one whose last run is longest ago is
 /// forgotten.
@@ -116,6 +116,12 @@ impl TaskLog {
     #[must_use]
     pub fn parse(text: &str) -> Option<TaskLog> {
         serde_json::from_str(text).ok()
+    }
+
+    /// Whether these results find room in a file's record.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        self.text().len() <= ROOM
     }
 
     /// As one line of JSON; empty if there is nothing in it.

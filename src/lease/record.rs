@@ -4,11 +4,10 @@
 //! ever used for a decision about safety, but for the fencing token.
 
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::once::TaskLog;
 use crate::core::Bell;
+use crate::util::wall_clock;
 
 /// The longest command text in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
@@ -103,14 +102,4 @@ pub(super) fn cut_longest<const N: usize>(texts: [&mut String; N]) -> bool {
     }
     text.truncate(end);
     true
-}
-
-/// The wall clock in whole seconds (RFC 3339, UTC), for people to read; never for decisions.
-#[must_use]
-pub fn wall_clock() -> String {
-    let now = OffsetDateTime::now_utc();
-    now.replace_nanosecond(0)
-        .unwrap_or(now)
-        .format(&Rfc3339)
-        .unwrap_or_default()
 }

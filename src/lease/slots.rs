@@ -65,7 +65,7 @@ struct State {
     // have until its lease ends, beside the one that we get next.
     perhaps: BTreeSet<u32>,
     /// What was seen of the slots that others hold.
-    sights: BTreeMap<u32, HolderInfo>,
+    holders: BTreeMap<u32, HolderInfo>,
     /// Slots whose trouble was told and has not ended.
     told: BTreeSet<u32>,
 }
@@ -116,7 +116,7 @@ impl Slots {
                 held: None,
                 own_first: false,
                 perhaps: BTreeSet::new(),
-                sights: BTreeMap::new(),
+                holders: BTreeMap::new(),
                 told: BTreeSet::new(),
             }),
         }
@@ -198,7 +198,7 @@ impl Slots {
                 // After a tenure the same slot is tried first: a command that keeps something by its
                 // TRAFFICCOP_SLOT finds it again.
                 state.next = slot;
-                state.sights.clear();
+                state.holders.clear();
                 return Ok(grant);
             }
             Err(failure) => failure,
@@ -207,7 +207,7 @@ impl Slots {
             let mut state = self.state();
             state.perhaps.remove(&slot);
             state.told.remove(&slot);
-            state.sights.insert(slot, holder.clone());
+            state.holders.insert(slot, holder.clone());
             return Err(failure);
         }
         // Undone before the next slot is tried: of two slots that both turn out to be ours one would have a
@@ -227,26 +227,28 @@ impl Slots {
     }
 
     /// All of the slots' holders as one, the same as long as they are the same.
-    fn sight(&self, draining: bool) -> HolderInfo {
+    fn holder_info(&self, draining: bool) -> HolderInfo {
         let state = self.state();
-        let names = state.sights.values().filter_map(|one| one.holder.clone());
+        let names = state.holders.values().filter_map(|one| one.holder.clone());
         let names: Vec<String> = names.collect();
         // Where only some are looked at in turn, the list would change with every look.
         let all = self.count() <= LOOKS && !names.is_empty();
         HolderInfo {
             holder: all.then(|| names.join(", ")),
             draining,
-            expires: state.sights.values().filter_map(|one| one.expires).min(),
+            expires: state.holders.values().filter_map(|one| one.expires).min(),
             // Of one of them, for as long as it is there; standbys that began at different slots listen
             // to different holders.
-            bell: self.attended(&state.sights),
+            bell: self.attended(&state.holders),
             is_one_of_many: true,
             ..HolderInfo::default()
         }
     }
 
-    fn attended(&self, sights: &BTreeMap<u32, HolderInfo>) -> Option<Box<Bell>> {
-        let from_first = sights.range(self.first..).chain(sights.range(..self.first));
+    fn attended(&self, holders: &BTreeMap<u32, HolderInfo>) -> Option<Box<Bell>> {
+        let from_first = holders
+            .range(self.first..)
+            .chain(holders.range(..self.first));
         from_first.filter_map(|(_, one)| one.bell.clone()).next()
     }
 
@@ -300,7 +302,7 @@ impl LeaseStore for Slots {
             for (slot, failure) in &troubles {
                 self.tell(*slot, failure);
             }
-            return Err(Failure::Held(self.sight(draining)));
+            return Err(Failure::Held(self.holder_info(draining)));
         }
         // Doubt goes before refusal: what is passing for one slot may be so for all.
         let worst = troubles.iter().position(|(_, why)| !is_fatal(why));

@@ -273,18 +273,22 @@ impl Queue for ServiceBusQueue {
                     error = shared.failing(failures) => Err(error),
                 }
             };
-            match before(give_up_at, woken).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => return Err(self.unreachable(&error)),
+            let failed = match before(give_up_at, woken).await {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => Some(error),
                 // An empty queue and one out of reach are equally silent: only the connection tells
                 // them apart.
-                None => {
-                    return match shared.trouble() {
-                        Some(error) => Err(self.unreachable(&error)),
-                        None => Ok(Vec::new()),
-                    };
+                None => shared.error(),
+            };
+            return match failed {
+                Some(error) => {
+                    // Whoever asked comes again after a while. A connection that comes before is not to have
+                    // messages sent that lie here for nobody while their locks run out.
+                    prefetch.want(0);
+                    Err(self.unreachable(&error))
                 }
-            }
+                None => Ok(Vec::new()),
+            };
         }
     }
 

@@ -111,7 +111,7 @@ impl StorageQueue {
             let client = QueueApi::new(config.account.authorised(&url), &options);
             client
                 .map(|client| (url.to_string(), client))
-                .map_err(|trouble| OpenError::Address(trouble.why()))
+                .map_err(|error| OpenError::Address(error.why()))
         };
         let (name, client) = connect(config.target.queue())?;
         // A client is for one address. A SAS that is for the one queue alone is found out when the
@@ -175,12 +175,12 @@ impl Queue for StorageQueue {
 
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let client = &self.service.client;
-        let told = |trouble: ServiceError, operation| {
-            Missing::from(trouble.failure(operation, &self.service.name, false))
+        let told = |error: ServiceError, operation| {
+            Missing::from(error.failure(operation, &self.service.name, false))
         };
         match client.look(give_up_at).await {
             Ok(()) => {}
-            Err(trouble) if trouble.code() == Some("QueueNotFound") => {
+            Err(error) if error.code() == Some("QueueNotFound") => {
                 // Only where that was asked for: a mistyped name would be a queue that is empty for
                 // ever.
                 if !self.create {
@@ -192,18 +192,18 @@ impl Queue for StorageQueue {
                 client
                     .create(give_up_at)
                     .await
-                    .map_err(|trouble| told(trouble, Operation::CreateQueue))?;
+                    .map_err(|error| told(error, Operation::CreateQueue))?;
             }
-            Err(trouble) => return Err(told(trouble, Operation::LookAtQueue)),
+            Err(error) => return Err(told(error, Operation::LookAtQueue)),
         }
         // Without the right to update, no lock could be renewed: every message would be taken, its
         // command killed at the end of the first lock, and all of them end in the poison queue.
         match client.update(NOBODY, NOBODY, 0, give_up_at).await {
             Err(
-                trouble @ ServiceError::Answer {
+                error @ ServiceError::Answer {
                     status: 401 | 403, ..
                 },
-            ) => Err(told(trouble, Operation::Update)),
+            ) => Err(told(error, Operation::Update)),
             // 404 is the good answer: there is no such message, and we may. Silence is no refusal
             // either.
             _ => Ok(()),
@@ -217,11 +217,11 @@ impl Queue for StorageQueue {
         // Before the request: the service cannot have begun to count earlier.
         let t0 = Instant::now();
         let told = client.take(most.min(MOST), *seconds, give_up_at).await;
-        let told = told.map_err(|trouble| {
+        let told = told.map_err(|error| {
             // What has worked before is in doubt, not wrong: a right that is taken away for a moment
             // must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
-            trouble.failure(Operation::Take, &self.service.name, proven)
+            error.failure(Operation::Take, &self.service.name, proven)
         })?;
         self.proven.store(true, Ordering::Relaxed);
         Ok(told

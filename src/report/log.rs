@@ -9,9 +9,8 @@ use tracing::Level;
 
 use super::{Line, millis, text};
 use crate::clock::Instant;
-use crate::core::{Exit, HealthEvent, Notice, Ring};
+use crate::core::{Exit, HealthEvent, Notice, Ring, WorkloadEvent};
 use crate::driver::{Observation, Observer};
-use crate::guardian::WorkloadEvent;
 use crate::units;
 
 /// The log of one instance.

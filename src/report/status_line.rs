@@ -14,7 +14,7 @@ use super::stdio::Stderr;
 use crate::clock::Instant;
 use crate::core::{HolderInfo, Notice};
 use crate::driver::{Observation, Observer};
-use crate::util::lock;
+use crate::util::{lock, wall_clock};
 
 // To the beginning of the line, and all of it gone.
 pub(super) const ERASE: &[u8] = b"\r\x1b[K";
@@ -154,7 +154,7 @@ fn keep() {
         if let Some(width) = width() {
             let before = now_state.shown.unwrap_or(0);
             let mut line = taking_back(before, columns()).to_vec();
-            let text = cut(&words(&standing, Instant::now(), &super::now_utc()), width);
+            let text = cut(&words(&standing, Instant::now(), &wall_clock()), width);
             line.extend(text.bytes());
             // Only what went in is taken back later: erasing another's line would be worse than no
             // line.

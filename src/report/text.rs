@@ -48,7 +48,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
         ),
         Notice::Restarting => "starting the command again".into(),
         Notice::RestartsSpent => format!("{RESTARTS_SPENT}: handing control over"),
-        Notice::HookFailed(how) => format!("{}: handing control over", unprepared(*how)),
+        Notice::HookFailed(how) => format!("{}: handing control over", hook_failed(*how)),
         Notice::HoldOver => HELD_LONG_ENOUGH.into(),
         Notice::Keeping { until } => format!("keeping the lock for {} (--min-hold)", span(until)),
         Notice::CoolingDown { until } => {
@@ -218,7 +218,7 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::Cordoned { why } => why.clone(),
         Cause::Unfit(unfit) => not_fit(*unfit),
         Cause::GivenUp(HandOverReason::RestartsSpent) => RESTARTS_SPENT.into(),
-        Cause::GivenUp(HandOverReason::HookFailed(how)) => unprepared(*how),
+        Cause::GivenUp(HandOverReason::HookFailed(how)) => hook_failed(*how),
         Cause::GivenUp(HandOverReason::Hung(hung)) => hangs(*hung),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotRecorded { why } => format!(
@@ -237,7 +237,7 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
 }
 
 /// Why the command was not started.
-fn unprepared(how: Failed) -> String {
+fn hook_failed(how: Failed) -> String {
     format!("the --on-acquire command {}", failed(how))
 }
 
@@ -297,7 +297,7 @@ fn probe_failed(how: ProbeFailure) -> String {
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
-            "met a certificate for which nobody vouches whom this machine trusts: name its authority's in SSL_CERT_FILE, or beside --blob in --ca-file"
+            "met a certificate for which nobody vouches whom this machine trusts: name its authority's in SSL_CERT_FILE or --ca-file"
         }
         TlsFailure::OtherName => {
             "met a certificate for another name: ask the name that it is for, or make one for the name that is asked"

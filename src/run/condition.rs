@@ -8,8 +8,8 @@
 use std::ffi::{OsStr, OsString};
 
 use crate::clock::Instant;
-use crate::core::{Deadlines, Exit, Failed, Unfit};
-use crate::guardian::{GuardianHandle, Program, SpawnRequest, WorkloadEvent};
+use crate::core::{Deadlines, Exit, Failed, Unfit, WorkloadEvent};
+use crate::guardian::{GuardianHandle, Program, SpawnRequest};
 
 // The script's stdout is our stderr: ours may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
@@ -31,7 +31,7 @@ pub(super) type Answer = Result<(), Unfit>;
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
     /// What was asked, and not answered yet.
-    asked: Option<Asked>,
+    asked: Option<ConditionRun>,
     /// Its guardian is dead, or cannot get rid of what it has.
     over: bool,
     /// People know that it leaves processes behind: it does so each time.
@@ -60,7 +60,7 @@ impl ConditionCommand {
             return Some(Err(Unfit::Unasked));
         }
         let limit = give_up_at.since(Instant::now());
-        self.asked = Some(Asked::default());
+        self.asked = Some(ConditionRun::default());
         self.handle.start(SpawnRequest {
             program: 0,
             in_control: false,
@@ -76,6 +76,8 @@ impl ConditionCommand {
             input: None,
             release_info: Vec::new(),
         });
+        // It runs under no lease.
+        self.handle.hurry_at(Instant::FOREVER);
         None
     }
 
@@ -113,13 +115,13 @@ impl ConditionCommand {
 
 /// One run of it.
 #[derive(Default)]
-struct Asked {
+struct ConditionRun {
     exit: Option<Exit>,
     /// It did not end by itself in time.
     is_late: bool,
 }
 
-impl Asked {
+impl ConditionRun {
     /// What follows from what its guardian says: an answer, once nothing of it lives.
     fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
         match event {
@@ -169,7 +171,7 @@ mod tests {
 
     /// The answers after each of these events.
     fn hears(events: &[WorkloadEvent]) -> Vec<Option<Answer>> {
-        let mut asked = Asked::default();
+        let mut asked = ConditionRun::default();
         events.iter().map(|event| asked.hears(event)).collect()
     }
 

@@ -7,6 +7,7 @@
 
 use std::future::{Future, pending};
 use std::pin::Pin;
+use std::time::Duration;
 
 use url::Url;
 
@@ -18,6 +19,9 @@ use crate::core::{
 use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::ServiceManager;
 
+// After so long a command is looked after as one that runs, though nobody has heard that it does: as long as a
+// guardian that starts one is not expected to answer.
+const START: Duration = Duration::from_secs(10);
 // What is read of an answer: whether a longer one ends is not what was asked.
 const BODY: usize = 16 << 10;
 
@@ -80,6 +84,12 @@ impl HealthMonitor {
         }
     }
 
+    /// The command is being started. On a file system that does not answer it may never be, and hangs like one
+    /// that runs.
+    pub(super) fn launched(&mut self) {
+        self.health.started(Instant::now() + START);
+    }
+
     /// The command runs.
     pub(super) fn started(&mut self) {
         self.health.started(Instant::now());
@@ -102,6 +112,7 @@ impl HealthMonitor {
             (&self.probe, &mut self.prober)
         {
             handle.extend(at_once(self.kill_at.min(*timeout_at)));
+            handle.hurry_at(self.kill_at);
         }
     }
 
@@ -212,13 +223,17 @@ impl HealthMonitor {
             return;
         };
         match request {
-            Ok(request) => handle.start(SpawnRequest {
-                // Without a grace: what asks has nothing to put in order, and what it leaves behind neither.
-                deadlines: at_once(self.kill_at.min(*timeout_at)),
-                // The lease is for the command's guardian to give back.
-                release_info: Vec::new(),
-                ..request
-            }),
+            Ok(request) => {
+                handle.start(SpawnRequest {
+                    // Without a grace: what asks has nothing to put in order, and what it leaves behind
+                    // neither.
+                    deadlines: at_once(self.kill_at.min(*timeout_at)),
+                    // The lease is for the command's guardian to give back.
+                    release_info: Vec::new(),
+                    ..request
+                });
+                handle.hurry_at(self.kill_at);
+            }
             Err(errno) => handle.refuse(errno),
         }
     }
@@ -325,8 +340,6 @@ async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::core::{Hung, ProbeRules};
     use crate::guardian::scripted::{Plays, guardian};
@@ -341,6 +354,45 @@ mod tests {
                 return (events, begun);
             }
             monitor.wait().await;
+        }
+    }
+
+    /// What it is given for the end of a lease is no measure for its own: a busy machine is late by so much.
+    #[tokio::test]
+    async fn a_guardian_that_is_late_with_a_check_is_not_a_dead_one() {
+        let rules = HealthRules {
+            watchdog: None,
+            probe: Some(ProbeRules {
+                every: Duration::from_secs(60),
+                timeout: Duration::from_millis(20),
+                failures: 2,
+                delay: Duration::ZERO,
+            }),
+        };
+        let prober = Prober::Command(guardian(|_| Plays::Mutes));
+        let mut monitor = HealthMonitor::new(rules, None, Some(prober));
+        monitor.started();
+        assert!(monitor.look().1, "the first is begun");
+        monitor.launch(Ok(check()));
+        let begun = Instant::now();
+        while Instant::now().since(begun) < Duration::from_millis(500) {
+            let wait = monitor.wait();
+            let _ = tokio::time::timeout(Duration::from_millis(20), wait).await;
+            assert_eq!(monitor.look(), (Vec::new(), false));
+        }
+    }
+
+    fn check() -> SpawnRequest {
+        SpawnRequest {
+            program: 0,
+            in_control: true,
+            env: Vec::new(),
+            unset: Vec::new(),
+            deadlines: Deadlines::NONE,
+            stop_signal: libc::SIGTERM,
+            lock: None,
+            input: None,
+            release_info: Vec::new(),
         }
     }
 
@@ -360,17 +412,7 @@ mod tests {
         let mut monitor = HealthMonitor::new(rules, None, Some(prober));
         monitor.started();
         assert!(monitor.look().1, "the first is begun");
-        monitor.launch(Ok(SpawnRequest {
-            program: 0,
-            in_control: true,
-            env: Vec::new(),
-            unset: Vec::new(),
-            deadlines: Deadlines::NONE,
-            stop_signal: libc::SIGTERM,
-            lock: None,
-            input: None,
-            release_info: Vec::new(),
-        }));
+        monitor.launch(Ok(check()));
         assert!(monitor.empty_at().is_none() && !monitor.is_stuck());
         // As its guardian does when its time is over.
         if let Some(Prober::Command(handle)) = &mut monitor.prober {

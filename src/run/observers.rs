@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::azure::scheduled_events::Watch;
+use crate::azure::scheduled_events::EventFollower;
 use crate::clock::Instant;
 use crate::config::Config;
-use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice};
+use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
-use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
+use crate::guardian::{Guardian, HealthCheck};
 use crate::lease::LeaseStore;
 use crate::notify::{ServiceManager, Surroundings};
 use crate::report::{self, StatusLine};
@@ -132,7 +132,7 @@ impl Observers {
         config: &Config,
         signals: &mut Signals,
     ) -> Option<Cordon> {
-        let mut watch = Watch::begin(config.scheduled_events.clone()?);
+        let mut watch = EventFollower::begin(config.scheduled_events.clone()?);
         let cordon = tokio::select! {
         // A stop counts more than an announcement.
                     biased;

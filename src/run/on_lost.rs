@@ -7,10 +7,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use super::workload::not_inherited;
 use crate::clock::Instant;
-use crate::core::{Deadlines, Exit, Failed};
-use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
-use crate::notify::PRIVATE;
+use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
+use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::report;
 
 // The least time it gets: a grace of zero is meant for the command.
@@ -94,7 +94,7 @@ impl OnLostHook {
             // By now another may have control: it is told so by its control file.
             in_control: false,
             env,
-            unset: PRIVATE.map(OsString::from).into(),
+            unset: not_inherited(),
             // Room for an orderly end within the limit.
             deadlines: Deadlines {
                 term_at: kill_at - self.limit / 10,
@@ -105,6 +105,8 @@ impl OnLostHook {
             input: None,
             release_info: Vec::new(),
         });
+        // It runs under no lease.
+        self.handle.hurry_at(Instant::FOREVER);
     }
 
     fn on_event(&mut self, event: &WorkloadEvent) {

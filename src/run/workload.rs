@@ -13,15 +13,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use self::launch::{CAUSE, ROLE, env_of_a_standby, of_a_tenure};
+pub(super) use self::launch::not_inherited;
+use self::launch::{CAUSE, ROLE, env_of_a_standby};
 use super::condition::ConditionCommand;
 use super::health::HealthMonitor;
 use super::on_lost::OnLostHook;
 use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
-use crate::core::{Cause, Deadlines};
+use crate::core::{Cause, Deadlines, WorkloadEvent};
 use crate::driver::{Observation, Observer, Start, Workload};
-use crate::guardian::{self, GuardianHandle, StopAsked, WorkloadEvent};
+use crate::guardian::{self, GuardianHandle, StopAsked};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
 use crate::lease::LeaseStore;
 use crate::report;
@@ -210,6 +211,9 @@ impl CommandWorkload {
                 Effect::Launch { role, deadlines } => {
                     if let Some(health) = &mut self.health {
                         health.extend(deadlines);
+                        if role == Role::Command {
+                            health.launched();
+                        }
                     }
                     match self.spawn_request(role, deadlines) {
                         Ok(request) => self.parts.handle.start(request),
@@ -466,7 +470,7 @@ impl Workload for CommandWorkload {
         } = &mut self.parts;
         if let Some(condition) = condition {
             let env = env_of_a_standby(&**store);
-            let answer = condition.ask(env, of_a_tenure(), give_up_at);
+            let answer = condition.ask(env, not_inherited(), give_up_at);
             self.inbox.extend(answer.map(WorkloadEvent::Condition));
         }
     }

@@ -18,9 +18,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::shared_status::Snapshot;
 use crate::clock::Instant;
-use crate::core::{Cause, Exit, Failure, HandOverReason, HealthEvent, Notice};
+use crate::core::{Cause, Exit, Failure, HandOverReason, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::Observation;
-use crate::guardian::WorkloadEvent;
 use crate::status::UNFIT;
 use crate::util::lock;
 

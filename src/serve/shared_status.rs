@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::metrics::Metrics;
 use crate::clock::Instant;
-use crate::core::{Failure, HealthEvent, Notice};
+use crate::core::{Failure, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
-use crate::guardian::{HealthCheck, View, WorkloadEvent, all_answer};
+use crate::guardian::{HealthCheck, View, all_answer};
 use crate::status::Status;
 use crate::util::lock;
 

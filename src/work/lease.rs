@@ -236,8 +236,21 @@ impl LeaseStore for MessageLease {
         let t0 = Instant::now();
         let lock = Arc::clone(&self.lock);
         let (confirmed, renewals) = (Arc::clone(&self.confirmed), Arc::clone(&self.renewals));
+        let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
+            // All deadlines of this tenure, and the pace of its renewals, are of the lock that it began
+            // with: somebody has made the queue's locks shorter, or a clock that told their length was wrong.
+            if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
+                return Err(Failure::Lost {
+                    until: Some(t0 + lasts),
+                    why: format!(
+                        "the lock is renewed for {} s and not for {} s as before",
+                        lasts.as_secs(),
+                        lock_time.as_secs()
+                    ),
+                });
+            }
             // Here, where nobody can drop it: a renewal that was answered late still counts.
             confirmed.store(t0.as_nanos(), Ordering::Release);
             renewals.fetch_add(1, Ordering::AcqRel);
@@ -382,6 +395,23 @@ mod tests {
         };
         tokio::join!(keeping, stop);
         assert_eq!(lock.asked(), [AGAIN]);
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_was_made_much_shorter_is_ours_for_no_longer() {
+        let lock = Arc::new(Scripted::default());
+        let (held, _budget) = kept(&lock);
+        // What came of a slow answer is none.
+        *lock.lasts.lock().unwrap() = Some(Duration::from_millis(1600));
+        assert_eq!(held.renew(Instant::FOREVER).await, Ok(()));
+        let shorter = Duration::from_millis(1400);
+        *lock.lasts.lock().unwrap() = Some(shorter);
+        let said = held.renew(Instant::FOREVER).await;
+        let Err(Failure::Lost { until, .. }) = said else {
+            panic!("{said:?}");
+        };
+        assert!(until.is_some_and(|until| until <= Instant::now() + shorter));
+        assert_eq!(held.renewals(), 1);
     }
 
     #[tokio::test]

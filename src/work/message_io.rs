@@ -51,6 +51,8 @@ pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TASK",
     "TRAFFICCOP_PERIOD",
     "TRAFFICCOP_ROLE",
+    // One that no variable can hold is not set anew.
+    ID,
     ENQUEUED_AT,
     LOCKED_UNTIL,
     CONTENT_TYPE,

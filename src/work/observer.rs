@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::clock::Instant;
 use crate::config;
-use crate::core::Notice;
+use crate::core::{Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
-use crate::guardian::{Guardian, HealthCheck, WorkloadEvent};
+use crate::guardian::{Guardian, HealthCheck};
 use crate::notify::{Ready, ServiceManager, Surroundings};
 use crate::report::{self, MessageRow};
 use crate::serve;

@@ -23,9 +23,11 @@ use super::workload::{MessageWorkload, Progress};
 use crate::background_writer;
 use crate::clock::Instant;
 use crate::config::Sessions;
-use crate::core::{self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure};
+use crate::core::{
+    self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure, WorkloadEvent,
+};
 use crate::driver::drive;
-use crate::guardian::{GuardianHandle, WorkloadEvent};
+use crate::guardian::GuardianHandle;
 use crate::queue::{Message, Settlement};
 use crate::report::MessageRow;
 use crate::signals::Signals;
@@ -234,6 +236,16 @@ impl MessageProcessor {
             let leaving = context.leaving.clone();
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
+        }
+        // We stood still, and its lock's time was over before it could be settled: the queue knows whether it
+        // is ours all the same.
+        if progress.decision.is_none()
+            && ending.cause == Cause::CommandEnded
+            && held.result().is_none()
+            && let Some(settlement) = &decision.settlement
+        {
+            // Its result is kept.
+            let _ = self.meanwhile(held.settle(settlement)).await;
         }
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }

@@ -42,6 +42,9 @@ pub(super) struct SchedulerConfig {
     pub(super) waits: bool,
 }
 
+/// What cannot be excluded, and outlasts every other reason.
+const OVERLAP: Why = Why::GuardianLost { overlap: true };
+
 /// Why the worker leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
@@ -371,14 +374,19 @@ impl Scheduler {
 
     /// No more is taken, for this reason; the first one counts.
     pub(super) fn leave(&mut self, now: Instant, why: Why) {
-        // The later ones are often what comes of it.
-        self.leaving.get_or_insert((why, now));
+        // The later ones are often what comes of it; but what cannot be excluded is told, whatever came before.
+        match &mut self.leaving {
+            Some((first, _)) if why == OVERLAP => *first = why,
+            Some(_) => {}
+            none => *none = Some((why, now)),
+        }
     }
 
     /// A person or a service manager asks for a stop: the first lets finish what runs.
     pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
         let stop = self.stop.asked(now, signal);
-        if stop == Stop::Requested {
+        let may_overlap = matches!(&self.leaving, Some((why, _)) if *why == OVERLAP);
+        if stop == Stop::Requested && !may_overlap {
             // Whoever is asked to stop while leaving leaves as asked.
             self.leaving = Some((Why::Stopped(signal), now));
         }

@@ -27,6 +27,8 @@ pub(crate) struct Scripted {
     /// What was asked for.
     pub(crate) renewed: Mutex<u32>,
     pub(crate) asked: Mutex<Vec<Settlement>>,
+    /// For how long a renewal lasts.
+    pub(crate) lasts: Mutex<Option<Duration>>,
     /// The queue says unasked that it is lost.
     pub(crate) gone: tokio::sync::Notify,
 }
@@ -69,6 +71,10 @@ impl Lock for Scripted {
             .unwrap()
             .pop_front()
             .unwrap_or(Ok(()))
+    }
+
+    fn lasts(&self) -> Option<Duration> {
+        *self.lasts.lock().unwrap()
     }
 
     async fn lost(&self) -> Failure {

@@ -384,6 +384,10 @@ impl Lock for LockWithState {
             .await
     }
 
+    fn lasts(&self) -> Option<Duration> {
+        self.inner.lasts()
+    }
+
     async fn lost(&self) -> Failure {
         self.inner.lost().await
     }

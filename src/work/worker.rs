@@ -24,9 +24,9 @@ use crate::clock::Instant;
 use crate::config::{self, UsageError};
 use crate::core::budget::ATTEMPT;
 use crate::core::stop::Stop;
-use crate::core::{Cause, Ending, Exit, Failure};
+use crate::core::{Cause, Ending, Exit, Failure, WorkloadEvent};
 use crate::exit::ExitAction;
-use crate::guardian::{self, Guardian, Program, Setup, StopAsked, WorkloadEvent};
+use crate::guardian::{self, Guardian, Program, Setup, StopAsked};
 use crate::queue::{Message, Queue};
 use crate::report;
 use crate::run::{no_guardian, not_runnable};
@@ -110,6 +110,7 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
         let programs = vec![Program::handler(config.command.clone())];
         let setup = Setup {
             withheld: config.withheld.clone(),
+            left_behind: Some(config.kill_after),
             // A message's lock runs out by itself, and soon.
             ..Setup::new(programs, config.contain, config.kill_after)
         };
@@ -144,8 +145,7 @@ async fn begin(
     let mut signals = Signals::listen()?;
     let observer = context.observer.clone();
     observer.begin(guardians.iter().map(Guardian::health_check).collect());
-    let mut posts = Vec::new();
-    let mut idle = Vec::new();
+    let (mut posts, mut idle) = (Vec::new(), Vec::new());
     for (number, guardian) in guardians.into_iter().enumerate() {
         let (post, relay) = mpsc::unbounded_channel();
         posts.push(post);

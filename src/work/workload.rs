@@ -19,9 +19,9 @@ use super::message_io::{FOREIGN, MessageIo};
 use super::processor::ProcessorContext;
 use super::settle::{Decision, Run};
 use crate::clock::Instant;
-use crate::core::{Cause, Deadlines, Exit};
+use crate::core::{Cause, Deadlines, Exit, WorkloadEvent};
 use crate::driver::{Start, Workload};
-use crate::guardian::{GuardianHandle, SpawnRequest, WorkloadEvent};
+use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::queue::Settlement;
 

@@ -248,7 +248,7 @@ impl System for Kernel {
         }
     }
 
-    fn is_servant(&self, _pid: i32) -> bool {
+    fn is_helper(&self, _pid: i32) -> bool {
         false
     }
 

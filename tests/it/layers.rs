@@ -19,16 +19,13 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("runtime", &[]),
     ("signals", &["core", "procfs"]),
     ("notify", &["clock", "core", "driver", "report", "guardian"]),
-    ("hooks", &["clock", "core", "guardian"]),
-    (
-        "driver",
-        &["doorbell", "clock", "core", "lease", "signals", "guardian"],
-    ),
+    ("hooks", &["clock", "core"]),
+    ("driver", &["doorbell", "clock", "core", "lease", "signals"]),
     (
         "embed",
         &[
             "doorbell", "azure", "clock", "core", "driver", "host", "lease", "queue", "signals",
-            "guardian", "work",
+            "work",
         ],
     ),
     (
@@ -75,14 +72,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     (
         "events",
-        &[
-            "background_writer",
-            "clock",
-            "core",
-            "driver",
-            "report",
-            "guardian",
-        ],
+        &["background_writer", "clock", "core", "driver", "report"],
     ),
     (
         "timeline",
@@ -99,10 +89,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "serve",
         &["clock", "core", "driver", "runtime", "status", "guardian"],
     ),
-    (
-        "report",
-        &["clock", "core", "driver", "exit", "units", "guardian"],
-    ),
+    ("report", &["clock", "core", "driver", "exit", "units"]),
     ("background_writer", &[]),
     ("doorbell", &["clock", "core"]),
     (

@@ -51,6 +51,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         programs: vec![Program::command(command.to_vec())],
         contain,
         grace: std::time::Duration::from_secs(10),
+        left_behind: None,
         on_orphaned,
         withheld: Vec::new(),
         partner,

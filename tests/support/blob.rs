@@ -187,7 +187,7 @@ impl Blob {
     }
 
     /// Takes the lease as somebody else would, for so many seconds.
-    pub(crate) fn acquire(&self, id: &str, seconds: u32) {
+    pub(crate) fn acquire(&self, id: &str, seconds: i32) {
         let seconds = seconds.to_string();
         self.demand(
             "PUT",

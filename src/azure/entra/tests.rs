@@ -26,9 +26,9 @@ async fn make(entra: &Entra, limit: Duration) -> Result<(), String> {
         ..ClientOptions::default()
     };
     let made = entra.make(&entra.sources[0], options, give_up_at).await;
-    let made = made.map_err(|trouble| {
-        assert_eq!(trouble.kind, NoTokenKind::Doubt, "{trouble:?}");
-        trouble.why
+    let made = made.map_err(|error| {
+        assert_eq!(error.kind, NoTokenKind::Doubt, "{error:?}");
+        error.why
     })?;
     made.map(drop).map_err(|error| error.to_string())
 }

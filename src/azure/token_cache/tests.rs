@@ -123,6 +123,22 @@ async fn it_is_asked_for_at_half_its_time() {
     assert_eq!(seen.first().map(String::as_str), Some("one"));
 }
 
+/// From there on every request to the store fails: whoever gives a token by then is asked by then.
+#[tokio::test]
+async fn the_end_of_a_token_is_not_slept_over() {
+    let (tokens, _script) = tokens([Play::Issue("one", Duration::from_secs(40))]);
+    said(&tokens).await.expect("a token");
+    tokens.shared.state().failures = 20;
+    let none = Unissued {
+        why: "no".into(),
+        refused: false,
+    };
+    tokens.shared.settle("script", Err(none));
+    let state = tokens.shared.state();
+    let until = state.token.as_ref().expect("it is good").until;
+    assert!(state.next <= until, "{:?}", state.next.since(until));
+}
+
 #[tokio::test]
 async fn what_is_refused_is_refused_and_what_is_doubtful_doubtful_and_both_are_asked_again() {
     for (play, refused) in [(Play::Refuse, true), (Play::Doubt, false)] {

@@ -53,9 +53,9 @@ pub(super) async fn examine(
         Err(ServiceError::Denied(why)) => {
             return findings.add(Check::fail("credential", why, "run would end with 77"));
         }
-        Err(trouble) => {
+        Err(error) => {
             let advice = "check AZURE_AUTHORITY_HOST, the network and its proxies";
-            return findings.add(Check::fail("credential", trouble.why(), advice));
+            return findings.add(Check::fail("credential", error.why(), advice));
         }
     });
     let made = BlobInspector::open(target.clone(), account).and_then(|lock| {
@@ -113,7 +113,7 @@ async fn reach(
             clock(findings, &around, asked);
             Some(Some(around))
         }
-        Err(trouble) if trouble.code() == Some("ContainerNotFound") => {
+        Err(error) if error.code() == Some("ContainerNotFound") => {
             findings.add(Check::ok(NAME, ok));
             findings.add(Check::warn(
                 "container",
@@ -124,13 +124,13 @@ async fn reach(
             None
         }
         // Not everybody who may use a container may ask for its properties.
-        Err(trouble) if trouble.is_refusal() => {
+        Err(error) if error.is_refusal() => {
             findings.add(Check::ok(NAME, ok));
             Some(None)
         }
-        Err(trouble) => {
+        Err(error) => {
             let advice = "check the address, the network and its proxies";
-            findings.add(failed(NAME, &trouble, Operation::Look, advice));
+            findings.add(failed(NAME, &error, Operation::Look, advice));
             None
         }
     }
@@ -182,14 +182,14 @@ async fn permissions(
     around: &mut Option<Around>,
 ) {
     let client = &probe.client;
-    if let Err(trouble) = client.create_blob(None, limit()).await {
+    if let Err(error) = client.create_blob(None, limit()).await {
         // Also where the lock's blob exists: what allows the lease and the record allows this.
         let advice = "run needs it";
-        findings.add(failed("create", &trouble, Operation::CreateBlob, advice));
+        findings.add(failed("create", &error, Operation::CreateBlob, advice));
         let rest = "acquire, renew, write, release, break and delete were not tried";
         let advice = "they are tried on a blob beside the lock, which cannot be created";
         findings.add(Check::warn("permissions", rest, advice));
-        if trouble.is_unclear() {
+        if error.is_unclear() {
             // It may be there nevertheless.
             let _best_effort = client.delete(limit()).await;
         }
@@ -210,9 +210,9 @@ async fn permissions(
     let name = &probe.name;
     findings.add(match client.delete(limit()).await {
         Ok(()) => Check::ok("delete", "the blob beside the lock (run never deletes)"),
-        Err(trouble) => {
+        Err(error) => {
             let advice = format!("run does not need it, but {name} is left behind: delete it");
-            failed("delete", &trouble, Operation::Delete, &advice).at_most_a_warning()
+            failed("delete", &error, Operation::Delete, &advice).at_most_a_warning()
         }
     });
 }
@@ -242,9 +242,9 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     let released = client.release(lease, limit()).await;
     findings.add(tried("release", Operation::Release, released, "the lease"));
     // For the break below; under the same id, so that where breaking is not allowed it can be released.
-    if let Err(trouble) = client.acquire(lease, SECONDS, limit()).await {
+    if let Err(error) = client.acquire(lease, SECONDS, limit()).await {
         let again = "the lease cannot be acquired again after its release";
-        return findings.add(Check::fail("acquire", again, trouble.why()));
+        return findings.add(Check::fail("acquire", again, error.why()));
     }
     // Last, because whoever may not break can still release.
     let broken = async {
@@ -254,11 +254,11 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     findings.add(match broken.await {
         Ok(view) if view.lease == LeaseState::Free => Check::ok("break", "the lease"),
         Ok(_) => Check::warn("break", "the lease is still there", ""),
-        Err(trouble) => {
+        Err(error) => {
             let _best_effort = client.release(lease, limit()).await;
             let advice =
                 "only 'trafficcop break' needs it, and a holder whose lease somebody breaks";
-            failed("break", &trouble, Operation::BreakLease, advice).at_most_a_warning()
+            failed("break", &error, Operation::BreakLease, advice).at_most_a_warning()
         }
     });
 }
@@ -275,7 +275,7 @@ async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
         }
         match probe.client.renew(&probe.lease, limit()).await {
             Ok(_) => samples.push(Instant::now().since(begun)),
-            Err(trouble) => last = Some(trouble.why()),
+            Err(error) => last = Some(error.why()),
         }
     }
     judge(&samples, last.as_deref(), budget)
@@ -348,18 +348,13 @@ fn tried<T>(
 ) -> Check {
     match went {
         Ok(_) => Check::ok(check, what),
-        Err(trouble) => failed(check, &trouble, operation, "run needs it"),
+        Err(error) => failed(check, &error, operation, "run needs it"),
     }
 }
 
-fn failed(
-    check: &'static str,
-    trouble: &ServiceError,
-    operation: Operation,
-    advice: &str,
-) -> Check {
-    let known = trouble.advice(operation).map(|known| format!("{known}; "));
-    Check::fail(check, trouble.why(), known.unwrap_or_default() + advice)
+fn failed(check: &'static str, error: &ServiceError, operation: Operation, advice: &str) -> Check {
+    let known = error.advice(operation).map(|known| format!("{known}; "));
+    Check::fail(check, error.why(), known.unwrap_or_default() + advice)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub(super) struct Context {
     // The same before the present tenure.
     controlled_before: bool,
     // Why the command was not started when control was had last, if nobody else was seen to have it since.
-    unprepared: Option<Failed>,
+    failed_hook: Option<Failed>,
     // What runs without control was told to run.
     standing: bool,
     // An unanswered attempt to acquire may have obtained the lease: whoever leaves without undoing it
@@ -101,7 +101,7 @@ impl Context {
             contacted: false,
             controlled: false,
             controlled_before: false,
-            unprepared: None,
+            failed_hook: None,
             standing: false,
             ambiguous: false,
             seen: None,
@@ -183,7 +183,7 @@ impl Context {
         if self.condition.as_ref().is_some_and(Condition::is_unknown) {
             return Cause::Unfit(Unfit::TimedOut);
         }
-        if let Some(how) = self.unprepared {
+        if let Some(how) = self.failed_hook {
             return Cause::GivenUp(HandOverReason::HookFailed(how));
         }
         if self.contacted {
@@ -291,7 +291,7 @@ impl Context {
         holder.expires = None;
         // Nor is where it rings.
         holder.bell = None;
-        self.unprepared = None;
+        self.failed_hook = None;
         if self.seen.as_ref() != Some(&holder) {
             step.report(Notice::StandingBy(holder.clone()));
             self.seen = Some(holder);
@@ -319,7 +319,7 @@ impl Context {
     /// The command is about to be started.
     pub(super) fn in_control(&mut self) {
         self.controlled_before = std::mem::replace(&mut self.controlled, true);
-        self.unprepared = None;
+        self.failed_hook = None;
         self.standing = false;
         // Whoever is in control after us is news, also if it is the same as before.
         self.seen = None;
@@ -345,7 +345,7 @@ impl Context {
     /// end): a wait limit counts on, or whoever is to look once would go round for ever.
     pub(super) fn not_prepared(&mut self, how: Option<Failed>) {
         self.controlled = self.controlled_before;
-        self.unprepared = how;
+        self.failed_hook = how;
     }
 
     /// Takes in what an event says of cordons, whatever else it means.

@@ -21,7 +21,7 @@ const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// The tree was asked to end, or is being killed.
 #[derive(Debug)]
 pub(super) struct Draining {
-    run: CommandRun,
+    pub(super) run: CommandRun,
     cause: Cause,
     // From when on the command can have ended because of us.
     due: Instant,

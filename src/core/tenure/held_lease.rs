@@ -217,9 +217,9 @@ impl HeldLease {
     ) -> Answer {
         match reply {
             Ok(()) => self.confirm(now, t0),
-            Err(Failure::Held(sight)) => {
+            Err(Failure::Held(info)) => {
                 self.lose(now, None);
-                let who = sight.holder.as_deref().unwrap_or("another");
+                let who = info.holder.as_deref().unwrap_or("another");
                 Answer::Lost(format!("held by {who}"))
             }
             Err(Failure::Lost { until, why }) => {

@@ -198,7 +198,7 @@ impl CommandRun {
 /// In control; the command runs.
 #[derive(Debug)]
 pub(super) struct Holding {
-    run: CommandRun,
+    pub(super) run: CommandRun,
 }
 
 impl Holding {

@@ -147,7 +147,7 @@ impl Cgroup {
         };
         let watch = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         // Where directories of this file system cannot be locked, nobody sweeps.
-        if raw::flock(watch.as_fd()) == Err(Errno::EWOULDBLOCK) {
+        if raw::flock(watch.as_fd(), libc::LOCK_EX) == Err(Errno::EWOULDBLOCK) {
             return Ok(None);
         }
         Ok(Some(Cgroup {
@@ -304,8 +304,12 @@ impl Cgroup {
         &self.path
     }
 
-    /// Removes the sub-cgroups that a command made, as far as they can be: the next one is to find none.
+    /// Removes the sub-cgroups that a command made, as far as they can be: the next one is to find none, and
+    /// is not to be born frozen.
     pub(in crate::guardian) fn clear(&self) {
+        if let Ok(freeze) = open_at(&self.path, "cgroup.freeze", OFlag::O_WRONLY) {
+            let _ = nix::unistd::write(&freeze, b"0");
+        }
         for inner in subdirectories(&self.path).unwrap_or_default() {
             let _ = remove(&inner);
         }
@@ -378,37 +382,47 @@ fn refused(why: String) -> String {
 /// yet makes another.
 fn sweep(home: &Path, patience: Duration) -> bool {
     let until = Instant::now() + patience;
+    let Ok(beside) = subdirectories(home) else {
+        return false;
+    };
     let mut all = true;
-    for path in subdirectories(home).unwrap_or_default() {
+    for path in beside {
         let name = path.file_name().and_then(|name| name.to_str());
         if !name.is_some_and(is_ours) {
             continue;
         }
         let Ok(dir) = open_at(&path, ".", OFlag::O_DIRECTORY | OFlag::O_RDONLY) else {
+            all &= !path.exists();
             continue;
         };
-        if raw::flock(dir.as_fd()).is_err() {
-            continue;
+        // Shared with others who sweep: what one of them has found dead may live on, and each waits for its end.
+        if raw::flock(dir.as_fd(), libc::LOCK_SH).is_ok() {
+            all &= end(&path, until);
+            let _ = remove(&path);
         }
-        if let Ok(events) = open_at(&path, "cgroup.events", OFlag::O_RDONLY)
-            && !is_empty(&events)
-            && let Ok(kill) = open_at(&path, "cgroup.kill", OFlag::O_WRONLY)
-        {
-            let _ = nix::unistd::write(&kill, b"1");
-            while !is_empty(&events) {
-                let left = until.since(Instant::now()).as_millis();
-                if left == 0 {
-                    all = false;
-                    break;
-                }
-                // Reading has armed the event.
-                let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-                raw::poll([events.as_fd()], PollFlags::POLLPRI, wait);
-            }
-        }
-        let _ = remove(&path);
     }
     all
+}
+
+/// Kills all that lives in the cgroup at this path; whether nothing does.
+fn end(path: &Path, until: Instant) -> bool {
+    let Ok(events) = open_at(path, "cgroup.events", OFlag::O_RDONLY) else {
+        return !path.exists();
+    };
+    // What we may not kill is seen to live on below.
+    if let Ok(kill) = open_at(path, "cgroup.kill", OFlag::O_WRONLY) {
+        let _ = nix::unistd::write(&kill, b"1");
+    }
+    while !is_empty(&events) {
+        let left = until.since(Instant::now()).as_millis();
+        if left == 0 {
+            return false;
+        }
+        // Reading has armed the event.
+        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        raw::poll([events.as_fd()], PollFlags::POLLPRI, wait);
+    }
+    true
 }
 
 /// Whether one of our kind has given a cgroup this name: nobody else's is touched.
@@ -538,7 +552,7 @@ mod tests {
     fn one_that_another_sweeps_away_is_no_refusal() {
         let (swept, left) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let sweeper = open_at(swept.path(), ".", OFlag::O_RDONLY).unwrap();
-        raw::flock(sweeper.as_fd()).unwrap();
+        raw::flock(sweeper.as_fd(), libc::LOCK_SH).unwrap();
         assert!(matches!(Cgroup::occupy(swept.path()), Ok(None)));
         // Not that one, unlocked: what a test beside forks has the lock, too, until it executes something.
         assert!(Cgroup::occupy(left.path()).is_err(), "no cgroup");
@@ -560,6 +574,34 @@ mod tests {
             made
         });
         assert_eq!(made, Ok(()));
+    }
+
+    /// Two that sweep at once are no owners to each other, and what may not be killed is not gone.
+    #[test]
+    fn what_lives_is_not_gone_because_another_sweeps_it() {
+        let home = tempfile::tempdir().unwrap();
+        let left = home.path().join("trafficcop-1.2.3");
+        fs::create_dir(&left).unwrap();
+        let lock = |how| {
+            let dir = open_at(&left, ".", OFlag::O_RDONLY).unwrap();
+            raw::flock(dir.as_fd(), how).map(|()| dir)
+        };
+        fs::write(left.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+        assert!(!sweep(home.path(), Duration::ZERO), "nobody may kill it");
+        fs::write(left.join("cgroup.kill"), "").unwrap();
+        let sweeper = lock(libc::LOCK_SH).unwrap();
+        assert!(!sweep(home.path(), Duration::ZERO), "another sweeps");
+        drop(sweeper);
+        fs::write(left.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+        assert!(sweep(home.path(), Duration::ZERO), "nothing lives in it");
+    }
+
+    #[test]
+    fn what_has_an_owner_is_not_swept() {
+        let Some(owned) = fresh() else { return };
+        let home = owned.path().parent().unwrap();
+        sweep(home, Duration::ZERO);
+        assert!(owned.path().exists());
     }
 
     fn fresh() -> Option<Cgroup> {

@@ -9,7 +9,7 @@
 //! every direct child work as without a namespace: a midwife (a child of the guardian that lives for
 //! a millisecond) joins the namespace and forks the main process on the guardian's behalf.
 //!
-//! Init is the guardian's own understudy. It dies, and everything with it, when the guardian dies
+//! Init is the guardian's own substitute. It dies, and everything with it, when the guardian dies
 //! (PDEATHSIG, and the end of their socket), and at the deadline even if guardian and supervisor
 //! are both stopped: it reads the deadline from a page it shares with the guardian.
 //!
@@ -39,7 +39,7 @@ use super::super::shared_memory::{Mapping, SharedDeadline};
 use crate::clock::Instant;
 
 /// How long after the deadline init acts: the guardian goes first, and tells what it did.
-const UNDERSTUDY: Duration = Duration::from_millis(100);
+const INIT_MARGIN: Duration = Duration::from_millis(100);
 
 /// A living namespace, as the guardian holds it.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Pidns {
         match unsafe { wanted.fork() }? {
             Forked::Child => {
                 drop(control);
-                reign(
+                run_init(
                     &inner,
                     &deadline,
                     user.then_some((user_id.as_raw(), group_id.as_raw())),
@@ -380,7 +380,7 @@ fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
 
 /// Init's life. Every signal that can be blocked is blocked (those from inside would be ignored
 /// anyway), and the kernel reaps for us, because SIGCHLD is ignored.
-fn reign(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>) -> ! {
+fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>) -> ! {
     let ready = ascend(control, user);
     let errno = ready.as_ref().map_or_else(|e| *e as i32, |_| 0);
     let told = send(
@@ -392,9 +392,9 @@ fn reign(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>)
         raw::exit(125)
     };
     loop {
-        let until = Instant::from_nanos(deadline.kill_at.load(Ordering::Acquire)) + UNDERSTUDY;
+        let until = Instant::from_nanos(deadline.kill_at.load(Ordering::Acquire)) + INIT_MARGIN;
         if Instant::now() >= until || arm(&timer, until).is_err() {
-            raw::exit(0);
+            end_all();
         }
         raw::poll(
             [control.as_fd(), timer.as_fd()],
@@ -403,13 +403,20 @@ fn reign(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>)
         );
         let mut byte = [0];
         match recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
+            Ok(1) if i32::from(byte[0]) == libc::SIGKILL => end_all(),
             // In here that is everybody but ourselves.
             Ok(1) => raw::kill(-1, i32::from(byte[0])),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             // The guardian is dead, or has let go of us.
-            _ => raw::exit(0),
+            _ => end_all(),
         }
     }
+}
+
+/// Kills everybody else, and ends. The kernel would kill them as well, but not before our end has gone so far.
+fn end_all() -> ! {
+    raw::kill(-1, libc::SIGKILL);
+    raw::exit(0)
 }
 
 /// What init does before it can be relied on.

@@ -3,11 +3,11 @@
 //! Called by the loop. It signals un-reaped children only, so that no id can be another's, and it
 //! calls a tree empty only when the kernel says that there is no child left.
 
-use super::super::WorkloadEvent;
 use super::super::state::Input;
 use super::super::tree::Change;
 use super::super::wire::Event;
 use super::{EventLoop, LONGEST_LOOK, System};
+use crate::core::WorkloadEvent;
 
 impl<S: System> EventLoop<S> {
     pub(super) fn signal_group(&mut self, signal: i32) {
@@ -43,7 +43,7 @@ impl<S: System> EventLoop<S> {
         let (leader, reaped) = (main.pid, main.reaped);
         let (told, told_len) = (&mut self.told, &mut self.told_len);
         system.each_child(|pid| {
-            let has_had_it = system.is_servant(pid)
+            let has_had_it = system.is_helper(pid)
                 || told[..*told_len].contains(&pid)
                 || (!reaped && (pid == leader || system.is_in_group(pid, leader)));
             // Where there is no room to remember, only the end of the grace is left.
@@ -180,7 +180,7 @@ impl<S: System> EventLoop<S> {
         let system = &self.system;
         let mut others = system.hides_some();
         let leader = main.pid;
-        system.each_child(|pid| others |= pid != leader && !system.is_servant(pid));
+        system.each_child(|pid| others |= pid != leader && !system.is_helper(pid));
         if !others && !main.reaped {
             main.reaped = system.reap(leader);
             self.patience = 1;
@@ -199,7 +199,7 @@ impl<S: System> EventLoop<S> {
             }
             self.happened(Input::Emptied);
         } else if self.system.is_childless() && self.patience >= LONGEST_LOOK {
-            // Not a servant of ours on its way out, and not the kernel's count being late.
+            // Not a helper of ours on its way out, and not the kernel's count being late.
             self.happened(Input::OthersLive);
         }
     }

@@ -101,13 +101,13 @@ pub trait System {
     fn term_hidden(&mut self);
     /// Kills everything inside at once, if that can be done.
     fn kill_contained(&mut self);
-    /// Whether this child is a servant of ours, and no part of the command's tree.
-    fn is_servant(&self, pid: i32) -> bool;
+    /// Whether this child is a helper of ours, and no part of the command's tree.
+    fn is_helper(&self, pid: i32) -> bool;
     /// Whether this child ends by itself when everything else has ended, and not before.
     fn is_lock_holder(&self, pid: i32) -> bool;
     /// Whether something is inside that is no child of ours and will not become one.
     fn hides_some(&self) -> bool;
-    /// The main process was reaped and nothing else is known: lets the servants go.
+    /// The main process was reaped and nothing else is known: lets the helpers go.
     fn close(&mut self);
     /// Whether nothing is inside, as far as can be told.
     fn is_empty(&self) -> bool;

@@ -10,10 +10,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::super::liveness::Beat;
+use super::super::state;
 use super::super::wire::{Event, FRAME, Request};
-use super::super::{WorkloadEvent, state};
 use super::{GuardianHandle, Peer, State};
 use crate::clock::{Instant, sleep};
+use crate::core::WorkloadEvent;
 use crate::core::retry::Backoff;
 
 /// Longer gaps between two looks are pauses of ours and count no more than this.
@@ -117,7 +118,7 @@ impl GuardianHandle {
         let now = Instant::now();
         let beat = if !self.busy {
             self.liveness.look_idle(now)
-        } else if now >= self.kill_at {
+        } else if now >= self.hurry_at {
             // It should be killing. If it is not, there is no second to wait for its answer.
             match self.liveness.hurry(now) {
                 Beat::Quiet => self.liveness.look(now),
@@ -142,8 +143,8 @@ impl GuardianHandle {
             }
         }
         let until_look = self.busy.then(|| {
-            let deadline = if now < self.kill_at {
-                self.kill_at.since(now)
+            let deadline = if now < self.hurry_at {
+                self.hurry_at.since(now)
             } else {
                 Duration::MAX
             };

@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 use nix::errno::Errno;
 
 use super::super::wire::{Event, FRAME, Request, variables};
-use super::{GuardianHandle, Peer, WorkloadEvent};
+use super::{GuardianHandle, Peer};
 use crate::clock::Instant;
-use crate::core::Exit;
+use crate::core::{Exit, WorkloadEvent};
 use crate::guardian::HealthCheck;
 
 /// What becomes of a command.
@@ -23,6 +23,8 @@ pub(crate) enum Plays {
     Lasts,
     /// It lasts, and cannot be killed.
     Sticks,
+    /// It lasts, and its guardian is not heard meanwhile.
+    Mutes,
 }
 
 /// The environment that a command was started with, as far as it was set for it.
@@ -81,6 +83,7 @@ impl Scripted {
                     lasts => self.plays = Some(lasts),
                 }
             }
+            _ if matches!(self.plays, Some(Plays::Mutes)) => {}
             Request::Drain { .. } | Request::Kill => match self.plays.take() {
                 Some(Plays::Sticks) => self.say(WorkloadEvent::TreeStuck),
                 Some(_) => self.ends(Exit::Signal(libc::SIGKILL)),

@@ -16,7 +16,7 @@ fn steps(watch: &mut GuardianState, millis: u64, event: Input) -> Vec<Step> {
 
 /// A command that runs, TERM at 100 ms and KILL at 200 ms.
 fn running() -> GuardianState {
-    let mut watch = GuardianState::new();
+    let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     let forked = Input::Forked {
         deadlines: Deadlines {
             term_at: at(100),
@@ -53,7 +53,7 @@ fn deadlines_are_acted_on_when_they_pass() {
 
 #[test]
 fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
-    let mut watch = GuardianState::new();
+    let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     assert_eq!(watch.control(), Instant::ZERO);
     watch = running();
     assert_eq!(watch.control(), at(200));
@@ -173,8 +173,45 @@ fn what_is_left_behind_is_drained() {
 }
 
 #[test]
+fn what_is_left_behind_has_the_grace_of_a_stop_while_somebody_can_grant_it() {
+    let long = Some(Duration::from_millis(150));
+    let exit = Input::MainExited(Exit::Code(0));
+    let mut watch = running().leaving(long);
+    steps(&mut watch, 10, exit);
+    steps(&mut watch, 10, Input::OthersLive);
+    assert_eq!(watch.next(), at(160));
+    // As far as the lease allows.
+    let mut watch = running().leaving(Some(Duration::from_secs(5)));
+    steps(&mut watch, 10, exit);
+    steps(&mut watch, 10, Input::OthersLive);
+    assert_eq!(watch.next(), at(200));
+    let mut orphan = running().leaving(long);
+    steps(&mut orphan, 5, Input::Orphaned);
+    steps(&mut orphan, 10, exit);
+    steps(&mut orphan, 10, Input::OthersLive);
+    assert_eq!(orphan.next(), at(105));
+}
+
+/// At a deadline both act: the supervisor asks for what the guardian has begun.
+#[test]
+fn nobody_is_asked_twice_to_end_in_the_same_words() {
+    let mut watch = running();
+    let asked = |signal, end| Input::DrainAsked {
+        signal,
+        end_of_grace: at(end),
+    };
+    let drain = [ACTING, Step::SignalGroup(libc::SIGINT)];
+    assert_eq!(steps(&mut watch, 100, Input::Ticked), drain);
+    assert_eq!(steps(&mut watch, 101, asked(libc::SIGINT, 180)), []);
+    assert_eq!(watch.next(), at(180));
+    let other = [Step::SignalGroup(libc::SIGTERM)];
+    assert_eq!(steps(&mut watch, 102, asked(libc::SIGTERM, 190)), other);
+    assert_eq!(watch.next(), at(180));
+}
+
+#[test]
 fn what_cannot_be_executed_was_never_started() {
-    let mut watch = GuardianState::new();
+    let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     let forked = Input::Forked {
         deadlines: Deadlines {
             term_at: Instant::FOREVER,

@@ -29,7 +29,7 @@ impl Blob {
             spent.unclear.store(true, Ordering::Relaxed);
             match self.client.release(&spent.id, limit).await {
                 Ok(()) => self.state().spent = None,
-                Err(trouble) if is_gone(&trouble) => self.state().spent = None,
+                Err(error) if is_gone(&error) => self.state().spent = None,
                 Err(_) => {}
             }
         }
@@ -55,12 +55,12 @@ impl Blob {
                 self.hear(date);
                 etag
             }
-            Err(trouble) => {
-                if trouble.is_refusal() {
+            Err(error) => {
+                if error.is_refusal() {
                     // This one obtained nothing; one before it may still arrive.
                     self.state().perhaps = earlier;
                 }
-                return Err(self.not_acquired(&trouble, &view));
+                return Err(self.not_acquired(&error, &view));
             }
         };
         // What was read before counts only if nobody wrote until we had the lease.
@@ -106,9 +106,9 @@ impl Blob {
         let view = match self.client.look(None, give_up_at).await {
             Ok(view) => view,
             // What is not there says nothing, and whoever competes for it creates it.
-            Err(trouble) => match trouble.code() {
+            Err(error) => match error.code() {
                 Some("BlobNotFound" | "ContainerNotFound") => return Ok(()),
-                _ => return Err(self.failure(&trouble, Operation::Look)),
+                _ => return Err(self.failure(&error, Operation::Look)),
             },
         };
         self.prove(Operation::Look);
@@ -117,17 +117,17 @@ impl Blob {
     }
 
     async fn look_or_create(&self, give_up_at: Instant) -> Result<View, Failure> {
-        let trouble = match self.client.look(None, give_up_at).await {
+        let error = match self.client.look(None, give_up_at).await {
             Ok(view) => {
                 self.prove(Operation::Look);
                 return Ok(view);
             }
-            Err(trouble) => trouble,
+            Err(error) => error,
         };
-        let missing = match trouble.code() {
+        let missing = match error.code() {
             Some("BlobNotFound") => "blob",
             Some("ContainerNotFound") => "container",
-            _ => return Err(self.failure(&trouble, Operation::Look)),
+            _ => return Err(self.failure(&error, Operation::Look)),
         };
         if !self.lock.create {
             return Err(fatal(format!(
@@ -157,9 +157,9 @@ impl Blob {
             if container_missing {
                 match self.client.create_container(give_up_at).await {
                     Ok(()) => {}
-                    Err(trouble) if trouble.code() == Some("ContainerAlreadyExists") => {}
-                    Err(trouble) => {
-                        return Err(self.failure(&trouble, Operation::CreateContainer));
+                    Err(error) if error.code() == Some("ContainerAlreadyExists") => {}
+                    Err(error) => {
+                        return Err(self.failure(&error, Operation::CreateContainer));
                     }
                 }
             }
@@ -167,10 +167,10 @@ impl Blob {
             match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
                 // Another was faster, and perhaps holds it already.
-                Err(trouble) if is_there(&trouble) => return Ok(None),
-                Err(trouble) => match trouble.code() {
+                Err(error) if is_there(&error) => return Ok(None),
+                Err(error) => match error.code() {
                     Some("ContainerNotFound") if !container_missing => container_missing = true,
-                    _ => return Err(self.failure(&trouble, Operation::CreateBlob)),
+                    _ => return Err(self.failure(&error, Operation::CreateBlob)),
                 },
             }
         }
@@ -206,8 +206,8 @@ impl Blob {
         }
     }
 
-    fn not_acquired(&self, trouble: &ServiceError, view: &View) -> Failure {
-        if is_taken(trouble) {
+    fn not_acquired(&self, error: &ServiceError, view: &View) -> Failure {
+        if is_taken(error) {
             self.prove(Operation::Acquire);
             // Whoever was faster has not told us his name yet.
             return Failure::Held(match view.lease {
@@ -215,11 +215,11 @@ impl Blob {
                 LeaseState::Leased | LeaseState::Breaking => holder_info(&view.metadata),
             });
         }
-        match trouble.code() {
+        match error.code() {
             Some("BlobNotFound" | "ContainerNotFound") => {
                 transient("the blob was deleted while we acquired it".to_owned())
             }
-            _ => self.failure(trouble, Operation::Acquire),
+            _ => self.failure(error, Operation::Acquire),
         }
     }
 
@@ -243,8 +243,8 @@ impl Blob {
                 Some(view) => view,
                 None => match self.client.look(Some(id), stop_at).await {
                     Ok(view) => view,
-                    Err(trouble) => {
-                        self.again(&trouble, Operation::Look, stop_at).await?;
+                    Err(error) => {
+                        self.again(&error, Operation::Look, stop_at).await?;
                         continue;
                     }
                 },
@@ -292,13 +292,13 @@ impl Blob {
                     state.floor = state.floor.max(token);
                     return Ok(held);
                 }
-                Err(trouble) => {
+                Err(error) => {
                     written = Some(held);
                     // Another wrote, or we did and did not hear of it: read at once, without a pause.
-                    if trouble.code() != Some("ConditionNotMet") {
-                        self.again(&trouble, Operation::Record, stop_at).await?;
+                    if error.code() != Some("ConditionNotMet") {
+                        self.again(&error, Operation::Record, stop_at).await?;
                     } else if Instant::now() >= stop_at {
-                        return Err(trouble.doubt(Operation::Record));
+                        return Err(error.doubt(Operation::Record));
                     }
                 }
             }
@@ -308,17 +308,17 @@ impl Blob {
     /// Waits a little before the next try, if there is to be one.
     async fn again(
         &self,
-        trouble: &ServiceError,
+        error: &ServiceError,
         operation: Operation,
         stop_at: Instant,
     ) -> Result<(), Failure> {
-        if is_gone(trouble) {
+        if is_gone(error) {
             return Err(transient(format!(
                 "the lease was lost before its record was written: {}",
-                trouble.why()
+                error.why()
             )));
         }
-        let failure = self.failure(trouble, operation);
+        let failure = self.failure(error, operation);
         // Shorter than a poll: the lease runs while its record is not there, and nobody has any use of it.
         let pause = match &failure {
             Failure::Transient { retry_after, .. } => {

@@ -28,7 +28,7 @@ impl Blob {
         for _ in 0..LOOKS {
             match self.rest_by_a_look(&mut tenure, limit).await {
                 // A write of ours came in between, or the next holder's: the next look tells.
-                Err(trouble) if trouble.code() == Some("ConditionNotMet") => {}
+                Err(error) if error.code() == Some("ConditionNotMet") => {}
                 said => return said,
             }
         }
@@ -43,8 +43,8 @@ impl Blob {
     ) -> Result<Option<Instant>, ServiceError> {
         let view = match self.client.look(None, limit).await {
             Ok(view) => view,
-            Err(trouble) if is_gone(&trouble) => return Ok(None),
-            Err(trouble) => return Err(trouble),
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(error),
         };
         let token = view.metadata.record.as_ref().map(|record| record.token);
         if *tenure.get_or_insert(token) != token {
@@ -56,8 +56,8 @@ impl Blob {
         let asked = Instant::now();
         let rest = match self.client.rest_of_breaking(&etag, limit).await {
             Ok(rest) => rest,
-            Err(trouble) if is_gone(&trouble) => return Ok(None),
-            Err(trouble) => return Err(trouble),
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => return Err(error),
         };
         // In whole seconds and "approximate", so one less is counted on; never longer than a lease. From
         // before the question was sent: the answer may have been a second on its way.

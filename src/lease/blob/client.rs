@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use azure_core::http::headers::{HeaderName, Headers};
+use azure_core::http::headers::Headers;
 use azure_core::http::{ClientOptions, Etag, RequestContent, Url};
 use azure_storage_blob::models::{
     BlobClientAcquireLeaseOptions, BlobClientBreakLeaseOptions, BlobClientGetPropertiesOptions,
@@ -19,7 +19,7 @@ use azure_storage_blob::{
 use futures::TryStreamExt as _;
 
 use super::metadata::{self, Metadata};
-use crate::azure::{ServiceError, limited};
+use crate::azure::{ServiceError, header, limited, of_the_service};
 use crate::clock::Instant;
 
 // How many blobs a page of a listing has. Their metadata can be 8 KiB each, so that a page of the default
@@ -262,21 +262,8 @@ pub(super) fn view(headers: &Headers) -> Result<View, ServiceError> {
     })
 }
 
-pub(super) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
-    headers.get_optional_str(&HeaderName::from_static(name))
-}
-
 fn etag_of(headers: &Headers) -> Option<String> {
     header(headers, "etag").map(str::to_owned)
-}
-
-/// The service names the version of its interface in every answer; a portal, which answers anything with
-/// 200, does not.
-pub(super) fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
-    match header(headers, "x-ms-version") {
-        Some(_) => Ok(()),
-        None => Err(ServiceError::foreign("its version", headers)),
-    }
 }
 
 /// What the service's clock said when it answered.

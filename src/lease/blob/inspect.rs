@@ -30,6 +30,8 @@ pub(super) const LOOKS: usize = 3;
 const AGAIN: Duration = Duration::from_millis(250);
 // How long the lease for forgetting lasts if we die with it: the shortest there is.
 const SECONDS: i32 = 15;
+/// The longest that a lease with an end can last, in seconds, and a break can take.
+const LONGEST: u8 = 60;
 
 /// A blob (or, for a listing, a container and a prefix), to be looked at.
 pub struct BlobInspector {
@@ -56,20 +58,20 @@ impl BlobInspector {
     }
 
     /// A name in a container that is not there is mistyped as likely as not.
-    fn unseen(&self, trouble: &ServiceError, operation: Operation) -> Failure {
-        match trouble.code() {
+    fn unseen(&self, error: &ServiceError, operation: Operation) -> Failure {
+        match error.code() {
             Some("ContainerNotFound") => fatal(format!(
                 "there is no container {}: the first who competes makes it, unless its name is mistyped",
                 self.target.container()
             )),
-            _ => self.failure(trouble, operation),
+            _ => self.failure(error, operation),
         }
     }
 
-    fn failure(&self, trouble: &ServiceError, operation: Operation) -> Failure {
-        match trouble.failure(operation, &self.address, false) {
+    fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
+        match error.failure(operation, &self.address, false) {
             Failure::Transient { retry_after, .. } => Failure::Transient {
-                why: format!("{}: {}", self.address, trouble.why()),
+                why: format!("{}: {}", self.address, error.why()),
                 retry_after,
             },
             other => other,
@@ -85,16 +87,16 @@ impl BlobInspector {
     ) -> Result<ResetResult, Failure> {
         // Proposed by us, so that a lease whose answer was lost can still be given back below.
         let id = fresh_lease_id();
-        if let Err(trouble) = self.client.acquire(&id, SECONDS, give_up_at).await {
-            return match trouble.code() {
-                _ if is_taken(&trouble) => Ok(ResetResult::Held),
+        if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
+            return match error.code() {
+                _ if is_taken(&error) => Ok(ResetResult::Held),
                 Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
                 _ => {
                     // It may be ours all the same, and would shut everybody out for its time.
-                    if !trouble.is_refusal() {
+                    if !error.is_refusal() {
                         self.give_back(&id, give_up_at).await;
                     }
-                    Err(self.failure(&trouble, Operation::Acquire))
+                    Err(self.failure(&error, Operation::Acquire))
                 }
             };
         }
@@ -111,7 +113,7 @@ impl BlobInspector {
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
         let view = self.client.look(Some(id), give_up_at).await;
-        let view = view.map_err(|trouble| self.failure(&trouble, Operation::Look))?;
+        let view = view.map_err(|error| self.failure(&error, Operation::Look))?;
         // Writing the record would put a number in its place, and the token could go back.
         if let Some(token) = &view.metadata.broken_token {
             return Err(fatal(format!(
@@ -133,16 +135,16 @@ impl BlobInspector {
         let written = self.client.set_metadata(id, etag, &metadata, give_up_at);
         match written.await {
             Ok(_) => Ok(ResetResult::Done),
-            Err(trouble) if trouble.code() == Some("ConditionNotMet") => Ok(ResetResult::Changed),
-            Err(trouble) => Err(self.failure(&trouble, Operation::Record)),
+            Err(error) if error.code() == Some("ConditionNotMet") => Ok(ResetResult::Changed),
+            Err(error) => Err(self.failure(&error, Operation::Record)),
         }
     }
 
     async fn give_back(&self, id: &str, give_up_at: Instant) {
-        if let Err(trouble) = self.client.release(id, give_up_at).await {
+        if let Err(error) = self.client.release(id, give_up_at).await {
             tracing::warn!(
                 "the lease could not be given back, and keeps others out for {SECONDS} seconds: {}",
-                trouble.why()
+                error.why()
             );
         }
     }
@@ -169,19 +171,19 @@ impl Inspector for BlobInspector {
                 let seen = status(name, self.address.clone(), view.lease, view.metadata);
                 Ok(LockStatus { version, ..seen })
             }
-            Err(trouble) if trouble.code() == Some("BlobNotFound") => Ok(LockStatus {
+            Err(error) if error.code() == Some("BlobNotFound") => Ok(LockStatus {
                 name,
                 lock: self.address.clone(),
                 ..LockStatus::default()
             }),
-            Err(trouble) => Err(self.unseen(&trouble, Operation::Look)),
+            Err(error) => Err(self.unseen(&error, Operation::Look)),
         }
     }
 
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         let prefix = format!("{}{suffix}", self.target.name());
         let found = self.client.list(&prefix, give_up_at).await;
-        let found = found.map_err(|trouble| self.unseen(&trouble, Operation::List))?;
+        let found = found.map_err(|error| self.unseen(&error, Operation::List))?;
         let ours = found
             .into_iter()
             .filter(|(_, _, metadata)| metadata.record.is_some());
@@ -204,19 +206,22 @@ impl Inspector for BlobInspector {
         // is known by its record. A holder that wrote meanwhile is recognised by its token.
         let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
         let shown = tenure(&seen);
+        // No lease of ours lasts longer, and the rest of it counts where that is less. Without any the service
+        // ends a lease at once that has no end, as other programs take it.
+        let period = period.or(Some(LONGEST));
         for _ in 0..LOOKS {
             let limit = Instant::now() + REQUEST;
             let version = seen.version.as_deref();
-            let trouble = match self.client.break_lease(period, version, limit).await {
+            let error = match self.client.break_lease(period, version, limit).await {
                 Ok(rest) => return Ok(Broken::Within(rest)),
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            match trouble.code() {
+            match error.code() {
                 Some("LeaseNotPresentWithLeaseOperation" | "LeaseAlreadyBroken") => {
                     return Ok(Broken::Free);
                 }
                 Some("ConditionNotMet") => {}
-                _ => return Err(self.failure(&trouble, Operation::BreakLease)),
+                _ => return Err(self.failure(&error, Operation::BreakLease)),
             }
             seen = self.look(Instant::now() + REQUEST).await?;
             match seen.state {

@@ -4,8 +4,8 @@
 use azure_core::http::headers::Headers;
 use azure_core::time::{OffsetDateTime, parse_rfc7231};
 
-use super::client::{BlobApi, header, of_the_service, view};
-use crate::azure::{ServiceError, limited};
+use super::client::{BlobApi, view};
+use crate::azure::{ServiceError, header, limited, of_the_service};
 use crate::clock::Instant;
 
 /// What the service says of itself and of the container along the way.

@@ -82,11 +82,14 @@ impl Blob {
             };
             let mut next = held.clone();
             next.record.tell(drains, health.to_owned());
-            let Err((trouble, unanswered)) = self.put(&held, next, give_up_at).await else {
+            let Err((error, unanswered)) = self.put(&held, next, give_up_at).await else {
                 return Ok(());
             };
-            if trouble.code() != Some("ConditionNotMet") || !unanswered {
-                return Err(trouble.doubt(Operation::Record));
+            if is_gone(&error) {
+                return Err(lost(error.why()));
+            }
+            if error.code() != Some("ConditionNotMet") || !unanswered {
+                return Err(error.doubt(Operation::Record));
             }
             // A write of ours was not answered, and was made.
             self.reread(held, give_up_at).await?;
@@ -115,9 +118,9 @@ impl Blob {
                 self.replace_held(next);
                 Ok(())
             }
-            Err(trouble) => {
-                self.not_written(&trouble, unanswered);
-                Err((trouble, unanswered))
+            Err(error) => {
+                self.not_written(&error, unanswered);
+                Err((error, unanswered))
             }
         }
     }
@@ -126,8 +129,8 @@ impl Blob {
     async fn reread(&self, held: Held, give_up_at: Instant) -> Result<Held, Failure> {
         let view = match self.client.look(Some(&held.id), give_up_at).await {
             Ok(view) => view,
-            Err(trouble) if is_gone(&trouble) => return Err(lost(trouble.why())),
-            Err(trouble) => return Err(trouble.doubt(Operation::Look)),
+            Err(error) if is_gone(&error) => return Err(lost(error.why())),
+            Err(error) => return Err(error.doubt(Operation::Look)),
         };
         let mut known = held;
         known.etag = view.etag;
@@ -158,15 +161,15 @@ impl Blob {
             let fits = |task_log: &TaskLog| metadata::fits(&held.others, &held.record, task_log);
             task.note(&mut next.record, outcome, by, fits)
                 .map_err(|NoRoom| self.no_room())?;
-            let Err((trouble, unanswered)) = self.put(&held, next, give_up_at).await else {
+            let Err((error, unanswered)) = self.put(&held, next, give_up_at).await else {
                 self.prove(Operation::Record);
                 return Ok(());
             };
-            if is_gone(&trouble) {
-                return Err(lost(trouble.why()));
+            if is_gone(&error) {
+                return Err(lost(error.why()));
             }
-            if trouble.code() != Some("ConditionNotMet") {
-                return Err(trouble.doubt(Operation::Record));
+            if error.code() != Some("ConditionNotMet") {
+                return Err(error.doubt(Operation::Record));
             }
             // Something of ours was written whose reply we did not get: the result itself, perhaps.
             let known = self.reread(held, give_up_at).await?;
@@ -230,15 +233,15 @@ impl Blob {
     }
 
     /// That write was not answered as it should be; `unanswered` is what [`Blob::begin_to_write`] said.
-    pub(super) fn not_written(&self, trouble: &ServiceError, unanswered: bool) {
-        if trouble.is_unclear() {
+    pub(super) fn not_written(&self, error: &ServiceError, unanswered: bool) {
+        if error.is_unclear() {
             return;
         }
         if let Some(held) = &mut self.state().held {
             held.unanswered = unanswered;
         }
         // What stood there was ours, and no write of ours can have changed it.
-        if trouble.code() == Some("ConditionNotMet") && !unanswered {
+        if error.code() == Some("ConditionNotMet") && !unanswered {
             self.tell_of_a_copy();
         }
     }

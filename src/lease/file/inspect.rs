@@ -180,7 +180,8 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     for _ in 0..READS {
         content = open::read(file).map_err(unreadable)?;
         found = once_log::read(file).map_err(unreadable)?;
-        if content == Content::Shared || content == Content::Empty && open::has_versions(path) {
+        // As for whoever competes: where there are versions, what stands at the path is at best a hint.
+        if content == Content::Shared || open::has_versions(path) {
             return shared_file::look(path).map(Some);
         }
         // The record belongs to the lock only if both were seen as they are.
@@ -433,6 +434,14 @@ mod tests {
                 without_its_hint(&dir.path().join("lock.0.versions")),
                 Some(path.clone())
             );
+        }
+        // One with so many results that it is longer than a record, and one that a crash of the server tore.
+        let long = [shared_file::FIRST_LINE, &[b'x'; 3000][..]].concat();
+        for hint in [long, vec![0; 8192]] {
+            fs::write(&path, &hint).unwrap();
+            let seen = look(&path).unwrap();
+            assert_eq!(seen.state, LockState::Held, "{}", hint.len());
+            assert_eq!(seen.version.as_deref(), Some("1"));
         }
         fs::write(&path, shared_file::FIRST_LINE).unwrap();
         assert_eq!(without_its_hint(&dir.path().join("lock.0.versions")), None);

@@ -23,7 +23,7 @@ use crate::clock::Instant;
 use crate::core::{Failure, Outcome};
 use crate::lease::errors::{fatal, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
-use crate::util::read_up_to;
+use crate::util::{self, read_up_to};
 
 // Where the two lines begin, and the length of each with its newline. A page each, as the record has one: a
 // disk writes pages, and a torn one must not take the older line along.
@@ -139,12 +139,7 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     }
 }
 
-/// Whether results find room in a line.
-pub fn fits(task_log: &TaskLog) -> bool {
-    task_log.text().len() <= crate::lease::once::ROOM
-}
-
-/// Results as a line of this edition; what does not [fit](fits) is cut, and is no line.
+/// Results as a line of this edition; what does not [fit](TaskLog::fits) is cut, and is no line.
 pub fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
     // To the full width, so that nothing of a longer line before it is left behind.
     let line = Row {
@@ -177,13 +172,8 @@ pub fn decode(bytes: &[u8]) -> Option<(u64, TaskLog)> {
     (line.check == check(&line.once, line.edition)).then_some((line.edition, line.once))
 }
 
-/// FNV-1a, 64 bits: tells a torn line from a whole one, and nothing more is asked of it.
 fn check(task_log: &TaskLog, edition: u64) -> String {
-    let text = format!("{edition} {}", task_log.text());
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("{hash:016x}")
+    util::check(format!("{edition} {}", task_log.text()).as_bytes())
 }
 
 // Whoever has the lock writes its record at once; a standby that looks in between waits for it, because it
@@ -273,7 +263,7 @@ impl LockFile {
             self.ask_the_time(task, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        task.begin(task_log, &self.candidate.identity, fits)
+        task.begin(task_log, &self.candidate.identity, TaskLog::fits)
             .map_err(|NoRoom| self.no_room())
     }
 
@@ -291,8 +281,13 @@ impl LockFile {
         if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
             record.once = task_log;
         }
-        task.note(&mut record, outcome, &self.candidate.identity, fits)
-            .map_err(|NoRoom| self.no_room())?;
+        task.note(
+            &mut record,
+            outcome,
+            &self.candidate.identity,
+            TaskLog::fits,
+        )
+        .map_err(|NoRoom| self.no_room())?;
         write(&file, &record.once).map_err(|error| {
             transient(format!(
                 "{}: writing the result: {error}",

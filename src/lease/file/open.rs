@@ -198,6 +198,10 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     // One byte more than a file of ours can have: a longer one is somebody's, however it begins.
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let filled = read_up_to(file, &mut bytes, 0)?;
+    // However much stands behind it: of a shared drive it is a hint, and the versions are read.
+    if bytes[..filled].starts_with(shared_file::FIRST_LINE) {
+        return Ok(Content::Shared);
+    }
     if filled <= record::READ_LIMIT {
         return Ok(record::decode(&bytes[..filled]));
     }

@@ -65,7 +65,7 @@ pub(super) struct Progress {
     unconfirmed: Option<Unconfirmed>,
     // The version that says that the lock is free, while nobody can read that yet. Without it a release
     // that is asked for again finds nothing to release, and is called done: nobody ran for 60 s.
-    unwritten: Option<Version>,
+    unwritten: Option<VersionRecord>,
     // The record that was read last: it saves opening it at every look.
     pub(super) last: Option<VersionRecord>,
     // A stamp of an earlier process was looked for: it is worth something for the first version only.
@@ -210,7 +210,7 @@ impl Chain {
             Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
                 return Err(self.share.removed());
             }
-            Err(error) => return Err(self.failure("taking it over", &error)),
+            Err(error) => return Err(self.share.refusal("taking it over", &error)),
         }
         self.state().device = self.share.device();
         self.confirm()?;
@@ -381,9 +381,13 @@ impl Chain {
     }
 
     pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let unwritten = self.state().unwritten;
+        let unwritten = self.state().unwritten.clone();
         let version = match unwritten {
-            Some(version) => version,
+            Some(record) => {
+                // What failed for a moment has healed by now, perhaps; nobody else writes it.
+                self.writer.again(&record);
+                record.version
+            }
             None if self.has_nothing() => {
                 self.state().tenure = None;
                 return Ok(());
@@ -421,10 +425,10 @@ impl Chain {
             // What an attempt obtained that nobody waited for.
             None => self.of_before(version),
         };
-        self.write(version, true, &tenure);
+        let record = self.write(version, true, &tenure);
         let mut state = self.state();
         state.tenure = None;
-        state.unwritten = Some(version);
+        state.unwritten = Some(record);
         state.observed.released(fresh_nonce(), Instant::now());
         Ok(version)
     }
@@ -453,8 +457,8 @@ impl Chain {
         )))
     }
 
-    /// Has the record of a version of ours written, and the guardian know of it.
-    fn write(&self, version: Version, released: bool, tenure: &Tenure) {
+    /// Has the record of a version of ours written, and the guardian know of it; what is written.
+    fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
         let (claim, own, t0) = {
             let progress = self.state();
             let observed = &progress.observed;
@@ -480,11 +484,7 @@ impl Chain {
             memory.put(&release::note(self.share.path(), t0, &record));
         }
         self.writer.put(&record);
-    }
-
-    /// What an error means before there is a tenure.
-    pub(super) fn failure(&self, what: &str, error: &io::Error) -> Failure {
-        self.share.refusal(what, error)
+        record
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {
@@ -493,7 +493,8 @@ impl Chain {
 }
 
 /// Another one for each tenure.
-// 128 bits: two machines that draw the same would each take the other's versions for its own.
-fn fresh_nonce() -> u128 {
-    fastrand::u128(..)
+// Of the system's randomness: two machines that draw the same would each take the other's versions for its own,
+// and a generator that is seeded by the clock draws the same on two that were started alike.
+pub(super) fn fresh_nonce() -> u128 {
+    azure_core::Uuid::new_v4().as_u128()
 }

@@ -218,12 +218,9 @@ fn carry_out(call: Call) -> io::Result<Answer> {
             Answer::Found(known_at(&found))
         }
         Call::List(path) => {
-            let entries = fs::read_dir(path)?;
-            Answer::Names(
-                entries
-                    .filter_map(|it| Some(it.ok()?.file_name()))
-                    .collect(),
-            )
+            // Whole or not at all: what is missing in it would pass for removed.
+            let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name()));
+            Answer::Names(names.collect::<io::Result<Vec<_>>>()?)
         }
         Call::Read(path) => Answer::Bytes(whole(quietly().read(true).open(path)?)?),
         Call::ReadIn(path, name) => {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use super::chain::fresh_nonce;
 use super::files::Found;
 use super::record::{State, VersionRecord};
 use super::share::{Hint, Made, Share};
@@ -147,7 +148,7 @@ pub fn break_lock(
             true => State::Released,
             false => State::Held,
         },
-        nonce: fastrand::u128(..),
+        nonce: fresh_nonce(),
         lease: if after.is_zero() { held.lease } else { after },
         record: Record {
             holder: by.to_owned(),
@@ -211,7 +212,7 @@ pub(in crate::lease) fn forget(
     strange.map_err(|error| share.refusal("forgetting it", &error))?;
     let record = VersionRecord {
         version: version.saturating_add(1),
-        nonce: fastrand::u128(..),
+        nonce: fresh_nonce(),
         unread: false,
         ..free
     };

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::chain::{Chain, Tenure};
-use super::record::{State, VersionRecord, fits};
+use super::record::{State, VersionRecord};
 use super::share::{Hint, Made};
 use super::stamp::Stamped;
 use crate::clock::{self, Instant};
@@ -85,7 +85,7 @@ impl Chain {
         // meanwhile.
         while let Some(next) = version.checked_add(1) {
             let exists = self.share.exists(next);
-            if !exists.map_err(|error| self.failure("reading its versions", &error))? {
+            if !exists.map_err(|error| self.share.refusal("reading its versions", &error))? {
                 break;
             }
             version = next;
@@ -131,7 +131,7 @@ impl Chain {
 
     /// The hint's record. Where nothing is there it is made.
     fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
-        let failed = |error: io::Error| self.failure("reading it", &error);
+        let failed = |error: io::Error| self.share.refusal("reading it", &error);
         let versions = self.share.examine().map_err(failed)?;
         let mut hint = self.share.hint().map_err(failed)?;
         if !self.ready.load(Ordering::Relaxed) {
@@ -139,7 +139,7 @@ impl Chain {
             // Only at the first look: who removes the path later means that, and is not contradicted.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
-                made.map_err(|error| self.failure("making it", &error))?;
+                made.map_err(|error| self.share.refusal("making it", &error))?;
                 hint = self.share.hint().map_err(failed)?;
             }
             for _ in 0..MOMENTS {
@@ -152,7 +152,7 @@ impl Chain {
             // Its maker died between making and writing it, or somebody has touched it.
             if hint == Hint::Empty {
                 let begun = self.share.begin_hint();
-                begun.map_err(|error| self.failure("writing its first line", &error))?;
+                begun.map_err(|error| self.share.refusal("writing its first line", &error))?;
                 hint = Hint::Unread;
             }
         }
@@ -168,7 +168,7 @@ impl Chain {
 
     /// The greatest version of the whole directory; the directory is made if none is `known` to have been.
     fn greatest(&self, known: bool) -> Result<Version, Failure> {
-        let failed = |what: &str, error| self.failure(what, &error);
+        let failed = |what: &str, error| self.share.refusal(what, &error);
         let versions = match self.share.list() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             listed => listed.map_err(|error| failed("reading its versions", error))?,
@@ -209,9 +209,11 @@ impl Chain {
         let mut next = look.version;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
+            // One that is there and cannot be read may have borne a result. Looked for before: one that is
+            // written between the two can be read.
+            let is_there = self.share.has_record(next);
             record = self.share.record(next);
-            // One that is there and cannot be read may have borne a result.
-            unread |= record.is_none() && self.share.has_record(next);
+            unread |= record.is_none() && is_there;
             next -= 1;
             if record.is_none() && !self.share.exists(next).unwrap_or(false) {
                 unread = true;
@@ -274,7 +276,7 @@ impl Chain {
         if task.is_periodic() {
             self.ask_the_time(task)?;
         }
-        task.begin(task_log, &self.candidate.identity, fits)
+        task.begin(task_log, &self.candidate.identity, TaskLog::fits)
             .map_err(|NoRoom| self.no_room())
     }
 
@@ -283,13 +285,13 @@ impl Chain {
         let Some(task) = &self.task else {
             return Err(self.fatal("there is no task to record"));
         };
-        task.note(record, outcome, &self.candidate.identity, fits)
+        task.note(record, outcome, &self.candidate.identity, TaskLog::fits)
             .map_err(|NoRoom| self.no_room())
     }
 
     fn ask_the_time(&self, task: &OnceTask) -> Result<(), Failure> {
         let said = self.share.time();
-        let said = said.map_err(|error| self.failure("asking the server's time", &error))?;
+        let said = said.map_err(|error| self.share.refusal("asking the server's time", &error))?;
         let asked = Instant::now();
         task.hear(said.as_secs(), asked);
         Ok(())

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::observed::{Claim, Version};
 use crate::lease::once::TaskLog;
 use crate::lease::record::{Record, cut_longest};
+use crate::util::check;
 
 /// The first line of a lock's path, and of every record.
 pub(in crate::lease) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
@@ -175,11 +176,6 @@ impl VersionRecord {
     }
 }
 
-/// Whether results find room in a record.
-pub(super) fn fits(task_log: &TaskLog) -> bool {
-    task_log.text().len() <= crate::lease::once::ROOM
-}
-
 /// The hint before there is any version.
 pub(super) fn first_hint() -> Vec<u8> {
     padded(FIRST_LINE.to_vec())
@@ -189,14 +185,6 @@ fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.resize(WIDTH - 1, b' ');
     bytes.push(b'\n');
     bytes
-}
-
-/// FNV-1a, 64 bits: tells a torn record from a whole one, and nothing more is asked of it.
-pub(super) fn check(bytes: &[u8]) -> String {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("{hash:016x}")
 }
 
 #[cfg(test)]

@@ -85,6 +85,12 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
             return;
         };
         match share.make(version) {
+            // As for a holder: what we went on from is gone, and a version that nothing is before would end the
+            // lock for everybody.
+            Ok(Made::Made) if matches!(share.is_there(version - 1), Ok(false)) => {
+                let _ = share.remove(version);
+                return;
+            }
             Ok(Made::Made) => {
                 let record = VersionRecord {
                     version,
@@ -157,6 +163,15 @@ mod tests {
         give_back(&share, Instant::now(), last);
         assert_eq!(share.record(3).unwrap().state, State::Released);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    /// The drive was set back to what it was before.
+    #[test]
+    fn nothing_is_left_behind_a_gap() {
+        let (_dir, _path, share, last) = tenure();
+        share.remove(1).unwrap();
+        give_back(&share, Instant::now(), last);
+        assert_eq!(share.list().unwrap(), [0]);
     }
 
     #[test]

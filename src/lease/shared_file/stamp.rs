@@ -14,10 +14,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::record;
 use crate::clock::{Instant, is_simulated};
 use crate::core::observed::Version;
 use crate::procfs;
+use crate::util::check;
 
 /// A version, and what tells it from one of the same number in another chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ fn clock() -> Option<String> {
 
 fn name(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
-    format!("{}.seen", record::check(bytes))
+    format!("{}.seen", check(bytes))
 }
 
 /// A directory that is this user's alone and does not outlast the boot.

@@ -7,6 +7,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +18,7 @@ use crate::clock::Instant;
 use crate::core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use crate::core::{Failure, Grant};
 use crate::lease::blocking::BlockingJobs;
-use crate::lease::errors::fatal;
+use crate::lease::errors::{fatal, transient};
 use crate::lease::file::FileInspector;
 use crate::lease::inspect::Inspector;
 use crate::lease::mount;
@@ -28,7 +29,7 @@ use crate::lease::{
     StoreInfo,
 };
 
-// How long a step that hangs is waited for before a release. A drive that answers at all does so by then;
+// How long a step that hangs is waited for before a release, twice. A drive that answers at all does so by then;
 // otherwise the lease runs out no later for our waiting.
 const PATIENCE: Duration = Duration::from_secs(1);
 // How long a stamp for those who come after us may keep us: without it they wait a lease longer.
@@ -39,6 +40,8 @@ pub struct SharedFile {
     name: String,
     jobs: BlockingJobs,
     chain: Arc<Chain>,
+    /// A release has waited for a step in vain.
+    overdue: AtomicBool,
 }
 
 /// A lock on a drive that machines share, as it was named by its path.
@@ -92,6 +95,7 @@ impl SharedFile {
         Ok(SharedFile {
             name: chain.share.path().display().to_string(),
             jobs: BlockingJobs::new(),
+            overdue: AtomicBool::new(false),
             chain: Arc::new(chain),
         })
     }
@@ -157,8 +161,14 @@ impl LeaseStore for SharedFile {
         // Behind a step that hangs nothing is done in time, and a lease runs out by itself.
         let limit = give_up_at.min(Instant::now() + PATIENCE);
         if !self.jobs.is_idle_by(limit).await {
-            return Err(self.chain.fatal("the drive does not answer"));
+            let why = "the drive does not answer";
+            // A slow one does, when it is asked again.
+            return Err(match self.overdue.swap(true, Ordering::AcqRel) {
+                true => self.chain.fatal(why),
+                false => transient(format!("{}: {why}", self.name)),
+            });
         }
+        self.overdue.store(false, Ordering::Release);
         let released = self.blocking("releasing it", give_up_at, move |chain| {
             chain.release(give_up_at)
         });

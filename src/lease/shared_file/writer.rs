@@ -80,6 +80,9 @@ struct Shared {
     changed: Condvar,
 }
 
+/// Both, and the threads that write them.
+const TARGETS: [(Target, &str); 2] = [(Target::Record, "lock-record"), (Target::Hint, "lock-hint")];
+
 /// What is written where.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
@@ -142,21 +145,41 @@ impl Writer {
         }))
     }
 
+    /// Has this written once more where it was not and nobody is at it, unless others can see it by the other
+    /// of the two.
+    pub(super) fn again(&self, record: &VersionRecord) {
+        let seen = self.outcome(record.version, Instant::ZERO, Wanted::Either);
+        if seen.record || seen.hint {
+            return;
+        }
+        for (target, name) in TARGETS {
+            if !self.0.queue().pending(target).running {
+                self.put_by(target, name, record);
+            }
+        }
+    }
+
     /// Has this written as soon as what is under way is done.
     pub(super) fn put(&self, record: &VersionRecord) {
-        for (target, name) in [(Target::Record, "lock-record"), (Target::Hint, "lock-hint")] {
-            let mut queue = self.0.queue();
-            let pending = queue.pending(target);
-            pending.next = Some(record.clone());
-            if pending.running {
-                continue;
-            }
-            let shared = Arc::clone(&self.0);
-            match clock::start_thread(name, move || shared.work(target)) {
-                Ok(()) => pending.running = true,
-                // The version is made, and the next one brings its record again.
-                Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
-            }
+        for (target, name) in TARGETS {
+            self.put_by(target, name, record);
+        }
+    }
+
+    fn put_by(&self, target: Target, name: &str, record: &VersionRecord) {
+        let mut queue = self.0.queue();
+        let pending = queue.pending(target);
+        pending.next = Some(record.clone());
+        // What became of an attempt before this is no news of it.
+        pending.done = pending.done.filter(|(done, _)| *done != record.version);
+        if pending.running {
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        match clock::start_thread(name, move || shared.work(target)) {
+            Ok(()) => pending.running = true,
+            // The version is made, and the next one brings its record again.
+            Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
         }
     }
 

@@ -198,10 +198,10 @@ async fn who_looks_only_once_looks_at_all() {
 #[tokio::test]
 async fn the_holders_of_a_few_slots_are_named() {
     let (slots, _) = slots(1, &[Taken, Taken]);
-    let Err(Failure::Held(sight)) = slots.acquire(later()).await else {
+    let Err(Failure::Held(info)) = slots.acquire(later()).await else {
         panic!("both are taken");
     };
-    assert_eq!(sight.holder.as_deref(), Some("holder of 0, holder of 1"));
+    assert_eq!(info.holder.as_deref(), Some("holder of 0, holder of 1"));
 }
 
 #[tokio::test]

@@ -269,7 +269,7 @@ impl Connection {
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        let request = wire::settlement(lock, how)?;
+        let request = wire::settlement(lock, how, None)?;
         self.ask(&self.name, request, give_up_at).await.map(drop)
     }
 
@@ -331,9 +331,10 @@ impl Connection {
         }
     }
 
-    /// Whether this connection delivered it.
+    /// Whether this connection delivered it, and its link can still say something of it: whatever the service
+    /// answers there is its last word on the link, a refusal for the moment included.
     pub(super) fn delivered(&self, ticket: Ticket) -> bool {
-        ticket.connection == self.serial
+        ticket.connection == self.serial && lock(&self.deliveries).contains_key(&ticket.delivery)
     }
 
     /// Ends when the connection has ended: why.

@@ -185,6 +185,11 @@ impl ConnectionTask {
                     Arc::clone(&connection),
                 )));
             }
+            // What is under way wakes us by its end.
+            let rest = match &authorising {
+                Some(_) => LOOK,
+                None => renew_at.since(now).min(LOOK),
+            };
             let authorised = async { Some(authorising.as_mut()?.await) };
             let came = async { Some(intake.as_mut()?.next().await) };
             tokio::select! {
@@ -225,7 +230,7 @@ impl ConnectionTask {
                     }
                 }
                 () = self.prefetch.changed.notified() => {}
-                () = tokio::time::sleep(renew_at.since(now).min(LOOK)) => {}
+                () = tokio::time::sleep(rest) => {}
             }
         }
     }

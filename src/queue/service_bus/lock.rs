@@ -54,6 +54,8 @@ pub(super) struct Held {
     lock: LockToken,
     ticket: Ticket,
     state: tokio::sync::Mutex<State>,
+    /// What the service said of the newest lock, by [`LockDuration::said`].
+    lasts: Mutex<Option<Duration>>,
 }
 
 struct State {
@@ -84,6 +86,7 @@ impl Held {
             lock,
             ticket,
             state: tokio::sync::Mutex::new(state),
+            lasts: Mutex::new(None),
         }
     }
 
@@ -124,15 +127,17 @@ impl Held {
         }
         let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
-            let t0 = Instant::now();
+            let (t0, sent) = (Instant::now(), wall());
             match connection.renew(self.lock, give_up_at).await {
                 Ok(until) => {
+                    let lock_duration = &self.shared.lock_duration;
                     state.t0 = t0;
                     // An answer without an end was a renewal all the same, and says nothing new of
                     // the length.
                     if until.is_some() {
-                        state.length = self.shared.lock_duration.of(until, wall(), t0);
+                        state.length = lock_duration.of(until, wall(), t0);
                     }
+                    *lock(&self.lasts) = lock_duration.said(until, sent);
                     return Ok(state.length);
                 }
                 Err(error) if error.is_lost() => {
@@ -214,6 +219,10 @@ impl Lock for Held {
         self.relock(give_up_at).await.map(drop)
     }
 
+    fn lasts(&self) -> Option<Duration> {
+        *lock(&self.lasts)
+    }
+
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
         const WHAT: &str = "the message is not settled";
         let mut state = turn(&self.state, give_up_at).await?;
@@ -287,17 +296,24 @@ impl LockDuration {
         if let Some(told) = self.told {
             return told;
         }
-        // Too short a guess costs renewals; too long a one costs the promise.
-        let length = match until.map(|until| plausible(until.saturating_sub(now))) {
-            Some(Some(length)) => length,
-            Some(None) => {
-                self.warn(until.unwrap_or_default().saturating_sub(now));
-                SHORTEST
+        let length = self.said(until, now).unwrap_or_else(|| {
+            if let Some(until) = until {
+                self.warn(until.saturating_sub(now));
             }
-            None => SHORTEST,
-        };
+            // Too short a guess costs renewals; too long a one costs the promise.
+            SHORTEST
+        });
         let most = self.most(at);
         most.map_or(length, |most| length.min(most))
+    }
+
+    /// The same, of this one lock alone; none, where nobody asks the service, or what it says can be the
+    /// length of no lock.
+    pub(super) fn said(&self, until: Option<i64>, now: i64) -> Option<Duration> {
+        if self.told.is_some() {
+            return None;
+        }
+        plausible(until?.saturating_sub(now))
     }
 
     /// What was learned from a lock that ended early, while that counts.

@@ -29,7 +29,7 @@ use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
 use super::session_link::{Reader, SessionLink, Want};
 use super::shared::SharedConnection;
 use super::stream::OF_SESSION;
-use super::wire::Delivery;
+use super::wire::{self, Delivery, LockToken};
 use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -84,6 +84,7 @@ pub(super) async fn take(
         ended: ended.subscribe(),
         renewing: tokio::sync::Mutex::new(()),
         term: Mutex::new((Instant::ZERO, shared.lock_duration.at_first())),
+        lasts: Mutex::new(None),
         given_back: Mutex::new(None),
     });
     let reader = Reader::new(link, connection, max_body, deliveries);
@@ -120,6 +121,8 @@ pub(super) struct HeldSession {
     renewing: tokio::sync::Mutex<()>,
     /// The moment from which the newest confirmed lock counts, and for how long it is believed.
     term: Mutex<(Instant, Duration)>,
+    /// What the service said of that, if it can be believed.
+    lasts: Mutex<Option<Duration>>,
     /// The number of the message that was given back last, and has not come again.
     given_back: Mutex<Option<i64>>,
 }
@@ -160,17 +163,19 @@ impl HeldSession {
         if let Some(lost) = self.is_lost() {
             return Err(lost);
         }
-        let t0 = Instant::now();
+        let (t0, sent) = (Instant::now(), wall());
         let renewing = self
             .connection
             .renew_session(&self.link, &self.id, give_up_at);
         match renewing.await {
             Ok(until) => {
+                let lock_duration = &self.shared.lock_duration;
                 let mut term = lock(&self.term);
                 term.0 = t0;
                 if until.is_some() {
-                    term.1 = self.shared.lock_duration.of(until, wall(), t0);
+                    term.1 = lock_duration.of(until, wall(), t0);
                 }
+                *lock(&self.lasts) = lock_duration.said(until, sent);
                 // Where the link ended meanwhile that is told by `lost`, and by the next one.
                 Ok(())
             }
@@ -213,6 +218,18 @@ impl HeldSession {
             Some(Err(error)) => Err(error),
             None => Err(BusError::Unanswered("no answer to the disposition".into())),
         }
+    }
+
+    /// Settles a message by the token of its lock.
+    async fn settle(
+        &self,
+        lock: LockToken,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        let request = wire::settlement(lock, how, Some(&self.id))?;
+        let asked = self.connection.ask(&self.link, request, give_up_at);
+        asked.await.map(drop)
     }
 
     /// Whether this message is the one that is to be next, or the one before it, which was given back, has not
@@ -302,6 +319,7 @@ impl Session for HeldSession {
             lock: Arc::new(HeldMessage {
                 session,
                 delivery: delivery.ticket.delivery,
+                lock: delivery.lock,
                 number,
                 state: tokio::sync::Mutex::default(),
             }),
@@ -351,6 +369,7 @@ struct HeldMessage {
     session: Arc<HeldSession>,
     /// Its number on the link.
     delivery: u32,
+    lock: Option<LockToken>,
     number: Option<i64>,
     state: tokio::sync::Mutex<State>,
 }
@@ -359,6 +378,8 @@ struct HeldMessage {
 struct State {
     /// A settlement was sent and may have been carried out.
     settling: bool,
+    /// The service has refused it on the link, and to the link that was its last word on this message.
+    refused: bool,
     closed: Option<Closed>,
 }
 
@@ -369,6 +390,10 @@ impl Lock for HeldMessage {
         self.session.renew(give_up_at).await
     }
 
+    fn lasts(&self) -> Option<Duration> {
+        *lock(&self.session.lasts)
+    }
+
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
         let mut state = turn(&self.state, give_up_at).await?;
         if let Some(closed) = &state.closed {
@@ -377,11 +402,18 @@ impl Lock for HeldMessage {
         let session = &self.session;
         if *settlement != Settlement::Release {
             let lost = session.is_lost();
-            let settling = session.dispose(self.delivery, settlement, give_up_at);
+            let by_token = self.lock.filter(|_| state.refused);
+            let settling = async {
+                match by_token {
+                    Some(lock) => session.settle(lock, settlement, give_up_at).await,
+                    None => session.dispose(self.delivery, settlement, give_up_at).await,
+                }
+            };
             let settled = match lost {
                 Some(lost) => Err(lost),
                 None => settling.await.map_err(|error| {
                     state.settling |= error.is_unclear();
+                    state.refused |= matches!(error, BusError::Refused { .. });
                     session.failure("the message is not settled", &error)
                 }),
             };

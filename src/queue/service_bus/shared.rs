@@ -35,7 +35,7 @@ pub(super) struct SharedConnection {
 struct ConnectionStatus {
     connection: Option<Arc<Connection>>,
     /// Why there is no connection.
-    trouble: Option<BusError>,
+    error: Option<BusError>,
     /// How many attempts have failed.
     failures: u64,
 }
@@ -54,7 +54,7 @@ impl SharedConnection {
     pub(super) fn up(&self, connection: Arc<Connection>) {
         self.state.send_modify(|state| {
             state.connection = Some(connection);
-            state.trouble = None;
+            state.error = None;
         });
     }
 
@@ -62,14 +62,14 @@ impl SharedConnection {
     pub(super) fn down(&self, why: BusError) {
         self.state.send_modify(|state| {
             state.connection = None;
-            state.trouble = Some(why);
+            state.error = Some(why);
         });
     }
 
     /// An attempt to connect has failed.
     pub(super) fn failed(&self, why: BusError) {
         self.state.send_modify(|state| {
-            state.trouble = Some(why);
+            state.error = Some(why);
             // Counted, not flagged: whoever waits wants to hear of those that fail from now on.
             state.failures += 1;
         });
@@ -81,11 +81,11 @@ impl SharedConnection {
     }
 
     /// Why there is no connection, if there is none.
-    pub(super) fn trouble(&self) -> Option<BusError> {
+    pub(super) fn error(&self) -> Option<BusError> {
         let state = self.state.borrow();
         let none = || BusError::Unsent("there is no connection yet".into());
-        let trouble = || state.trouble.clone().unwrap_or_else(none);
-        state.connection.is_none().then(trouble)
+        let error = || state.error.clone().unwrap_or_else(none);
+        state.connection.is_none().then(error)
     }
 
     /// The connection, once there is one, and once there is another than the one that has ended.
@@ -110,7 +110,7 @@ impl SharedConnection {
         let up = before(give_up_at, up).await;
         let connection = up.and_then(|state| good(&*state.ok()?));
         connection.ok_or_else(|| {
-            self.trouble()
+            self.error()
                 .unwrap_or_else(|| BusError::Unsent("too late".into()))
         })
     }
@@ -119,8 +119,8 @@ impl SharedConnection {
     pub(super) async fn failing(&self, failures: u64) -> BusError {
         let mut state = self.state.subscribe();
         let failed = state.wait_for(|state| state.failures > failures).await;
-        let trouble = failed.ok().and_then(|state| state.trouble.clone());
-        trouble.unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
+        let error = failed.ok().and_then(|state| state.error.clone());
+        error.unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
     }
 }
 

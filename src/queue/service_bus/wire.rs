@@ -332,10 +332,12 @@ pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     )
 }
 
-/// The same of a request to settle; a release cannot be asked for.
+/// The same of a request to settle, of a message of this session if it is of one; a release cannot be asked
+/// for.
 pub(super) fn settlement(
     lock: LockToken,
     how: &Settlement,
+    session: Option<&str>,
 ) -> Result<(&'static str, Value), BusError> {
     let status = match how {
         Settlement::Complete => "completed",
@@ -348,6 +350,9 @@ pub(super) fn settlement(
         ("disposition-status", Value::String(status.to_owned())),
         ("lock-tokens", tokens(lock)),
     ];
+    if let Some(session) = session {
+        entries.push(("session-id", Value::String(session.to_owned())));
+    }
     if let Settlement::DeadLetter { reason, detail } = how {
         entries.push(("deadletter-reason", Value::String(cut(reason))));
         entries.push(("deadletter-description", Value::String(cut(detail))));

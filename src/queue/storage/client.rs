@@ -5,7 +5,6 @@
 //! the service's that lacks what the service always says. Must never change a text that it does not decode.
 
 use azure_core::base64;
-use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{ClientOptions, RequestContent, Url};
 use azure_core::xml::{from_xml, to_xml};
 use azure_storage_queue::models::{
@@ -14,7 +13,7 @@ use azure_storage_queue::models::{
 };
 use azure_storage_queue::{QueueClient, QueueClientOptions};
 
-use crate::azure::{ServiceError, limited, unhurried};
+use crate::azure::{ServiceError, header, limited, of_the_service, unhurried};
 use crate::clock::Instant;
 use crate::queue::{About, Unreadable, date};
 
@@ -51,16 +50,16 @@ impl QueueApi {
     /// Whether the queue is there: its properties, which are of no interest.
     pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.client.get_properties(None)).await?;
-        ours(answer.headers())
+        of_the_service(answer.headers())
     }
 
     /// Creates the queue; that it is there already is success.
     pub(super) async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         match limited(give_up_at, self.client.create(None)).await {
-            Ok(answer) => ours(answer.headers()),
+            Ok(answer) => of_the_service(answer.headers()),
             // With metadata of its own.
-            Err(trouble) if trouble.code() == Some("QueueAlreadyExists") => Ok(()),
-            Err(trouble) => Err(trouble),
+            Err(error) if error.code() == Some("QueueAlreadyExists") => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -79,7 +78,7 @@ impl QueueApi {
         // Up to 32 messages of 64 KiB: on a slow line that takes longer than any other exchange
         // may.
         let answer = unhurried(give_up_at, self.client.receive_messages(Some(options))).await?;
-        ours(answer.headers())?;
+        of_the_service(answer.headers())?;
         read(answer.body().as_ref())
     }
 
@@ -111,7 +110,7 @@ impl QueueApi {
         give_up_at: Instant,
     ) -> Result<(), ServiceError> {
         let delete = self.client.delete_message(id, receipt, None);
-        ours(limited(give_up_at, delete).await?.headers())
+        of_the_service(limited(give_up_at, delete).await?.headers())
     }
 
     /// Puts a message with exactly this text into the queue, which stays there until somebody
@@ -123,7 +122,7 @@ impl QueueApi {
             ..Default::default()
         };
         let put = self.client.send_message(content, Some(options));
-        ours(limited(give_up_at, put).await?.headers())
+        of_the_service(limited(give_up_at, put).await?.headers())
     }
 }
 
@@ -155,18 +154,6 @@ fn escaped(xml: &[u8]) -> Vec<u8> {
         }
     }
     bytes
-}
-
-// The service names the version of its interface in every answer; a portal does not.
-fn ours(headers: &Headers) -> Result<(), ServiceError> {
-    match header(headers, "x-ms-version") {
-        Some(_) => Ok(()),
-        None => Err(ServiceError::foreign("its version", headers)),
-    }
-}
-
-fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
-    headers.get_optional_str(&HeaderName::from_static(name))
 }
 
 fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {

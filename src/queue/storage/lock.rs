@@ -80,15 +80,15 @@ struct State {
 
 impl State {
     /// The service refused our receipt.
-    fn lose(&mut self, trouble: &ServiceError) -> Failure {
+    fn lose(&mut self, error: &ServiceError) -> Failure {
         // After an unanswered settlement it may be anybody's.
         let unheard = self.renewing && self.settling.is_none();
         let why = match unheard {
             true => format!(
                 "{}: the answer to a renewal was lost, and with it the receipt",
-                trouble.why()
+                error.why()
             ),
-            false => trouble.why(),
+            false => error.why(),
         };
         // With an end, within which nobody else can have it, the command is drained; without one it
         // is killed at once.
@@ -105,13 +105,13 @@ impl State {
         &mut self,
         settlement: &Settlement,
         earlier: Option<&Settlement>,
-        trouble: &ServiceError,
+        error: &ServiceError,
         sent: Instant,
     ) -> Result<(), Failure> {
         // Refused at the first try: no doubt of ours explains that, so somebody else has it, or has
         // deleted it.
         let Some(earlier) = earlier else {
-            return Err(self.lose(trouble));
+            return Err(self.lose(error));
         };
         let deletes = matches!(
             settlement,
@@ -119,11 +119,11 @@ impl State {
         );
         // Of two kinds nobody can say which of them the service has carried out.
         let same = discriminant(earlier) == discriminant(settlement);
-        let there = trouble.code() == Some("PopReceiptMismatch");
+        let there = error.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
             if deletes && there {
                 // It was not deleted: it is there, under the receipt of another.
-                return Err(self.lose(trouble));
+                return Err(self.lose(error));
             }
             // Nobody else could be given it yet: what made our receipt stale was our own first
             // request.
@@ -134,7 +134,7 @@ impl State {
         Err(Failure::Transient {
             why: format!(
                 "{}: whether the message was settled cannot be said",
-                trouble.why()
+                error.why()
             ),
             retry_after: None,
         })
@@ -197,14 +197,14 @@ impl Held {
                 state.settling = None;
                 Ok(())
             }
-            Err(trouble) => {
+            Err(error) => {
                 // A clear refusal of this one says nothing of an earlier one whose answer was lost.
-                if !trouble.is_unclear() {
+                if !error.is_unclear() {
                     state.renewing = doubt;
                 }
-                Err(match is_gone(&trouble) {
-                    true => state.lose(&trouble),
-                    false => trouble.doubt(Operation::Update),
+                Err(match is_gone(&error) {
+                    true => state.lose(&error),
+                    false => error.doubt(Operation::Update),
                 })
             }
         }
@@ -234,15 +234,15 @@ impl Held {
                 (update.await.map(drop), Operation::Update)
             }
         };
-        if let Err(trouble) = answer {
+        if let Err(error) = answer {
             // What was clearly refused has changed nothing: what was in doubt before still is.
-            if !trouble.is_unclear() {
+            if !error.is_unclear() {
                 state.settling.clone_from(&earlier);
             }
-            if !is_gone(&trouble) {
-                return Err(trouble.doubt(operation));
+            if !is_gone(&error) {
+                return Err(error.doubt(operation));
             }
-            state.judge(settlement, earlier.as_ref(), &trouble, sent)?;
+            state.judge(settlement, earlier.as_ref(), &error, sent)?;
         }
         state.closed = Some(Closed::Settled(settlement.clone()));
         Ok(())
@@ -262,15 +262,15 @@ impl Held {
             ..
         } = &*self.service;
         let mut put = poison.put(&self.text, give_up_at).await;
-        if matches!(&put, Err(trouble) if trouble.code() == Some("QueueNotFound")) {
+        if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
             // Refused where it may not be created; somebody else may have done it meanwhile.
             poison
                 .create(give_up_at)
                 .await
-                .map_err(|trouble| trouble.failure(Operation::CreateQueue, poison_name, false))?;
+                .map_err(|error| error.failure(Operation::CreateQueue, poison_name, false))?;
             put = poison.put(&self.text, give_up_at).await;
         }
-        put.map_err(|trouble| trouble.failure(Operation::Put, poison_name, false))?;
+        put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
         // Kept beyond this call: where the deletion fails it is repeated alone, and no second copy
         // is put.
         state.put = true;
@@ -311,9 +311,9 @@ impl Lock for Held {
 }
 
 /// The service itself says that the message is not there under this receipt.
-fn is_gone(trouble: &ServiceError) -> bool {
+fn is_gone(error: &ServiceError) -> bool {
     matches!(
-        trouble.code(),
+        error.code(),
         // A deleted queue takes its messages along: there is no lock left to keep, and nothing to
         // settle.
         Some("PopReceiptMismatch" | "MessageNotFound" | "QueueNotFound" | "QueueBeingDeleted")

@@ -11,12 +11,6 @@ use crate::hooks::Role;
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::notify::{PRIVATE, VARIABLE};
 
-/// What the service manager has for us alone: with its socket anything could say MAINPID or STOPPING in our
-/// name; and these.
-fn private_and(names: &[&str]) -> Vec<OsString> {
-    PRIVATE.iter().chain(names).map(OsString::from).collect()
-}
-
 pub(super) const ROLE: &str = "TRAFFICCOP_ROLE";
 const TOKEN: &str = "TRAFFICCOP_TOKEN";
 const HOLDER: &str = "TRAFFICCOP_HOLDER";
@@ -33,9 +27,16 @@ pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsStrin
     ]
 }
 
-/// What it does not: an outer trafficcop's would speak of another lock.
-pub(super) fn of_a_tenure() -> Vec<OsString> {
-    private_and(&[TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD])
+/// What nothing of ours finds there that was not set for it: an outer trafficcop's would speak of another
+/// lock. And what the service manager has for us alone: with its socket anything could say MAINPID or STOPPING
+/// in our name.
+pub(in crate::run) fn not_inherited() -> Vec<OsString> {
+    let of_a_tenure = [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD];
+    PRIVATE
+        .iter()
+        .chain(&of_a_tenure)
+        .map(OsString::from)
+        .collect()
 }
 
 impl CommandWorkload {
@@ -75,8 +76,7 @@ impl CommandWorkload {
             program,
             in_control: true,
             env,
-            // An outer trafficcop's hook may have started us.
-            unset: private_and(&[CAUSE]),
+            unset: not_inherited(),
             deadlines,
             stop_signal,
             lock: orphan_release.descriptor,
@@ -99,7 +99,7 @@ impl CommandWorkload {
                 // the holder.
                 in_control: false,
                 env: env_of_a_standby(&*parts.store),
-                unset: of_a_tenure(),
+                unset: not_inherited(),
                 deadlines,
                 stop_signal: libc::SIGTERM,
                 lock: None,

@@ -217,6 +217,27 @@ fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
     assert_eq!(scheduler.next(T + secs(32)), Next::Leave(Why::Stopped(15)));
 }
 
+/// What no stop can excuse: something of a command may live on.
+#[test]
+fn what_cannot_be_killed_is_told_whatever_else_makes_us_leave() {
+    let leaves = |first: fn(&mut Scheduler), second: fn(&mut Scheduler)| {
+        let mut scheduler = scheduler(terms());
+        first(&mut scheduler);
+        second(&mut scheduler);
+        scheduler.next(T)
+    };
+    let stop: fn(&mut Scheduler) = |scheduler| {
+        let _: Stop = scheduler.asked_to_stop(T, 15);
+    };
+    let stuck: fn(&mut Scheduler) = |scheduler| scheduler.leave(T, OVERLAP);
+    let enough: fn(&mut Scheduler) = |scheduler| scheduler.leave(T, Why::Enough);
+    for other in [stop, enough] {
+        assert_eq!(leaves(other, stuck), Next::Leave(OVERLAP));
+        assert_eq!(leaves(stuck, other), Next::Leave(OVERLAP));
+    }
+    assert_eq!(leaves(enough, stop), Next::Leave(Why::Stopped(15)));
+}
+
 #[test]
 fn a_stop_while_taking_waits_for_what_it_brings() {
     let mut scheduler = scheduler(terms());

@@ -99,6 +99,7 @@ fn kind_by_default() -> Option<Contain> {
         programs: vec![Program::command(vec!["true".into()])],
         contain: Contain::Auto,
         grace: Duration::ZERO,
+        left_behind: None,
         on_orphaned: |_| (),
         withheld: Vec::new(),
         partner: None,

@@ -51,7 +51,10 @@ fn a_killed_supervisor_s_reader_gets_its_grace_before_a_file_s_lock_is_free() {
 /// The teller or the guardian dies: the reader is told by who is left, and gets a grace.
 fn dies(which: &str) {
     let scene = Scene::new();
-    let mut first = Pair::start("first", on_file(&scene).args(["--grace", "4s"]));
+    let events = scene.path("events");
+    let log = ["--event-log", events.to_str().expect("text")];
+    let options = ["--grace", "4s"].into_iter().chain(log);
+    let mut first = Pair::start("first", on_file(&scene).args(options));
     first.heard.await_line("holder 1");
     let second = Pair::start("second", on_file(&scene));
     second.heard.await_line("standby first");
@@ -77,6 +80,9 @@ fn dies(which: &str) {
         first.instance.stderr()
     );
     assert_eq!(first.heard.texts(), ["holder 1", "standby unknown"]);
+    let events = std::fs::read_to_string(events).expect("a log");
+    let is_told = events.contains("\"guardian-lost\"");
+    assert_eq!(is_told, which == "guardian", "{events}");
 }
 
 #[test]

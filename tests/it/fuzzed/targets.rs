@@ -327,7 +327,7 @@ fn reads_back(task_log: &TaskLog, edition: u64, length: usize) {
     assert_eq!(&back, task_log);
     let line = once_log::encode(task_log, edition);
     assert_eq!(line.len(), 4096);
-    if once_log::fits(task_log) {
+    if task_log.fits() {
         assert_eq!(once_log::decode(&line), Some((edition, back)));
     }
     // Torn, with what stood there before behind it, it is one of the two or none.

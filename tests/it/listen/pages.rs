@@ -50,6 +50,22 @@ fn holder_and_standby_are_ready_and_sound_and_one_of_them_leads() {
     assert!(get(at_two, "/leader").body.contains("token 2"));
 }
 
+/// As `nc -N` and `socat -` do it: what was asked is all that it says.
+#[test]
+fn whoever_closes_his_half_behind_the_request_is_answered() {
+    let scene = Scene::new();
+    let (_one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
+    await_leader(at);
+    let mut stream = connect(at).expect("somebody listens");
+    stream
+        .write_all(request("GET", "/leader").as_bytes())
+        .expect("it reads");
+    stream
+        .shutdown(std::net::Shutdown::Write)
+        .expect("it is open");
+    assert_eq!(read(stream).expect("an answer").status, 200);
+}
+
 #[test]
 fn the_status_page_is_the_status_file() {
     let scene = Scene::new();

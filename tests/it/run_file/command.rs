@@ -18,7 +18,12 @@ use crate::support::scene::Scene;
 /// By `nohup`, or by a shell without job control, of what it starts by `&`.
 #[test]
 fn what_was_ignored_when_we_started_stays_ignored() {
-    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+    for signal in [
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTSTP,
+    ] {
         let scene = Scene::new();
         let done = scene.path("done");
         let mut one = scene

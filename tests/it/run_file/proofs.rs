@@ -81,6 +81,28 @@ fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
     }
 }
 
+/// `unshare --pid` without `--fork`: what it starts is process 1 of a namespace that we are not in.
+#[test]
+fn where_children_are_in_another_namespace_than_ours_nothing_is_started() {
+    if !geteuid().is_root() {
+        return println!("NOT TESTED: it takes root");
+    }
+    let scene = Scene::new();
+    let begun = scene.path("begun");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", trafficcop(), "run", "--contain", "none", "--file"]);
+    command.arg(scene.lock()).args(["--", "touch"]).arg(&begun);
+    command.env(MARK, scene.directory()).stdin(Stdio::null());
+    let output = command.output().expect("unshare");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.starts_with("unshare:") {
+        return println!("NOT TESTED on this machine: no namespace: {said}");
+    }
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert!(said.contains("unshare --fork"), "{said}");
+    assert!(!begun.exists());
+}
+
 /// The guardian dies when the /proc that it was started with is gone, and the one below shows others:
 /// whether a daemon of the command lives can be asked of the kernel alone.
 #[test]

@@ -27,6 +27,8 @@ fn each_finds_its_role_in_its_environment() {
         // As under an outer trafficcop.
         .env("TRAFFICCOP_TOKEN", "999")
         .env("TRAFFICCOP_HOLDER", "outer")
+        .env("TRAFFICCOP_TASK", "outer")
+        .env("TRAFFICCOP_PERIOD", "outer")
         .stdin(File::open(&stdin).unwrap())
         .args(["--identity", "second"])
         .args(["--standby", &format!("{}; sleep 1000", dump("standby.env"))])

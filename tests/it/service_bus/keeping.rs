@@ -44,6 +44,23 @@ fn a_clock_that_is_wrong_costs_no_lock() {
     });
 }
 
+/// Its deadlines are of the length that was believed at first: with the network gone it would be counted on
+/// for minutes.
+#[test]
+fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
+    let stage = Stage::with(Duration::from_secs(24));
+    stage.broker.skew(200_000);
+    stage.put("x");
+    let worker = stage.worker().arg("--once");
+    let running = worker.shell("echo runs >&2; exec sleep 120").start();
+    running.await_log("runs");
+    stage.broker.skew(0);
+    let done = running.finish();
+    assert_ended(&done, 70, "lost, attempt 1");
+    assert!(done.stderr.contains("renewed for 2"), "{}", done.stderr);
+    assert_eq!(stage.settled(), 0);
+}
+
 #[test]
 fn a_length_that_is_said_is_believed_before_any_clock() {
     let stage = Stage::with(SHORT);

@@ -360,3 +360,14 @@ fn the_hidden_switch_settles_on_the_link() {
     let by_link = |event: &Event| matches!(event, Event::Settled { way: Way::Link, .. });
     assert_eq!(stage.count(by_link), 1);
 }
+
+/// On the link a refusal is the last word: it is asked for again by the lock's token.
+#[test]
+fn what_is_refused_for_now_on_the_link_is_settled_all_the_same() {
+    let stage = Stage::one("x");
+    stage
+        .broker
+        .fault(Fault::new(On::Settle, Act::server_busy()).at(JOBS));
+    assert_ended(&stage.once(&["--link-settle"], "exit 0"), 0, "completed");
+    stage.assert_holds(0, 0);
+}

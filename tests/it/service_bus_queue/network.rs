@@ -152,3 +152,22 @@ async fn a_busy_service_is_not_stormed() {
         "{took:?} for two pauses of 4 s"
     );
 }
+
+/// A worker comes again after a while: until then nothing is sent, to lie here while its lock runs out.
+#[tokio::test]
+async fn whoever_was_told_of_trouble_is_sent_nothing_before_he_asks_again() {
+    let scene = Scene::locking(30);
+    scene.wait_in_vain(4, 200).await;
+    scene.fault(On::Attach, Act::server_busy());
+    scene.broker.cut();
+    let failed = scene.queue.take(4, patiently()).await;
+    assert!(matches!(failed, Err(Failure::Transient { .. })));
+    scene.put(b"m");
+    // The first, the one whose link was refused, and the next.
+    scene
+        .until(|view| (connected(view) >= 3).then_some(()))
+        .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(scene.counts().locked, 0);
+    assert_eq!(body(&scene.take().await), b"m");
+}

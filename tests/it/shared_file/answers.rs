@@ -80,6 +80,34 @@ fn a_lost_answer_to_a_release_is_made_up_for() {
     }
 }
 
+/// The version is made, and for a while nothing can be written: what it says is written once that is over.
+#[test]
+fn a_release_that_nobody_could_read_is_written_again() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let one = instance(&scene, &here.path("lock"), "one", &[], &HEARS);
+    scene.journal.await_tag(What::Beat, "one");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    one.signal(Signal::SIGTERM);
+    scene.journal.await_tag(What::Term, "one");
+    // What announces the drain has been made and written.
+    two.await_log("which is stopping");
+    here.set(&[Op::Open, Op::Create, Op::Write], Fate::Fail(libc::EIO));
+    let_end(&scene, "one");
+    // Its record and its hint.
+    here.await_caught(2);
+    here.heal();
+    let healed = Instant::now();
+    let _ = one.finish();
+    let first = scene.journal.await_tag(What::Start, "two");
+    // And not a minute: after that nobody who gave it back is waited for any more.
+    let latest = healed + Duration::from_secs(30);
+    assert!(first.at < latest.as_nanos(), "{}", scene.journal);
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
 #[test]
 fn errors_for_less_than_the_room_stop_nothing() {
     let Some(drive) = Drive::new() else { return };

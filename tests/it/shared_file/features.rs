@@ -327,7 +327,7 @@ fn the_other_protocol_at_one_path_is_refused_by_both() {
 #[test]
 fn a_lease_that_is_too_short_or_too_long_is_refused() {
     let scene = Scene::new();
-    for (lease, words) in [("9s", "raise --lease"), ("61s", "10s to 60s")] {
+    for (lease, words) in [("9s", "10s to 60s"), ("61s", "10s to 60s")] {
         let run = scene
             .run()
             .arg("--file")

@@ -104,6 +104,30 @@ fn terminate_ends_an_instance_whose_drive_hangs() {
     assert!(took < Duration::from_secs(24), "{took:?} {}", one.stderr());
 }
 
+/// A drive that takes a second and a half for what announces the drain is slow, and not gone.
+#[test]
+fn a_release_waits_for_an_announcement_that_is_under_way() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here) = (Scene::new(), drive.mount());
+    let one = instance(&scene, &here.path("lock"), "one", &[], &HEARS);
+    scene.journal.await_tag(What::Beat, "one");
+    drive.await_renewal("lock");
+    here.switchboard().set(&[Op::Mkdir], None, Fate::Hang, 1);
+    one.signal(Signal::SIGTERM);
+    here.await_caught(1);
+    let_end(&scene, "one");
+    scene.journal.await_tag(What::End, "one");
+    // As long as the drive takes for it.
+    std::thread::sleep(Duration::from_millis(1500));
+    here.heal();
+    let done = one.finish();
+    assert!(
+        done.stderr.contains("gave the lock back"),
+        "{}",
+        done.stderr
+    );
+}
+
 #[test]
 fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
     let Some(drive) = Drive::new() else { return };

@@ -1,4 +1,5 @@
-//! A check of the command's health that is stuck in the kernel, where no signal reaches it.
+//! A check of the command's health that is stuck in the kernel, where no signal reaches it, and a command that
+//! is stuck there before it runs.
 
 use super::*;
 use crate::shared_file::drive::Fate;
@@ -45,4 +46,30 @@ fn a_check_that_cannot_be_killed_costs_control_and_the_lock_is_left_to_run_out()
     terminate(two);
     scene.await_nobody();
     assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+/// Its program lies on a drive that does not answer: it was ordered, and never runs.
+#[test]
+fn a_command_whose_start_hangs_is_found_to_hang() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, there) = (Scene::new(), drive.mount());
+    let program = there.path("program");
+    std::fs::copy("/bin/true", &program).expect("a program");
+    let go = scene.path("go");
+    let waits = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
+    let one = scene
+        .run_on_file()
+        .args(["--health", "false", "--health-every", "1s"])
+        .args(["--health-failures", "2", "--grace", "1s"])
+        .args(["--on-acquire", &waits])
+        .command([program.to_str().expect("text")])
+        .start();
+    one.await_log("in control, token 1");
+    there.hang();
+    File::create(go).expect("a file");
+    one.await_log("hung: --health failed 2 times in a row");
+    one.await_log("gave the lock back");
+    there.heal();
+    terminate(one);
+    scene.await_nobody();
 }

@@ -40,6 +40,19 @@ fn nothing_is_broken_without_a_yes() {
     assert_eq!(blob.lease_state(), "leased");
 }
 
+/// As other programs take it: nobody has said that it may be given away at once.
+#[test]
+fn a_lease_without_an_end_is_not_broken_at_once() {
+    let scene = Scene::new();
+    let blob = Blob::named("breaking/endless");
+    blob.create(&[]);
+    blob.acquire(ID, -1);
+    let place = Place::blob(&blob.name);
+    let finished = place.verb(&scene, "break").arg("--yes").finish();
+    said(&finished, 0, &["within 60 seconds"]);
+    assert_eq!(blob.lease_state(), "breaking");
+}
+
 #[test]
 fn a_break_says_what_it_does_and_does_it() {
     let scene = Scene::new();

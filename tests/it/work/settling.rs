@@ -1,5 +1,7 @@
 //! What becomes of a message: every row of the table.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 
 use super::*;
@@ -22,6 +24,23 @@ fn a_status_of_dead_letter_exit_puts_it_aside_as_it_was() {
     let letter = poisoned(&mailbox);
     assert_eq!(letter.text, "a <b> & c");
     assert!(letter.expires.contains("9999"), "{}", letter.expires);
+}
+
+/// Its lock's time is over, and nobody has taken it: the queue knows.
+#[test]
+fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
+    let (scene, mailbox) = with("x");
+    let running = worker(&scene, &mailbox)
+        .args(["--once", "--lock-time", "5s"])
+        .shell("echo runs >&2; sleep 1")
+        .start();
+    running.await_log("runs");
+    running.freeze();
+    std::thread::sleep(Duration::from_secs(7));
+    running.signal(Signal::SIGCONT);
+    let done = running.finish();
+    assert_ended(&done, 0, "completed, attempt 1");
+    assert_eq!(mailbox.count(), 0);
 }
 
 #[test]

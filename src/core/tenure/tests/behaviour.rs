@@ -445,6 +445,16 @@ fn a_well_behaved_store_never_costs_a_drain() {
 }
 
 #[test]
+fn a_loss_that_is_heard_by_the_way_has_the_lease_verified_at_once() {
+    let mut tenure = holding(rules());
+    assert!(renews(&tenure.doubted(at(5))));
+    assert!(!renews(&tenure.doubted(at(6))), "one is in flight");
+    let mut tenure = holding(rules());
+    tenure.step(at(5), Event::StopAsked(libc::SIGTERM));
+    assert!(renews(&tenure.doubted(at(6))));
+}
+
+#[test]
 fn a_jump_of_the_clock_has_the_lease_verified_at_once() {
     let mut tenure = holding(rules());
     assert!(!renews(&tenure.step(at(5), Event::Ticked)));

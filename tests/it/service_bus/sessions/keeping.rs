@@ -167,6 +167,18 @@ fn a_settlement_that_is_refused_ends_the_session_too() {
 }
 
 #[test]
+fn a_settlement_that_is_refused_for_now_is_asked_for_again_and_nothing_runs_twice() {
+    let stage = Stage::of_sessions(SHORT);
+    stage.talk("a", &["1", "2"]);
+    let busy = Fault::new(On::Settle, Act::server_busy()).at(JOBS);
+    stage.broker.fault(busy);
+    let done = stage.all(&[], "cat; echo");
+    assert_eq!(done.stdout, "1\n2\n", "{}", done.stderr);
+    assert_eq!(stage.accepted(), 1);
+    stage.assert_holds(0, 0);
+}
+
+#[test]
 fn the_first_command_of_a_session_waits_for_the_lock_delay_and_the_others_do_not() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2", "3"]);
