@@ -474,15 +474,20 @@ impl Server {
         self.makings.push(made);
     }
 
-    /// Whether the record of this version, or the hint, says that nobody has the lock.
+    /// Whether the record of this version, or a hint, has said that nobody has the lock: also one that a late write
+    /// of somebody else has replaced, for whoever has an old view of it.
     fn says_released(&self, version: u64) -> bool {
         let record = self.name(version.saturating_sub(1)).join("next/record");
-        let said = |path: &Path| match self.present(path).map(|it| &it.node) {
-            Some(Some(Node::File(bytes))) => String::from_utf8_lossy(bytes)
+        let said = |change: &Change| match &change.node {
+            Some(Node::File(bytes)) => String::from_utf8_lossy(bytes)
                 .contains(&format!("{{\"version\":{version},\"state\":\"released\"")),
             _ => false,
         };
-        said(&record) || said(&self.lock)
+        let mut makings = self.makings.iter().rev();
+        let of_it = |made: &&Making| made.version == version && made.era == self.era;
+        let since = makings.find(of_it).map_or(0, |made| made.at);
+        let hints = self.names.get(&self.lock).into_iter().flatten();
+        self.present(&record).is_some_and(said) || hints.filter(|hint| hint.at >= since).any(said)
     }
 
     /// The making of the version before this one, if it is there.
