@@ -20,7 +20,6 @@ mod judge;
 mod play;
 mod random;
 mod stage;
-mod standstill;
 #[expect(dead_code, reason = "each test binary uses a part of the support")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -37,7 +36,6 @@ use gate::Gate;
 use judge::Verdict;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use random::Made;
-use standstill::Standstills;
 use support::instance::Ended;
 use support::scene::Scene;
 use table::{CONTAINS, Contain, Row};
@@ -49,8 +47,6 @@ const RANDOM: u64 = 24;
 const JOBS: u64 = 64;
 /// How many of them may start processes at the same time.
 const STARTS: usize = 4;
-
-static STANDSTILLS: Standstills = Standstills::new();
 
 /// Something to be played.
 enum Piece {
@@ -209,7 +205,7 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
         support::blob::Blob::named("faults/first").create(&[]);
     }
     support::programs::journalist();
-    STANDSTILLS.watch();
+    support::standstill::watch();
 
     let gate = Gate::of(STARTS);
     let next = AtomicUsize::new(0);
@@ -279,7 +275,7 @@ fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose
     let mut begin = Instant::now();
     let (mut verdict, mut wrong) = play_once(piece, seed, gate);
     if !wrong.is_empty()
-        && let Some(late) = STANDSTILLS.since(begin)
+        && let Some(late) = support::standstill::since(begin)
     {
         println!(
             "{} ... played again: the machine stood still for {late:.1?}, and then {}",

@@ -21,6 +21,7 @@ pub(crate) mod proxy;
 pub(crate) mod pty;
 pub(crate) mod queue;
 pub(crate) mod scene;
+pub(crate) mod standstill;
 pub(crate) mod stopping;
 
 use std::time::Duration;
