@@ -243,11 +243,6 @@ impl Containment {
             if pid == space.namespace.init() || Some(pid) == space.lock_holder)
     }
 
-    /// Whether this child ends by itself when everything else has ended, and not before.
-    pub(super) fn is_lock_holder(&self, pid: i32) -> bool {
-        matches!(self, Containment::Pidns(Some(space)) if Some(pid) == space.lock_holder)
-    }
-
     /// For the supervisor, which does not know the lock_holders of a dead guardian: those among these.
     pub(super) fn lock_holders(&self, children: &[i32]) -> Vec<i32> {
         let is_lock_holder = |pid: &i32| {

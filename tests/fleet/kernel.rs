@@ -252,10 +252,6 @@ impl System for Kernel {
         false
     }
 
-    fn is_lock_holder(&self, _pid: i32) -> bool {
-        false
-    }
-
     fn hides_some(&self) -> bool {
         false
     }

@@ -228,10 +228,6 @@ impl System for Kernel {
         self.containment.is_helper(pid)
     }
 
-    fn is_lock_holder(&self, pid: i32) -> bool {
-        self.containment.is_lock_holder(pid)
-    }
-
     fn hides_some(&self) -> bool {
         self.containment.hides_some()
     }

@@ -70,7 +70,8 @@ impl<S: System> EventLoop<S> {
             let zombie = (main.ended && !main.reaped).then_some(main.pid);
             let mut reaped = false;
             self.system.each_child(|pid| {
-                if Some(pid) != zombie && !self.system.is_lock_holder(pid) {
+                // Helpers end by themselves, or were seen to above: an init that is killed kills nobody any more.
+                if Some(pid) != zombie && !self.system.is_helper(pid) {
                     self.system.signal(pid, libc::SIGKILL);
                 }
             });

@@ -103,8 +103,6 @@ pub trait System {
     fn kill_contained(&mut self);
     /// Whether this child is a helper of ours, and no part of the command's tree.
     fn is_helper(&self, pid: i32) -> bool;
-    /// Whether this child ends by itself when everything else has ended, and not before.
-    fn is_lock_holder(&self, pid: i32) -> bool;
     /// Whether something is inside that is no child of ours and will not become one.
     fn hides_some(&self) -> bool;
     /// The main process was reaped and nothing else is known: lets the helpers go.
