@@ -81,6 +81,7 @@ fn role_pidns() {
             }
             "empty?" => say(space.is_empty()),
             "kill" => space.kill(),
+            "ask" => space.signal_all(libc::SIGKILL).expect("told"),
             "kill main" => kill(Pid::from_raw(main), Signal::SIGKILL).expect("killed"),
             "reap" => say(format!("{:?}", waitpid(Pid::from_raw(-1), None))),
             _ => return,
@@ -120,6 +121,20 @@ fn a_namespace_dies_at_its_deadline_although_the_guardian_is_stopped() {
         assert!(all[1..].iter().all(dies));
         role.kill();
         assert!(dies(&all[0]));
+    });
+}
+
+/// The kernel does it as well, but not before init's own end has gone so far.
+#[test]
+fn an_init_that_is_asked_to_kills_the_others_and_ends_by_itself() {
+    in_namespaces("namespace::role_pidns", |mut role| {
+        let (init, all) = meet(&mut role);
+        role.tell("ask");
+        assert!(all[1..].iter().all(dies));
+        role.tell("reap");
+        assert!(role.hear().starts_with("Ok(Signaled("));
+        role.tell("reap");
+        assert_eq!(role.hear(), format!("Ok(Exited(Pid({init}), 0))"));
     });
 }
 
