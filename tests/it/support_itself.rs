@@ -24,6 +24,15 @@ fn the_judge_lists_tenures_that_follow_each_other() {
     assert_eq!(journal.judge(), ["a", "b", "c"]);
 }
 
+/// Killed in the middle of a write, however little of it was done.
+#[test]
+fn the_judge_passes_over_what_a_dead_process_left_of_a_line() {
+    let (_directory, journal) = journal_of(
+        "start friend 1 A 10 100\nbstart a 2 B 11 200\nbeat a 2 Bbeat a 2 B 11 300\nend a 2 B 11 3end a 2 B 11 400\n",
+    );
+    assert_eq!(journal.judge(), ["friend", "a"]);
+}
+
 #[test]
 #[should_panic(expected = "alive at the same time")]
 fn the_judge_sees_a_daemon_that_outlives_its_tenure() {

@@ -45,10 +45,12 @@ pub(crate) struct Line {
 /// What is whole of a line. A process that is killed while it writes across the boundary of a page
 /// leaves half a line, and the next one's follows in it; what the dead one wanted to say is lost.
 fn whole(line: &str) -> &str {
-    if line.split(' ').count() == 6 {
+    let words = ["start ", "beat ", "term ", "end "];
+    // The half may be a single byte.
+    if line.split(' ').count() == 6 && words.iter().any(|what| line.starts_with(what)) {
         return line;
     }
-    let begins = ["start ", "beat ", "term ", "end "].map(|what| line.rfind(what));
+    let begins = words.map(|what| line.rfind(what));
     begins
         .into_iter()
         .flatten()
