@@ -181,7 +181,10 @@ impl ExitAction {
                 _,
             ) => ExitAction::Status(NOT_FOUND),
             // Not 126: nothing is wrong with the command, and a service manager may try again.
-            (Cause::NotStarted { errno }, _) if is_for_want_of_room(*errno) => {
+            // EBUSY is none of execve(2), but ours: something is there that cannot be killed.
+            (Cause::NotStarted { errno }, _)
+                if is_for_want_of_room(*errno) || *errno == libc::EBUSY =>
+            {
                 ExitAction::Status(UNAVAILABLE)
             }
             (Cause::NotStarted { .. }, _) => ExitAction::Status(NOT_RUNNABLE),
@@ -310,6 +313,11 @@ mod tests {
                 Cause::NotStarted {
                     errno: libc::ETOOMANYREFS,
                 },
+                None,
+                ExitAction::Status(69),
+            ),
+            (
+                Cause::NotStarted { errno: libc::EBUSY },
                 None,
                 ExitAction::Status(69),
             ),

@@ -195,17 +195,19 @@ impl Health {
         }
     }
 
-    /// The command was started.
+    /// The command was started, or counts as started from this moment on, and then again when it is known to be:
+    /// what it has said by then stands, and how a probe that asks already ends counts for nothing.
     pub fn started(&mut self, now: Instant) {
         if self.rules.is_empty() {
             return;
         }
         let probe = self.rules.probe;
+        let before = self.running;
         let mut running = Running {
-            period: self.rules.watchdog,
+            period: before.map_or(self.rules.watchdog, |before| before.period),
             heard: now,
             next: probe.map_or(Instant::FOREVER, |probe| now + probe.delay),
-            probing: None,
+            probing: before.and_then(|before| before.probing).map(|_| false),
             failed: 0,
             due: Instant::FOREVER,
         };
@@ -343,7 +345,7 @@ impl Running {
 
     /// We were not there to hear it: all that it had to do by now, it has its full time for.
     fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>) {
-        self.heard = now;
+        self.heard = self.heard.max(now);
         self.failed = 0;
         if let Some(counts) = &mut self.probing {
             *counts = false;

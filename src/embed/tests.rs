@@ -384,8 +384,8 @@ async fn on_a_local_file_a_guard_that_lives_keeps_the_lock() {
     let directory = tempfile::tempdir().unwrap();
     let file = || TrafficCop::file(directory.path().join("lock")).unwrap();
     let one = file().start().await.unwrap();
-    let two = file().start().await.unwrap();
     let guard = soon("a guard", one.acquired()).await.unwrap();
+    let two = file().start().await.unwrap();
     drop(one);
     soon("the loss", guard.lost()).await;
     let early = tokio::time::timeout(Duration::from_millis(300), two.acquired()).await;

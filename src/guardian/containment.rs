@@ -12,7 +12,8 @@
 //! name is had or refused, never replaced by a lesser one. Nothing here decides when to kill.
 
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -46,9 +47,13 @@ pub(super) struct Space {
     kill_at: Instant,
     /// The rest has been told to end.
     told: bool,
-    /// Its init was asked to kill the rest.
-    asked: AtomicBool,
+    /// When its init was asked to kill the rest, in nanoseconds; 0: not yet.
+    asked: AtomicU64,
 }
+
+/// So long init has to kill the others after it was asked to: it has to be scheduled for that, and waves of kills
+/// follow each other in less than a millisecond. A small part of what a lease leaves for the end of all.
+const HEED: Duration = Duration::from_millis(20);
 
 fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
     move |why| SetupError::Contain { asked, why }
@@ -123,7 +128,7 @@ impl Containment {
             lock_holder: *lock_holder.as_ref().unwrap_or(&None),
             kill_at,
             told: false,
-            asked: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
         });
         lock_holder.map(drop).map_err(|e| {
             self.abandon();
@@ -228,10 +233,16 @@ impl Containment {
             Containment::Pidns(Some(space)) => {
                 // Init first kills the others itself: the kernel does so when init has died, and where the end of a
                 // process takes its time (while some are moved between cgroups, nobody's goes on), they would run
-                // on. A wave later, a millisecond, it dies in any case.
-                let is_asked = space.asked.swap(true, Ordering::Relaxed);
-                if is_asked || space.namespace.signal_all(libc::SIGKILL).is_err() {
-                    space.namespace.kill();
+                // on. In a later wave it dies in any case.
+                let now = Instant::now();
+                let order = Ordering::Relaxed;
+                let asks = space
+                    .asked
+                    .compare_exchange(0, now.as_nanos(), order, order);
+                match asks {
+                    Ok(_) if space.namespace.signal_all(libc::SIGKILL).is_ok() => {}
+                    Err(asked) if now < Instant::from_nanos(asked) + HEED => {}
+                    _ => space.namespace.kill(),
                 }
             }
         }
@@ -288,4 +299,30 @@ impl Containment {
 
 fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    /// At the deadline two waves come in one turn of the guardian's loop.
+    #[test]
+    fn an_init_that_was_just_asked_is_left_the_time_to_kill_the_others() {
+        if let Err(why) = Pidns::available() {
+            println!("NOT TESTED: {why}");
+            return;
+        }
+        let mut contained = Containment::Pidns(None);
+        contained.open(Instant::FOREVER, None).expect("a namespace");
+        contained.kill();
+        contained.kill();
+        let Containment::Pidns(Some(space)) = &contained else {
+            panic!("it is open");
+        };
+        let init = Pid::from_raw(space.namespace.init());
+        assert_eq!(waitpid(init, None), Ok(WaitStatus::Exited(init, 0)));
+    }
 }

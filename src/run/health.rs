@@ -166,7 +166,7 @@ impl HealthMonitor {
     pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
         let mut events = Vec::new();
         let now = Instant::now();
-        // What it says before we know that it runs is kept until we do.
+        // What it says before it counts as started is kept until then.
         let words = self.words.as_ref().filter(|_| self.health.is_running());
         for word in words
             .map(|words| words.watchdog_words(0))
@@ -380,6 +380,29 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_millis(20), wait).await;
             assert_eq!(monitor.look(), (Vec::new(), false));
         }
+    }
+
+    #[tokio::test]
+    async fn beside_a_check_that_asked_before_the_command_ran_none_is_begun() {
+        let rules = HealthRules {
+            watchdog: None,
+            probe: Some(ProbeRules {
+                every: Duration::from_secs(60),
+                timeout: Duration::from_secs(60),
+                failures: 1,
+                delay: Duration::ZERO,
+            }),
+        };
+        let prober = Prober::Command(guardian(|_| Plays::Lasts));
+        let mut monitor = HealthMonitor::new(rules, None, Some(prober));
+        // As if the start had hung for so long.
+        monitor.health.started(Instant::now());
+        assert!(monitor.look().1, "the first is begun");
+        monitor.launch(Ok(check()));
+        monitor.started();
+        assert_eq!(monitor.look(), (Vec::new(), false));
+        assert!(monitor.empty_at().is_none(), "it lives");
+        monitor.stops();
     }
 
     fn check() -> SpawnRequest {

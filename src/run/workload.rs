@@ -82,8 +82,9 @@ pub struct CommandWorkload {
     /// How often it is to speak there.
     watchdog: Option<Duration>,
     health: Option<HealthMonitor>,
-    /// The command's tree was empty then, and something of a probe may live.
-    emptied: Option<Instant>,
+    /// That nothing of the command lives ([`WorkloadEvent::TreeEmpty`], [`WorkloadEvent::NotStarted`]), and
+    /// something of a probe may.
+    emptied: Option<WorkloadEvent>,
 }
 
 impl CommandWorkload {
@@ -255,13 +256,12 @@ impl CommandWorkload {
         if let Some(health) = &mut self.health {
             match event {
                 WorkloadEvent::Started { .. } => health.started(),
-                WorkloadEvent::TreeEmpty { at } => {
+                WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. } => {
                     health.stops();
-                    self.emptied = Some(at);
+                    self.emptied = Some(event);
                     return self.tell_emptied();
                 }
-                WorkloadEvent::NotStarted { .. }
-                | WorkloadEvent::Exited(_)
+                WorkloadEvent::Exited(_)
                 | WorkloadEvent::LeftBehind
                 | WorkloadEvent::Acting
                 | WorkloadEvent::Lost
@@ -278,15 +278,16 @@ impl CommandWorkload {
     }
 
     fn tell_emptied(&mut self) {
-        let (Some(at), Some(health)) = (self.emptied, &self.health) else {
+        let (Some(event), Some(health)) = (self.emptied, &self.health) else {
             return;
         };
-        let event = match health.empty_at() {
-            Some(of_probes) => WorkloadEvent::TreeEmpty {
+        let event = match (health.empty_at(), event) {
+            (Some(of_probes), WorkloadEvent::TreeEmpty { at }) => WorkloadEvent::TreeEmpty {
                 at: at.max(of_probes),
             },
-            None if health.is_stuck() => WorkloadEvent::TreeStuck,
-            None => return,
+            (Some(_), event) => event,
+            (None, _) if health.is_stuck() => WorkloadEvent::TreeStuck,
+            (None, _) => return,
         };
         self.emptied = None;
         self.inbox.push_back(event);
@@ -491,5 +492,64 @@ impl Workload for CommandWorkload {
             }
             self.step().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::health::Prober;
+    use super::*;
+    use crate::core::{Failure, Grant, HealthRules, ProbeRules};
+    use crate::guardian::scripted::{Plays, guardian};
+    use crate::lease::StoreInfo;
+
+    /// Nobody asks it for anything.
+    struct Nowhere;
+
+    #[async_trait]
+    impl LeaseStore for Nowhere {
+        fn info(&self) -> StoreInfo {
+            StoreInfo::default()
+        }
+
+        async fn acquire(&self, _: Instant) -> Result<Grant, Failure> {
+            pending().await
+        }
+
+        async fn renew(&self, _: Instant) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        async fn release(&self, _: Instant) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    /// A start that hangs is asked after; and when it fails at last, one who asks may not be killed at once.
+    #[tokio::test]
+    async fn nothing_is_called_not_started_while_a_check_of_it_lives() {
+        let hour = Duration::from_secs(3600);
+        let rules = HealthRules {
+            watchdog: None,
+            probe: Some(ProbeRules {
+                every: hour,
+                timeout: hour,
+                failures: 1,
+                delay: Duration::ZERO,
+            }),
+        };
+        let prober = Prober::Command(guardian(|_| Plays::Sticks));
+        let mut health = HealthMonitor::new(rules, None, Some(prober));
+        health.started();
+        let (handle, store) = (guardian(|_| Plays::Lasts), Arc::new(Nowhere));
+        let mut workload = CommandWorkload::of_a_command(handle, store, libc::SIGTERM);
+        workload.look_after(health, None);
+        workload.look_after_health();
+        workload.tell(WorkloadEvent::NotStarted { errno: libc::EIO });
+        assert_eq!(workload.inbox, []);
+        while workload.inbox.is_empty() {
+            workload.step().await;
+        }
+        assert_eq!(workload.inbox, [WorkloadEvent::TreeStuck]);
     }
 }

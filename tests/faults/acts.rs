@@ -205,6 +205,12 @@ fn lost_acquire(stage: &mut Stage) {
     });
 }
 
+pub(crate) fn lost_release(stage: &mut Stage) {
+    stage.await_seen("a", "a lost release", |seen| {
+        seen.call == Call::Release && seen.status == Some(200) && !seen.delivered
+    });
+}
+
 fn renewed(stage: &mut Stage, since: u64) {
     stage.await_seen("a", "a renewal that is answered", |seen| {
         seen.call == Call::Renew && seen.at > since && seen.delivered

@@ -131,6 +131,8 @@ impl Sum {
 struct Results {
     promise: Sum,
     others: Sum,
+    /// Played a second time.
+    again: usize,
     failed: Vec<(String, Vec<String>)>,
 }
 
@@ -236,8 +238,9 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
         .print("what cannot be excluded locally: seen");
     println!("{}", support::event_logs::judged());
     println!(
-        "{} rows could not run here; seed {seed}; {} s; {} failed",
+        "{} rows could not run here; {} played again; seed {seed}; {} s; {} failed",
         cannot.len(),
+        results.again,
         Instant::now().since(begin).as_secs(),
         results.failed.len()
     );
@@ -274,19 +277,27 @@ fn play_once(piece: &Piece, seed: u64, gate: &Gate) -> (Verdict, Vec<String>) {
 fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose: bool) {
     let mut begin = Instant::now();
     let (mut verdict, mut wrong) = play_once(piece, seed, gate);
+    let mut again = 0;
+    // Who writes into the journal beside another runs, whatever cannot begin or end.
+    let stood_still = match verdict.overlaps[..] {
+        [] => support::standstill::since(begin),
+        _ => support::standstill::of_all_since(begin),
+    };
     if !wrong.is_empty()
-        && let Some(late) = support::standstill::since(begin)
+        && let Some(late) = stood_still
     {
         println!(
             "{} ... played again: the machine stood still for {late:.1?}, and then {}",
             piece.name(),
             wrong.join("; ")
         );
+        again = 1;
         begin = Instant::now();
         (verdict, wrong) = play_once(piece, seed, gate);
     }
     let took: Duration = Instant::now().since(begin);
     let mut results = results.lock().expect("nobody failed with it");
+    results.again += again;
     if piece.is_of_the_promise() {
         results.promise.add(piece, &verdict);
     } else {

@@ -57,6 +57,9 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         return verdict;
     }
     stage.await_end();
+    if row.fault == Fault::LoseRelease {
+        acts::lost_release(&mut stage);
+    }
     let mut verdict = judge(&mut stage, &touched);
     let outages = [
         Fault::LateThenFreeze,

@@ -14,6 +14,7 @@ use trafficcop::Instant;
 use crate::support::await_for;
 use crate::support::instance::{Ended, Instance, Run};
 use crate::support::journal::What;
+use crate::support::namespaces::mounts_or_say_so;
 use crate::support::processes::await_stopped;
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
@@ -294,6 +295,9 @@ fn the_death_of_the_guardian_leaves_no_file() {
 
 #[test]
 fn what_killed_instances_left_is_swept_by_the_next() {
+    if !mounts_or_say_so() {
+        return;
+    }
     let scene = Scene::new();
     let (mut one, path) = instance_of(apart(&scene), &scene, &[], &[]);
     let path = seen(&scene, &path);
@@ -366,6 +370,9 @@ fn the_examples_stop_by_themselves_when_control_is_lost() {
 
 #[test]
 fn what_the_dead_have_written_is_no_control() {
+    if !mounts_or_say_so() {
+        return;
+    }
     let scene = Scene::new();
     let options = ["--contain", "none"];
     let (mut one, path) = instance_of(apart(&scene), &scene, &options, &[]);

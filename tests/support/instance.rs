@@ -194,7 +194,8 @@ impl<'a> Run<'a> {
         self.without_event_log()
     }
 
-    /// Starts in a namespace of its own of this kind; needs no right where a user may have one.
+    /// Starts in a namespace of its own of this kind; needs no right where a user may have one. Whether that is
+    /// so here `namespaces.rs` says.
     fn within(mut self, kind: CloneFlags) -> Self {
         let user = nix::unistd::geteuid();
         let group = nix::unistd::getegid();

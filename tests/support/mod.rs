@@ -15,6 +15,7 @@ pub(crate) mod exclusive;
 pub(crate) mod instance;
 pub(crate) mod journal;
 pub(crate) mod metadata;
+pub(crate) mod namespaces;
 pub(crate) mod processes;
 pub(crate) mod programs;
 pub(crate) mod proxy;

@@ -37,10 +37,7 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
     if let Some(there) = made.upgrade() {
         return there;
     }
-    let place = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o755))
-        .tempdir()
-        .expect("a directory");
+    let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("tests");
     // By a process of its own: what we had open for writing, the fork of a test beside would have, too,
     // and nobody can run a program that is open for writing.
@@ -49,6 +46,10 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
         .arg(&path)
         .status();
     assert!(copied.is_ok_and(|status| status.success()), "no copy of us");
+    // Whatever our umask is.
+    for ours in [place.path(), &path] {
+        std::fs::set_permissions(ours, Permissions::from_mode(0o755)).expect("it is ours");
+    }
     let fresh = Arc::new(Ourselves {
         path,
         _place: place,

@@ -3,7 +3,8 @@
 //!
 //! A lease of 15 s leaves 0.7 s for that; an instance whose machine takes more says that it may have run beside
 //! another, and is right. So that word alone is no failure of a test then, and a row of the fault suite that fails
-//! is played again. What the journal shows counts as ever.
+//! is played again. What the journal shows counts as ever: who writes into it has not only no end, he runs. The fault
+//! suite, whose rows are that short of time, excuses it only where not even what runs went on.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
@@ -14,8 +15,16 @@ use trafficcop::Instant;
 const LONG: Duration = Duration::from_millis(350);
 const EVERY: Duration = Duration::from_millis(50);
 
-/// The end of each time that it stood still, and how long that was.
-static SEEN: Mutex<Vec<(Instant, Duration)>> = Mutex::new(Vec::new());
+/// A time when it stood still.
+#[derive(Clone, Copy)]
+struct Standstill {
+    end: Instant,
+    late: Duration,
+    /// What only slept was late already: nobody ran.
+    whole: bool,
+}
+
+static SEEN: Mutex<Vec<Standstill>> = Mutex::new(Vec::new());
 
 /// Looks on from here, for as long as this process lives.
 pub(crate) fn watch() {
@@ -27,6 +36,7 @@ fn look_on() {
     let mut due = Instant::now() + EVERY;
     loop {
         std::thread::sleep(EVERY);
+        let whole = Instant::now().since(due) >= LONG;
         // Its start and its end wait where the end of a killed process does: while the kernel moves others
         // between cgroups, nobody begins or ends.
         let _ = std::thread::spawn(|| {}).join();
@@ -35,7 +45,11 @@ fn look_on() {
         if late >= LONG {
             let seen = SEEN.lock();
             seen.unwrap_or_else(PoisonError::into_inner)
-                .push((now, late));
+                .push(Standstill {
+                    end: now,
+                    late,
+                    whole,
+                });
         }
         due = now + EVERY;
     }
@@ -43,7 +57,16 @@ fn look_on() {
 
 /// The longest since then.
 pub(crate) fn since(begin: Instant) -> Option<Duration> {
+    longest(|seen| seen.end >= begin)
+}
+
+/// The longest since then in which nobody ran.
+pub(crate) fn of_all_since(begin: Instant) -> Option<Duration> {
+    longest(|seen| seen.end >= begin && seen.whole)
+}
+
+fn longest(wanted: impl Fn(&Standstill) -> bool) -> Option<Duration> {
     let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let later = seen.iter().filter(|(end, _)| *end >= begin);
-    later.map(|(_, late)| *late).max()
+    let wanted = seen.iter().filter(|seen| wanted(seen));
+    wanted.map(|seen| seen.late).max()
 }

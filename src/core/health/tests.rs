@@ -179,6 +179,39 @@ fn a_pause_in_the_middle_of_a_period_counts_as_well() {
     assert_eq!(looks(&mut health, at(54)), None);
 }
 
+/// A command counts as started some time after the order, if nobody has heard of it by then.
+#[test]
+fn a_pause_of_ours_takes_nothing_from_the_time_for_a_start() {
+    let mut health = watched(secs(1));
+    health.started(at(10));
+    assert_eq!(health.look(BEGIN + ms(100)), Look::Quiet);
+    assert_eq!(health.look(BEGIN + ms(1500)), Look::Quiet);
+    assert_eq!(looks(&mut health, BEGIN + ms(10_900)), None);
+}
+
+#[test]
+fn what_a_command_says_before_it_is_known_to_run_stands() {
+    let mut health = watched(secs(1));
+    health.started(at(10));
+    health.hears(BEGIN + ms(1), WatchdogWord::Period(secs(60)));
+    health.started(BEGIN + ms(2));
+    assert_eq!(looks(&mut health, at(60)), None);
+    assert!(looks(&mut health, at(61)).is_some());
+}
+
+/// It is the one that asks, and no other beside it; and what it asked is who was not there yet.
+#[test]
+fn a_probe_that_asks_when_the_command_runs_at_last_goes_on_and_does_not_count() {
+    let mut health = probed();
+    let (begun, _) = looks(&mut health, at(1000)).expect("it hangs, and is asked");
+    health.started(begun + secs(1));
+    assert_eq!(looks(&mut health, begun + secs(4)), None);
+    let how = ProbeFailure::TimedOut;
+    assert_eq!(health.probed(begun + secs(5), Err(how)), None);
+    assert_eq!(looks(&mut health, begun + secs(20)), None);
+    assert!(looks(&mut health, begun + secs(21)).is_some());
+}
+
 #[test]
 fn a_look_that_is_a_little_late_is_no_pause() {
     let mut health = watched(secs(30));

@@ -9,7 +9,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -115,7 +115,11 @@ impl Cgroup {
             let name = format!("{PREFIX}{space}.{}.{number}", std::process::id());
             let path = home.join(name);
             match mkdir(&path, Mode::from_bits_truncate(0o755)) {
-                Ok(()) => {}
+                // Whatever our umask is: whoever sweeps, be it another user, is to see that somebody lives here.
+                Ok(()) => drop(fs::set_permissions(
+                    &path,
+                    fs::Permissions::from_mode(0o755),
+                )),
                 Err(Errno::EEXIST) => continue,
                 Err(e) => return Err(format!("cannot make {}: {}", path.display(), e.desc())),
             }

@@ -6,6 +6,7 @@ use std::process::Command;
 use super::{judge, refused};
 use crate::support::await_for;
 use crate::support::instance::{Ended, assert_ended};
+use crate::support::namespaces::{mounts_or_say_so, unshared_or_say_so};
 use crate::support::scene::Scene;
 
 /// The command's own failures to start: the lock is free again, and exists.
@@ -162,8 +163,10 @@ fn what_the_machine_refuses_for_now_is_status_69() {
         ),
         ("umount -l /proc && exec \"$@\"", "/proc"),
     ] {
-        let output = Command::new("unshare")
-            .args(["--mount", "sh", "-c", shell, "sh"])
+        let Some(mut unshared) = unshared_or_say_so(&["--mount"], shell) else {
+            continue;
+        };
+        let output = unshared
             .args([env!("CARGO_BIN_EXE_trafficcop"), "run", "-q"])
             .args(["--contain", "none", "--file"])
             .arg(scene.lock())
@@ -181,8 +184,10 @@ fn what_the_machine_refuses_for_now_is_status_69() {
 fn without_a_dev_null_a_hook_has_nothing_to_read_all_the_same() {
     let scene = Scene::new();
     let shell = "mount -t tmpfs none /dev && exec \"$@\"";
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", shell, "sh"])
+    let Some(mut unshared) = unshared_or_say_so(&["--mount"], shell) else {
+        return;
+    };
+    let output = unshared
         .args([env!("CARGO_BIN_EXE_trafficcop"), "run", "-n", "-q"])
         .args(["--on-acquire", "cat", "--file"])
         .arg(scene.lock())
@@ -242,6 +247,9 @@ fn a_lock_file_without_permission() {
 
 #[test]
 fn a_lock_file_on_a_read_only_file_system() {
+    if !mounts_or_say_so() {
+        return;
+    }
     let scene = Scene::new();
     let mount = scene.path("mount");
     std::fs::create_dir(&mount).unwrap();
@@ -255,6 +263,9 @@ fn a_lock_file_on_a_read_only_file_system() {
 
 #[test]
 fn a_lock_file_on_a_full_file_system() {
+    if !mounts_or_say_so() {
+        return;
+    }
     let scene = Scene::new();
     let mount = scene.path("mount");
     std::fs::create_dir(&mount).unwrap();

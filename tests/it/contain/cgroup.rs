@@ -135,10 +135,14 @@ fn a_cgroup_dies_as_one_with_its_daemons_and_sub_cgroups() {
 #[test]
 #[ignore = "a role"]
 fn role_cgroup() {
+    use std::os::unix::fs::PermissionsExt;
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let Some(cgroup) = cgroup_or_say_so() else {
         return say("none");
     };
     say("one");
+    let mode = fs::metadata(cgroup.path()).map(|it| it.permissions().mode() & 0o777);
+    assert_eq!(mode.ok(), Some(0o755), "who sweeps can look at it");
     assert!(cgroup.is_empty());
     // SAFETY: one thread.
     let (main, daemon) = family(|| unsafe { cgroup.fork() });

@@ -34,7 +34,7 @@ fn a_reader_that_hangs_loses_control_to_another_after_its_grace() {
     let asked = |name: &str, url: &str| {
         let run = on_file(&scene)
             .args(["--health", url, "--health-every", "1s"])
-            .args(["--cooldown", "1h", "--grace", "1s"]);
+            .args(["--cooldown", "1h", "--grace", "4s"]);
         Pair::start(name, run)
     };
     let first = asked("first", &url);
@@ -44,7 +44,8 @@ fn a_reader_that_hangs_loses_control_to_another_after_its_grace() {
     std::fs::File::create(&sick).unwrap();
     let told = first.heard.await_line("standby unknown");
     let next = second.heard.await_line("holder 2");
-    assert!(next - told >= SECOND, "the grace: {}", next - told);
+    // It may have been read late.
+    assert!(next - told >= 2 * SECOND, "the grace: {}", next - told);
     first
         .instance
         .await_log("telling the reader to stop: hung: --health failed 3");

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::entra::desk::Manner;
+use crate::support::namespaces::network_or_say_so;
 
 /// It gets control, says by which credential, and the command ends well.
 fn gets_control(stage: &Stage, run: Run<'_>, kind: &str) -> Finished {
@@ -146,6 +147,9 @@ fn nobody_to_ask_is_77_in_one_line_that_says_what_would_help() {
 
 #[test]
 fn a_machine_without_a_network_yet_is_doubt_although_nobody_is_logged_in() {
+    if !network_or_say_so() {
+        return;
+    }
     let stage = Stage::new("way-booting");
     let script = "echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1";
     let run = with_az(&stage, stage.run(), script).without_network();

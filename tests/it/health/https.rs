@@ -12,7 +12,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::{COOL, stop};
+use super::{COOL, PATIENT, TOO_LONG, TWO_FAIL, pace, stop};
 use crate::authority::authority;
 use crate::support::await_for;
 use crate::support::azurite::{azurite, connection_string};
@@ -21,14 +21,6 @@ use crate::support::instance::Run;
 use crate::support::scene::Scene;
 
 const WELL: &str = "HTTP/1.1 204 No Content\r\n\r\n";
-const QUICK: [&str; 6] = [
-    "--health-every",
-    "1s",
-    "--health-timeout",
-    "1s",
-    "--health-failures",
-    "2",
-];
 
 /// How a server begins.
 enum Begins {
@@ -137,9 +129,10 @@ fn other_server(name: &str, is_ca: bool) -> (Arc<ServerConfig>, String) {
     (Arc::new(config), issuer.pem())
 }
 
-fn asked<'a>(run: Run<'a>, url: &str) -> Run<'a> {
+fn asked<'a>(run: Run<'a>, url: &str, often: [&str; 4]) -> Run<'a> {
     run.args(["--health", url])
-        .args(QUICK)
+        .args(often)
+        .args(TWO_FAIL)
         .args(COOL)
         .command(["sleep", "1000"])
 }
@@ -171,8 +164,9 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
         (by_name, format!("https://localhost:{}/", server.port)),
     ] {
         let before = server.answered.load(Ordering::SeqCst);
-        let mut one = asked(run, &url).start();
-        server.await_answers(before + 4);
+        let mut one = asked(run, &url, PATIENT).start();
+        // The first has been judged by then.
+        server.await_answers(before + 2);
         assert!(!one.stderr().contains("--health"), "{}", one.stderr());
         stop(&mut one);
     }
@@ -180,7 +174,7 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
 
 /// Two checks fail so, the second of which is one too many.
 fn costs_control(run: Run<'_>, url: &str, why: &str) {
-    let mut one = asked(run, url).start();
+    let mut one = asked(run, url, pace(why)).start();
     one.await_log(&format!("--health {why}"));
     one.await_log(&format!("2 times in a row; the last time it {why}"));
     one.await_log("cooling down");
@@ -238,7 +232,7 @@ fn a_server_that_is_trusted_and_does_not_answer_well_costs_control() {
         ),
         (with(), "HTTP/1.1 503 Busy\r\n\r\n", "was answered 503"),
         // The time of a check is that of its handshake, too.
-        (Begins::Never, "", "took too long"),
+        (Begins::Never, "", TOO_LONG),
         (
             Begins::Plain,
             "",

@@ -24,6 +24,21 @@ use crate::support::scene::Scene;
 /// Long enough for another to take over, and for the rest of a test.
 const COOL: [&str; 2] = ["--cooldown", "1h"];
 
+/// How often a command is asked whose checks are to take too long.
+const QUICK: [&str; 4] = ["--health-every", "1s", "--health-timeout", "1s"];
+/// And one whose checks are to answer: on a busy machine a process may start more than a second late.
+const PATIENT: [&str; 4] = ["--health-every", "5s", "--health-timeout", "5s"];
+/// The second failure is one too many.
+const TWO_FAIL: [&str; 2] = ["--health-failures", "2"];
+
+/// What is said of a check whose answer did not come in its time.
+const TOO_LONG: &str = "took too long";
+
+/// How often to ask whoever is to fail so.
+fn pace(why: &str) -> [&'static str; 4] {
+    if why == TOO_LONG { QUICK } else { PATIENT }
+}
+
 /// Where the instances of a scene write what happens.
 fn events(scene: &Scene) -> String {
     scene.path("events").display().to_string()

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use nix::sys::signal::Signal;
 
-use super::{COOL, await_lines, events, signal, stop, timeline};
+use super::{COOL, PATIENT, QUICK, await_lines, events, signal, stop, timeline};
 use crate::support::await_for;
 use crate::support::instance::{Ended, Instance, Run};
 use crate::support::journal::What;
@@ -12,14 +12,21 @@ use crate::support::processes::Process;
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-// A check that is to succeed needs three times as long on a busy machine.
-const QUICK: [&str; 4] = ["--health-every", "1s", "--health-timeout", "1s"];
-
 /// An instance whose command writes into the journal, and is asked by this script.
 fn asked<'a>(scene: &'a Scene, run: Run<'a>, name: &str, script: &str) -> Instance {
+    asked_every(PATIENT, scene, run, name, script)
+}
+
+fn asked_every<'a>(
+    often: [&str; 4],
+    scene: &'a Scene,
+    run: Run<'a>,
+    name: &str,
+    script: &str,
+) -> Instance {
     run.args(["--identity", name, "--health", script, "--event-log"])
         .arg(events(scene))
-        .args(QUICK)
+        .args(often)
         .args(COOL)
         .journalist(name, &[])
         .start()
@@ -79,7 +86,8 @@ fn checks_that_fail_now_and_then_stop_nothing() {
         asked.display()
     );
     let mut one = self::asked(&scene, scene.run_on_file(), "one", &script);
-    await_lines(&asked, 10);
+    // Four have failed by then.
+    await_lines(&asked, 7);
     one.await_log("--health succeeds again");
     assert!(!one.stderr().contains("hung:"), "{}", one.stderr());
     stop(&mut one);
@@ -91,7 +99,7 @@ fn checks_that_fail_now_and_then_stop_nothing() {
 fn nothing_of_a_check_that_hangs_outlives_its_time_or_control() {
     let scene = Scene::new();
     let script = journalist(&scene, "one", "--term ignore --daemon --children 2");
-    let mut one = asked(&scene, scene.run_on_file(), "one", &script);
+    let mut one = asked_every(QUICK, &scene, scene.run_on_file(), "one", &script);
     scene.journal.await_tag(What::Beat, "one/health/daemon");
     let mut two = asked(&scene, scene.run_on_file(), "two", "true");
     scene.journal.await_tag(What::Beat, "two");
@@ -137,7 +145,7 @@ fn what_a_check_leaves_behind_is_killed_and_it_has_succeeded() {
         left.display()
     );
     let mut one = asked(&scene, scene.run_on_file(), "one", &script);
-    await_lines(&left, 10);
+    await_lines(&left, 4);
     assert!(!one.stderr().contains("--health"), "{}", one.stderr());
     await_for(
         "one sleeper at the most",
@@ -196,7 +204,7 @@ fn a_check_knows_for_whom_it_asks() {
         programs::trafficcop()
     );
     let mut one = asked(&scene, scene.run_on_file(), "one", &script);
-    await_lines(&seen, 5);
+    await_lines(&seen, 3);
     stop(&mut one);
     let text = std::fs::read_to_string(&seen).unwrap();
     assert!(text.lines().all(|line| line == "holder 1"), "{text}");

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{COOL, stop};
+use super::{COOL, PATIENT, TOO_LONG, TWO_FAIL, pace, stop};
 use crate::support::await_for;
 use crate::support::closed_port::ClosedPort;
 use crate::support::scene::Scene;
@@ -56,15 +56,6 @@ fn say(mut stream: TcpStream, text: &str) {
     let _ = stream.write_all(text.as_bytes());
 }
 
-const QUICK: [&str; 6] = [
-    "--health-every",
-    "1s",
-    "--health-timeout",
-    "1s",
-    "--health-failures",
-    "2",
-];
-
 #[test]
 fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
     for answers in [
@@ -80,12 +71,14 @@ fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
         let mut one = scene
             .run_on_file()
             .args(["--health", &server.url])
-            .args(QUICK)
+            .args(PATIENT)
+            .args(TWO_FAIL)
             // No proxy is asked about this machine.
             .env("http_proxy", "http://127.0.0.1:1")
             .command(["sleep", "1000"])
             .start();
-        server.await_asked(8);
+        // Two have been judged by then.
+        server.await_asked(3);
         assert!(!one.stderr().contains("--health"), "{}", one.stderr());
         stop(&mut one);
     }
@@ -107,7 +100,7 @@ fn a_server_that_does_not_answer_well_costs_control() {
                 std::thread::sleep(std::time::Duration::from_secs(600));
                 drop(stream);
             },
-            "took too long",
+            TOO_LONG,
         ),
         (
             |mut stream| {
@@ -116,7 +109,7 @@ fn a_server_that_does_not_answer_well_costs_control() {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                 }
             },
-            "took too long",
+            TOO_LONG,
         ),
         (
             |stream| say(stream, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"),
@@ -132,7 +125,8 @@ fn a_server_that_does_not_answer_well_costs_control() {
         let mut one = scene
             .run_on_file()
             .args(["--health", &server.url])
-            .args(QUICK)
+            .args(pace(why))
+            .args(TWO_FAIL)
             .args(COOL)
             .command(["sleep", "1000"])
             .start();
@@ -153,7 +147,8 @@ fn a_port_where_nobody_listens_costs_control() {
     let mut one = scene
         .run_on_file()
         .args(["--health", &url])
-        .args(QUICK)
+        .args(PATIENT)
+        .args(TWO_FAIL)
         .args(COOL)
         .command(["sleep", "1000"])
         .start();

@@ -12,6 +12,7 @@ use super::{A_TREE, KILL, instance, let_end};
 use crate::support::await_for;
 use crate::support::instance::Ended;
 use crate::support::journal::What;
+use crate::support::namespaces::unshared_or_say_so;
 use crate::support::processes::{MARK, Process, await_stopped};
 use crate::support::scene::Scene;
 
@@ -445,8 +446,10 @@ fn closed_descriptors_become_empty_ones_and_nothing_of_ours() {
 fn closed_descriptors_that_nothing_can_be_put_on_are_the_end_before_the_lock_is_opened() {
     let scene = Scene::new();
     let bare = "mount -t tmpfs none /dev && exec \"$@\" 2<&-";
-    let status = Command::new("unshare")
-        .args(["--mount", "sh", "-c", bare, "sh"])
+    let Some(mut unshared) = unshared_or_say_so(&["--mount"], bare) else {
+        return;
+    };
+    let status = unshared
         .args([env!("CARGO_BIN_EXE_trafficcop"), "run", "--file"])
         .arg(scene.lock())
         .args(["--", "true"])

@@ -13,29 +13,18 @@ use super::{A_TREE, instance, let_end};
 use crate::support::await_for;
 use crate::support::instance::{Ended, assert_ended};
 use crate::support::journal::What;
+use crate::support::namespaces::unshared_or_say_so;
 use crate::support::processes::{MARK, await_stopped};
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
 /// A script as process 1 of a PID namespace of its own; `None`, and said, where there is none to be had.
 fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option<Output> {
-    let start = |script: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--kill-child"]);
-        if !geteuid().is_root() {
-            command.arg("--map-root-user");
-        }
-        command.args(options).args(["sh", "-c", script]);
-        command.env(MARK, scene.directory()).stdin(Stdio::null());
-        command.output()
-    };
-    match start("exit 0") {
-        Ok(tried) if tried.status.success() => Some(start(script).expect("it was tried")),
-        tried => {
-            println!("NOT TESTED on this machine: no namespace: {tried:?}");
-            None
-        }
-    }
+    let options = [&["--pid", "--fork", "--kill-child"][..], options].concat();
+    let mut command = unshared_or_say_so(&options, "exec \"$@\"")?;
+    command.args(["sh", "-c", script]);
+    command.env(MARK, scene.directory());
+    Some(command.output().expect("it was tried"))
 }
 
 #[test]

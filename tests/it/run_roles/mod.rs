@@ -145,7 +145,9 @@ fn on_lost(scene: &Scene, name: &str) -> [String; 2] {
 fn guardians(scene: &Scene, instance: &Instance) -> Vec<Process> {
     let mut all = processes::marked(scene.directory());
     all.retain(|process| process.is_ours() && process.parent == instance.pid());
-    all.sort_by_key(|process| process.pid);
+    // As they were born, all of them after their parent: numbers less than its own were given after the greatest
+    // there is. The times of their births, in hundredths of a second, are the same.
+    all.sort_by_key(|process| (process.pid < instance.pid(), process.pid));
     all
 }
 

@@ -1,6 +1,7 @@
 //! Who we are, and what is said where that will not do.
 
 use super::*;
+use crate::support::closed_port::ClosedPort;
 use trafficcop::queue::service_bus::JWT;
 
 async fn refused(scene: &Scene) -> Missing {
@@ -87,11 +88,8 @@ async fn a_queue_that_comes_back_is_worked_on_again() {
 
 #[tokio::test]
 async fn a_service_that_is_not_there_is_doubt() {
-    let port = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("its address").port()
-    };
-    let queue = ServiceBusQueue::open(config(port));
+    let closed = ClosedPort::new();
+    let queue = ServiceBusQueue::open(config(closed.port));
     let why = queue
         .prepare(patiently())
         .await
@@ -100,7 +98,7 @@ async fn a_service_that_is_not_there_is_doubt() {
         matches!(why, Missing::Failed(Failure::Transient { .. })),
         "{why:?}"
     );
-    assert!(why.to_string().contains(&port.to_string()), "{why}");
+    assert!(why.to_string().contains(&closed.port.to_string()), "{why}");
 }
 
 /// Tokens that last so long, at the broker, too.

@@ -149,8 +149,7 @@ fn errors_past_the_lease_end_the_command_and_its_instance_competes_again() {
     let first = scene.journal.await_tag(What::Start, "two");
     let last = last_before(&scene, "one", u64::MAX);
     assert!(last.at < (renewed + LEASE).as_nanos(), "{}", scene.journal);
-    let latest = renewed + LEASE + POLL;
-    assert!(first.at < latest.as_nanos(), "{}", scene.journal);
+    assert!(first.at < followed_by(renewed), "{}", scene.journal);
     here.heal();
     one.await_log("standing by: two is in control");
     let_end(&scene, "two");

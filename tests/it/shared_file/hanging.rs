@@ -43,8 +43,7 @@ fn a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_comp
     let first = scene.journal.await_tag(What::Start, "two");
     let last = last_before(&scene, "one", u64::MAX);
     assert!(last.at < (renewed + LEASE).as_nanos(), "{}", scene.journal);
-    let latest = renewed + LEASE + POLL;
-    assert!(first.at < latest.as_nanos(), "{}", scene.journal);
+    assert!(first.at < followed_by(renewed), "{}", scene.journal);
     one.assert_running();
     here.heal();
     one.await_log("standing by: two is in control");
@@ -104,7 +103,7 @@ fn terminate_ends_an_instance_whose_drive_hangs() {
     assert!(took < Duration::from_secs(24), "{took:?} {}", one.stderr());
 }
 
-/// A drive that takes a second and a half for what announces the drain is slow, and not gone.
+/// A drive that takes more than a second for what announces the drain is slow, and not gone.
 #[test]
 fn a_release_waits_for_an_announcement_that_is_under_way() {
     let Some(drive) = Drive::new() else { return };
@@ -117,8 +116,9 @@ fn a_release_waits_for_an_announcement_that_is_under_way() {
     here.await_caught(1);
     let_end(&scene, "one");
     scene.journal.await_tag(What::End, "one");
-    // As long as the drive takes for it.
-    std::thread::sleep(Duration::from_millis(1500));
+    // So long the drive takes for it. The first release has given up by then, after a second; the next begins
+    // 1.6 s to 2.4 s after that one and gives up as late, which leaves more than a second of a busy machine.
+    std::thread::sleep(Duration::from_millis(1200));
     here.heal();
     let done = one.finish();
     assert!(

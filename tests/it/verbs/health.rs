@@ -13,7 +13,8 @@ use crate::support::instance::Instance;
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::scene::Scene;
 
-const QUICK: [&str; 4] = ["--health-every", "1s", "--health-timeout", "1s"];
+// None may take too long: on a busy machine a process may start more than a second late.
+const PATIENT: [&str; 4] = ["--health-every", "3s", "--health-timeout", "3s"];
 
 /// A holder whose command is deaf to SIGTERM, and which is asked whether it works by what fails once there is
 /// a file `sick`; each question is a line in `asked`.
@@ -27,7 +28,7 @@ fn asked(scene: &Scene, place: &Place, failures: &str) -> Instance {
     let holder = place
         .verb(scene, "run")
         .args(["--identity", "web1", "--grace", "60s", "--health", &script])
-        .args(QUICK)
+        .args(PATIENT)
         .args(["--health-failures", failures, "--cooldown", "1h"])
         .shell(&format!(
             "trap '' TERM; : > '{}'; while :; do sleep 0.05; done",

@@ -30,12 +30,17 @@ fn a_status_of_dead_letter_exit_puts_it_aside_as_it_was() {
 #[test]
 fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
     let (scene, mailbox) = with("x");
+    let go = scene.path("go");
     let running = worker(&scene, &mailbox)
         .args(["--once", "--lock-time", "5s"])
-        .shell("echo runs >&2; sleep 1")
+        .shell(&format!(
+            "echo runs >&2; until [ -e '{}' ]; do sleep 0.05; done",
+            go.display()
+        ))
         .start();
     running.await_log("runs");
     running.freeze();
+    std::fs::write(&go, "").unwrap();
     std::thread::sleep(Duration::from_secs(7));
     running.signal(Signal::SIGCONT);
     let done = running.finish();
