@@ -114,11 +114,11 @@ impl Doorbell {
     /// nobody. `service` is the host of the store.
     ///
     /// # Errors
-    /// In one line, what the kernel says against it.
+    /// In one line, what the kernel says against it, or that no standby connects there.
     pub(crate) fn bind(wanted: DoorbellAddress, service: Option<&str>) -> Result<Doorbell, String> {
         let found = wanted.towards(service);
         let bound = found.and_then(Doorbell::at);
-        bound.map_err(|why| match why.kind() {
+        let bound = bound.map_err(|why| match why.kind() {
             io::ErrorKind::AddrInUse => {
                 format!("--doorbell {wanted}: it is in use: name another port, or none")
             }
@@ -126,7 +126,24 @@ impl Doorbell {
                 "--doorbell {wanted}: this machine has no such address: name one of its own"
             ),
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
-        })
+        })?;
+        // Where nobody has named one, the instance goes on without being heard: see `warn`.
+        if wanted.ip.is_some() && !bound.own.is_near() {
+            return Err(format!(
+                "--doorbell {wanted}: standbys connect to private addresses only: name one of this machine"
+            ));
+        }
+        Ok(bound)
+    }
+
+    /// Says in the log that no standby will connect to us, where that is so.
+    pub(crate) fn warn(&self) {
+        let address = self.own.address;
+        if !self.own.is_near() {
+            tracing::warn!(
+                "nobody will hear our doorbell at {address}: standbys connect to private addresses only: name one with --doorbell=ADDR"
+            );
+        }
     }
 
     fn at(address: SocketAddr) -> io::Result<Doorbell> {
@@ -579,6 +596,18 @@ mod tests {
         assert_eq!(room(1024), (256, 64));
         assert_eq!(room(32), (8, 2));
         assert_eq!(room(0), (0, 1));
+    }
+
+    #[test]
+    fn an_address_that_was_named_and_no_standby_connects_to_is_refused() {
+        let bind = |ip: &str| {
+            let ip = Some(ip.parse().expect("an address"));
+            Doorbell::bind(DoorbellAddress { ip, port: 0 }, None).map(|_| ())
+        };
+        let why = bind("0.0.0.0").unwrap_err();
+        let words = "--doorbell 0.0.0.0: standbys connect to private addresses only";
+        assert!(why.contains(words), "{why}");
+        assert_eq!(bind("127.0.0.1"), Ok(()));
     }
 
     #[test]

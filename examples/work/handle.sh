@@ -20,7 +20,9 @@ case $order in
     ;;
 esac
 
-echo "$TRAFFICCOP_MESSAGE_ID (attempt $TRAFFICCOP_MESSAGE_ATTEMPT of $TRAFFICCOP_MESSAGE_MAX_ATTEMPTS): $order"
+# Where the queue alone counts (Service Bus without --max-attempts), nobody tells us how many there are.
+most=${TRAFFICCOP_MESSAGE_MAX_ATTEMPTS:-as many as the queue allows}
+echo "$TRAFFICCOP_MESSAGE_ID (attempt $TRAFFICCOP_MESSAGE_ATTEMPT of $most): $order"
 
 # Before a step that must not run twice: is the message still ours? (Any failure brings it back later.)
 trafficcop check || exit 75

@@ -9,19 +9,28 @@
 set -eu
 
 state=$TRAFFICCOP_SESSION_STATE_FILE
-last=none total=0
-# "LAST-MESSAGE TOTAL"; empty at first.
+total=0
+# "TOTAL LAST-MESSAGE"; empty at first. The id comes last: there can be blanks in it.
 if [ -s "$state" ]; then
-    read -r last total <"$state"
+    booked=$(cat "$state")
+    total=${booked%% *}
+    if [ "${booked#* }" = "$TRAFFICCOP_MESSAGE_ID" ]; then
+        echo "$TRAFFICCOP_SESSION_ID: $TRAFFICCOP_MESSAGE_ID was booked before"
+        exit 0
+    fi
 fi
-if [ "$last" = "$TRAFFICCOP_MESSAGE_ID" ]; then
-    echo "$TRAFFICCOP_SESSION_ID: $last was booked before"
-    exit 0
-fi
+# What is calculated with has to be a number: a shell takes much else for one, and may run it.
+case $total in
+'' | *[!0-9]*)
+    echo "$TRAFFICCOP_SESSION_ID: not a state of ours: $booked" >&2
+    exit 1
+    ;;
+esac
 
 amount=$(cat)
 case $amount in
-'' | *[!0-9]*)
+# Also what would be octal (010), or more than a shell can add.
+'' | *[!0-9]* | 0?* | ?????????????*)
     # What no repetition can cure is dead-lettered, and the next message is run.
     echo "$TRAFFICCOP_SESSION_ID: not an amount: $amount" >&2
     exit 65
@@ -29,5 +38,6 @@ case $amount in
 esac
 
 total=$((total + amount))
-echo "$TRAFFICCOP_MESSAGE_ID $total" >"$state"
+# Not by echo, to which a backslash can say something.
+printf '%s %s\n' "$total" "$TRAFFICCOP_MESSAGE_ID" >"$state"
 echo "$TRAFFICCOP_SESSION_ID: $amount booked, $total in all"

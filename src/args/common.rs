@@ -96,10 +96,10 @@ pub struct Common {
     /// Rings for the standbys while in control, and listens to the holder while standing by. The next
     /// command then starts within milliseconds of the release, and a standby polls every 12s only while it
     /// hears the holder. The holder listens on TCP at ADDR (auto, or without a value, where this machine
-    /// speaks to the store; a free port) and says so in the lock's record; standbys connect to it. It only moves a look
-    /// forward: the store decides who has control, and without an answer standbys poll as ever. There is no
-    /// secret in it and no encryption. For --blob and shared drives; a local file's lock wakes its waiter
-    /// by itself.
+    /// speaks to the store; a free port) and says so in the lock's record; standbys connect to it
+    /// where it is a private address, and another is refused. It only moves a look forward: the store
+    /// decides who has control, and without an answer standbys poll as ever. There is no secret in it and
+    /// no encryption. For --blob and shared drives; a local file's lock wakes its waiter by itself.
     // Without `require_equals` it would take the command for its address.
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
@@ -278,23 +278,36 @@ pub struct ScheduledEvents {
     pub scheduled_events_endpoint: Option<Checked<Endpoint>>,
 }
 
+/// Where credentials for a storage account come from; `$sas`: what is to be said of a SAS.
+macro_rules! credentials {
+    ($sas:expr) => {
+        rows! {
+            "AZURE_STORAGE_CONNECTION_STRING" =>
+                "a connection string as the portal shows it; UseDevelopmentStorage=true means Azurite",
+            "AZURE_STORAGE_ACCOUNT" => "the account's name, with one of the next two, or with Entra ID",
+            "AZURE_STORAGE_KEY" => "the account's key",
+            "AZURE_STORAGE_SAS_TOKEN" => $sas,
+            "AZURE_STORAGE_ENDPOINT_SUFFIX" =>
+                "the cloud of the account's address [default: core.windows.net]",
+            "AZURE_TENANT_ID" => "for Entra ID: the tenant's id or domain",
+            "AZURE_CLIENT_ID" => "for Entra ID: who asks; alone it names a user-assigned managed identity",
+            "AZURE_FEDERATED_TOKEN_FILE" => "workload identity: the file that Kubernetes renews",
+            "AZURE_CLIENT_SECRET" => "the client's secret",
+            "AZURE_AUTHORITY_HOST" =>
+                "who issues the tokens [default: by the cloud of the account's address]",
+            "HTTPS_PROXY" => "the way to the outside, for https; plain http takes none",
+            "NO_PROXY" => "what to reach without it",
+            "SSL_CERT_FILE" => "the certificates of the authorities to trust, instead of the system's",
+        }
+    };
+}
+
 /// Where credentials for --blob come from.
-pub const FOR_THE_STORE: Rows<'_> = rows! {
-    "AZURE_STORAGE_CONNECTION_STRING" =>
-        "a connection string as the portal shows it; UseDevelopmentStorage=true means Azurite",
-    "AZURE_STORAGE_ACCOUNT" => "the account's name, with one of the next two, or with Entra ID",
-    "AZURE_STORAGE_KEY" => "the account's key",
-    "AZURE_STORAGE_SAS_TOKEN" => "a shared access signature (read, write, create and, for a \
-        missing container, create container)",
-    "AZURE_STORAGE_ENDPOINT_SUFFIX" =>
-        "the cloud of the account's address [default: core.windows.net]",
-    "AZURE_TENANT_ID" => "for Entra ID: the tenant's id or domain",
-    "AZURE_CLIENT_ID" => "for Entra ID: who asks; alone it names a user-assigned managed identity",
-    "AZURE_FEDERATED_TOKEN_FILE" => "workload identity: the file that Kubernetes renews",
-    "AZURE_CLIENT_SECRET" => "the client's secret",
-    "AZURE_AUTHORITY_HOST" =>
-        "who issues the tokens [default: by the cloud of the account's address]",
-    "HTTPS_PROXY" => "the way to the outside, for https; plain http takes none",
-    "NO_PROXY" => "what to reach without it",
-    "SSL_CERT_FILE" => "the certificates of the authorities to trust, instead of the system's",
-};
+pub const FOR_THE_STORE: Rows<'_> = credentials!(
+    "a shared access signature (read, write, create and, for a missing container, create container)"
+);
+
+/// Where credentials for --queue come from.
+pub const FOR_THE_QUEUE: Rows<'_> = credentials!(
+    "a shared access signature (read, process, update and add: rpua; and c, create, for a missing queue)"
+);

@@ -47,6 +47,9 @@ pub struct Elect {
     pub max_hold: Option<Checked<Duration>>,
 
     /// How long to cool down (not to compete) after control was handed over [default: twice --poll]
+    ///
+    /// Not less than it can take a standby to look again: --poll and a fifth of it. On a local file too,
+    /// where the standbys of an election look as they do elsewhere.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round", value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 
@@ -158,7 +161,8 @@ pub const ELECT_STATUS: Rows<'_> = rows! {
     "128+n" => "a stop was requested by signal n: 'standby' was printed, the lock was given back, \
         then trafficcop died of the same signal (as PID 1 it exits 128+n)",
     "64" => "bad usage, or settings that cannot hold; nothing was started",
-    "69" => "the store was out of reach, or refused to work, before control was obtained",
+    "69" => "the store was out of reach, or refused to work, before control was obtained; or the \
+        machine did (no process, memory or descriptor to spare, no guardian to be had)",
     "70" => "control was lost and the reader was told in time (--if-lost exit), or a process of \
         trafficcop that watches or tells died",
     "71" => "control was lost and an overlap with another holder cannot be excluded (--if-lost \

@@ -9,15 +9,16 @@ use clap::{ArgMatches, Command};
 
 use super::values::is_https;
 
-/// Settings by their ids, those of a row that cannot both be; with `=VALUE` only where that is said.
+/// Settings by their ids, those of a row that cannot both be; with `=VALUE` only where that is said, with
+/// `!=VALUE` only where something else is.
 const RIVALS: &[(&str, &str)] = &[
     ("blob", "file"),
     ("no_wait", "wait"),
     ("quiet", "verbose"),
     ("no_create", "page_blob"),
     (ONCE, "restart=on-failure restart=always"),
-    (ONCE, "max_hold min_hold slots"),
-    (ONCE, "max_messages concurrency"),
+    (ONCE, "max_hold min_hold slots!=1"),
+    (ONCE, "max_messages!=1 concurrency!=1"),
     ("once_on_failure=stop", "once_attempts"),
     ("restart=always", "min_hold"),
     ("queue", "service_bus"),
@@ -48,9 +49,13 @@ const DETAILS: &[(&str, &str)] = &[
     ("sessions", "session_idle session_messages lock_delay"),
 ];
 
-fn split(setting: &str) -> (&str, Option<&str>) {
+/// The id, and of which value it is meant: whether of this one, or of any other.
+fn split(setting: &str) -> (&str, Option<(bool, &str)>) {
+    if let Some((id, value)) = setting.split_once("!=") {
+        return (id, Some((false, value)));
+    }
     match setting.split_once('=') {
-        Some((id, value)) => (id, Some(value)),
+        Some((id, value)) => (id, Some((true, value))),
         None => (setting, None),
     }
 }
@@ -65,7 +70,9 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
         let last = || matches.get_raw(id)?.next_back();
         is_there
             && matches.value_source(id) == Some(source)
-            && wanted.is_none_or(|wanted| last().is_some_and(|value| value == wanted))
+            && wanted.is_none_or(|(equal, wanted)| {
+                last().is_some_and(|value| (value == wanted) == equal)
+            })
     };
     let mut beaten = Vec::new();
     let mut judge = |typed: &str, other: &'static str| {

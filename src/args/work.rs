@@ -12,7 +12,7 @@ use super::values::{
     Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, not_empty,
     number, positive, renew_at, retry_delay, signal,
 };
-use super::{Access, FOR_THE_STORE, Operations, Rows, in_short, with_examples};
+use super::{Access, FOR_THE_QUEUE, Operations, Rows, in_short, with_examples};
 use crate::guardian::Contain;
 use crate::queue::storage::Encoding;
 
@@ -327,7 +327,8 @@ pub const SETTLED: Rows<'_> = rows! {
         "the command is killed before another can have the message; nothing is settled",
     "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \
         at once (on Service Bus the attempt does not count)",
-    "cannot be started" => "given back, and trafficcop exits 126 or 127",
+    "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, where the machine has no \
+        process, memory or descriptor to spare)",
 };
 
 /// Every exit status of `trafficcop work` and what it means.
@@ -340,9 +341,12 @@ pub const WORK_STATUS: Rows<'_> = rows! {
     "64" => "bad usage, or settings that cannot hold; nothing was started",
     "66" => "there is no such queue",
     "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
-        when it was to say whether there is another message), or messages could not be dead-lettered",
+        when it was to say whether there is another message), or messages could not be dead-lettered, \
+        or the machine refused to work (no process, memory or descriptor to spare, for a command \
+        either; no guardian to be had)",
     "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
-        stopped in time, or nobody can say whether the message was settled",
+        stopped in time, or nobody can say whether the message was settled, or the command exited 0 \
+        and that did not count (it was ended by --timeout, or its session's state could not be stored)",
     "71" => "a process of a command cannot be killed; with --once: the command may have run \
         beside another one",
     "77" => "not authorised",
@@ -380,7 +384,7 @@ fn after_work() -> String {
             ("The command's environment", FOR_THE_MESSAGE),
             #[cfg(feature = "service-bus")]
             ("Credentials for Service Bus", FOR_SERVICE_BUS),
-            ("Credentials", FOR_THE_STORE),
+            ("Credentials", FOR_THE_QUEUE),
             ("Exit status", WORK_STATUS),
         ],
     )

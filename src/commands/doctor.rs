@@ -188,9 +188,15 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
         }
     };
     if let Some(wanted) = wanted {
-        let target = LockTarget::of(&typed.lock)?;
-        let host = host.as_deref();
-        commands::run(examine_doorbell(&mut findings, wanted, host, &target))?;
+        let path = typed.lock.file.as_deref();
+        if path.is_some_and(|path| !lease::at_path(path, false, 1).rings()) {
+            let found = "does nothing here: a local file's lock wakes its waiter by itself";
+            findings.add(Check::ok(DOORBELL, found));
+        } else {
+            let target = LockTarget::of(&typed.lock)?;
+            let host = host.as_deref();
+            commands::run(examine_doorbell(&mut findings, wanted, host, &target))?;
+        }
     }
     findings.finish()
 }
@@ -347,6 +353,15 @@ async fn examine_doorbell(
 
 async fn ring(mut ours: Doorbell, host: Option<&str>) -> Check {
     let address = ours.bell().address;
+    if !ours.bell().is_near() {
+        return Check::warn(
+            DOORBELL,
+            format!(
+                "would ring at {address}, which is no private address: no standby connects to it"
+            ),
+            "name one with --doorbell=ADDR",
+        );
+    }
     if let Err(why) = ours.open() {
         return Check::fail(DOORBELL, format!("cannot listen at {address}: {why}"), "");
     }

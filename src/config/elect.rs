@@ -69,6 +69,8 @@ impl Config {
         let mut config = basis.config(common, rules, outputs, COMMAND.to_owned(), host)?;
         config.health = of_a_reader(&typed.checks, &common.access)?;
         config.scheduled_events = scheduled_events(&typed.scheduled_events, host)?;
+        // On a local file too: its standbys are to name the holder, and look for that.
+        config.refuse_short_cooldown()?;
         Ok((config, telling))
     }
 }

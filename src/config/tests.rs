@@ -407,23 +407,39 @@ fn the_doorbell_s_own_address_can_be_asked_for_by_name() {
     assert!(why.to_string().contains("or auto"), "{why}");
 }
 
-#[test]
-fn elect_names_the_flags_that_it_has_where_nothing_hands_control_over() {
+fn election(line: &str) -> Result<Config, UsageError> {
     let definition = args::definition().mut_subcommand("elect", |elect| {
         elect.mut_args(|arg| arg.env(None::<&'static str>))
     });
-    let line = ["trafficcop", "elect", "--file", "x", "--cooldown", "5s"];
+    let line = ["trafficcop", "elect"]
+        .into_iter()
+        .chain(line.split_whitespace());
     let matches = definition.try_get_matches_from(line).expect("it parses");
     let verb = args::Cli::from_arg_matches(&matches).expect("it fits").verb;
     let args::Verb::Elect(elect) = verb else {
         panic!("not an election: {verb:?}");
     };
-    let why = Config::of_elect(*elect, &place()).map(|_| ()).unwrap_err();
-    let why = why.to_string();
+    Config::of_elect(*elect, &place()).map(|(config, _)| config)
+}
+
+#[test]
+fn elect_names_the_flags_that_it_has_where_nothing_hands_control_over() {
+    let why = election("--file x --cooldown 5s").unwrap_err().to_string();
     assert!(
         why.contains("add --max-hold or --health, or leave"),
         "{why}"
     );
+}
+
+/// Who is to name the holder looks at a local file as at any other lock.
+#[test]
+fn a_cooldown_of_an_election_is_long_enough_for_standbys_that_look() {
+    let line = "--file x --max-hold 5m --cooldown";
+    let why = election(&format!("{line} 1s")).unwrap_err().to_string();
+    assert!(why.contains("take 2s400ms or more"), "{why}");
+    assert!(election(&format!("{line} 2400ms")).is_ok());
+    assert!(election(&format!("{line} 1s --poll 200ms")).is_ok());
+    assert!(election("--file x --max-hold 5m").is_ok());
 }
 
 #[test]

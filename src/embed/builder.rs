@@ -155,9 +155,9 @@ impl Builder {
     }
 
     /// Rings for others while in control, and listens to the holder meanwhile, so that the next one
-    /// has control within milliseconds (default: no). It listens on TCP at this address; `None`: at a
-    /// free port where this machine speaks to the store. On a file of a local disk, and with a store of
-    /// one's own, it does nothing.
+    /// has control within milliseconds (default: no). It listens on TCP at this address, which must be a
+    /// private one; `None`: at a free port where this machine speaks to the store. On a file of a local
+    /// disk, and with a store of one's own, it does nothing.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -203,7 +203,6 @@ impl Builder {
         let asks_every = condition.as_ref().map(|_| poll);
         let doorbell = self.bind()?;
         let store = self.open(doorbell.as_ref().map(Doorbell::bell))?;
-        let doorbell = doorbell.filter(|_| !store.info().wakes);
         let StoreInfo {
             name, lease, wakes, ..
         } = store.info();
@@ -236,8 +235,12 @@ impl Builder {
         let (Some(wanted), LockPlace::Named(lock)) = (self.doorbell, &self.place) else {
             return Ok(None);
         };
-        let bound = Doorbell::bind(wanted, lock.host().as_deref());
-        bound.map(Some).map_err(Error::refused)
+        if !lock.rings() {
+            return Ok(None);
+        }
+        let bound = Doorbell::bind(wanted, lock.host().as_deref()).map_err(Error::refused)?;
+        bound.warn();
+        Ok(Some(bound))
     }
 
     fn open(self, bell: Option<Bell>) -> Result<Arc<dyn LeaseStore>, Error> {
@@ -294,4 +297,19 @@ fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budge
     // The promise stands on these inequalities, whoever made the budget.
     budget.validate()?;
     Ok(Some(budget))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doorbell_on_a_local_file_takes_no_address() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Of the range for documentation: it is no machine's, and cannot be taken.
+        let nobodys = SocketAddr::from(([192, 0, 2, 7], 0));
+        let builder = Builder::of_file(&dir.path().join("lock")).expect("a lock");
+        let doorbell = builder.doorbell(Some(nobodys)).bind();
+        assert!(doorbell.expect("nothing is refused").is_none());
+    }
 }

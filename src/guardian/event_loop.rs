@@ -82,6 +82,13 @@ impl<S: System> EventLoop<S> {
         self
     }
 
+    /// The same, with at most this grace from the supervisor's death on.
+    #[must_use]
+    pub fn orphaned_for(mut self, orphan_grace: Option<Duration>) -> EventLoop<S> {
+        self.state = self.state.orphaned_for(orphan_grace);
+        self
+    }
+
     /// Tells the supervisor that it is there. `grace` is that of a drain that no deadline gives one to.
     pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
         let mut event_loop = EventLoop {

@@ -334,11 +334,18 @@ fn live(
         keep.extend(context.foreground.descriptor());
         close_ours(&keep);
         let _ = prctl::set_name(NAME);
-        let (grace, left_behind) = (setup.grace, setup.left_behind);
+        let Setup {
+            grace,
+            left_behind,
+            orphan_grace,
+            ..
+        } = setup;
         let Some(kernel) = Kernel::open(setup, context, containment, control, socket) else {
             return;
         };
-        let mut event_loop = EventLoop::begin(kernel, grace).leaving(left_behind);
+        let mut event_loop = EventLoop::begin(kernel, grace)
+            .leaving(left_behind)
+            .orphaned_for(orphan_grace);
         // The supervisor has been told to go on: what does not have to be there first comes now.
         rename_arguments();
         // Until the supervisor wants it no more, or is dead and everything is done.

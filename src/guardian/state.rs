@@ -124,6 +124,8 @@ pub struct GuardianState {
     sent: i32,
     /// The supervisor is dead.
     orphaned: bool,
+    /// From its death to the kill at most, where the lock dies with it.
+    orphan_grace: Option<Duration>,
     /// What was said once is not said again.
     told_acting: bool,
     told_left_behind: bool,
@@ -142,6 +144,7 @@ impl GuardianState {
             left_behind: None,
             sent: 0,
             orphaned: false,
+            orphan_grace: None,
             told_acting: false,
             told_left_behind: false,
             told_stuck: false,
@@ -153,6 +156,15 @@ impl GuardianState {
     pub fn leaving(self, left_behind: Option<Duration>) -> GuardianState {
         GuardianState {
             left_behind,
+            ..self
+        }
+    }
+
+    /// One that gives no more than this grace from the supervisor's death on, whatever was granted before.
+    #[must_use]
+    pub fn orphaned_for(self, orphan_grace: Option<Duration>) -> GuardianState {
+        GuardianState {
+            orphan_grace,
             ..self
         }
     }
@@ -211,6 +223,7 @@ impl GuardianState {
                     deadlines,
                     stop_signal,
                     orphaned: self.orphaned,
+                    orphan_grace: self.orphan_grace,
                     ..GuardianState::with_grace(self.grace).leaving(self.left_behind)
                 };
             }
@@ -235,7 +248,9 @@ impl GuardianState {
             Input::KillAsked => self.kill(now, &mut steps),
             Input::Orphaned => {
                 self.orphaned = true;
-                let end = now + self.grace();
+                let most = self.orphan_grace;
+                let latest = most.map_or(Instant::FOREVER, |most| now + most);
+                let end = latest.min(now + self.grace());
                 match self.phase {
                     Phase::Idle => steps.push(Step::Depart),
                     Phase::Running => self.drain(self.stop_signal, end, &mut steps),
@@ -243,7 +258,13 @@ impl GuardianState {
                     Phase::Draining {
                         end: Instant::FOREVER,
                     } => self.phase = Phase::Draining { end },
-                    Phase::Draining { .. } | Phase::Killing { .. } => {}
+                    // Nobody waits for it where the lock died with the supervisor.
+                    Phase::Draining { end: before } => {
+                        self.phase = Phase::Draining {
+                            end: before.min(latest),
+                        };
+                    }
+                    Phase::Killing { .. } => {}
                 }
             }
             Input::MainExited(exit) => match self.main {

@@ -97,6 +97,10 @@ pub struct Setup {
     /// From SIGTERM to SIGKILL for what the command left behind when it ended, while the supervisor lives;
     /// `None`: the time between the deadlines, or `grace` where there are none.
     pub left_behind: Option<Duration>,
+    /// From the supervisor's death to SIGKILL at most, where the lock dies with the supervisor: a drain that it
+    /// had granted more to is cut, and what it had ordered and is not begun by then is not begun. `None`: the
+    /// lock does not, and what was granted stays granted.
+    pub orphan_grace: Option<Duration>,
     /// Run by the guardian, with the last release info it was given, when the supervisor is dead
     /// and the tree is empty. It may allocate, build a runtime and take its time; then the
     /// guardian exits.
@@ -119,6 +123,7 @@ impl Setup {
             contain,
             grace,
             left_behind: None,
+            orphan_grace: None,
             on_orphaned: |_| {},
             withheld: Vec::new(),
             partner: None,

@@ -244,6 +244,11 @@ pub trait NamedLock: Send + Sync {
         None
     }
 
+    /// Whether its holder can ring for its standbys; where the kernel wakes them nobody listens.
+    fn rings(&self) -> bool {
+        true
+    }
+
     /// Says in the log what is to be known of a lock that is kept here.
     fn warn(&self) {}
 

@@ -49,9 +49,13 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let host = lock.host();
     let doorbell = config
         .doorbell
+        .filter(|_| lock.rings())
         .map(|wanted| Doorbell::bind(wanted, host.as_deref()))
         .transpose()
         .map_err(UsageError::of_the_machine)?;
+    if let Some(doorbell) = &doorbell {
+        doorbell.warn();
+    }
     let leases = lock.leases();
     if !leases.contains(&config.lease) {
         let (shortest, longest) = leases.into_inner();
@@ -87,8 +91,6 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
             if !store.info().wakes {
                 config.refuse_short_cooldown()?;
             }
-            // Who is woken by the store would listen to nobody.
-            let doorbell = doorbell.filter(|_| !store.info().wakes);
             Ok(Ok(Opened { store, doorbell }))
         }
         // Only a local file is touched by its opening, so its refusal is about the store and not the settings.

@@ -27,6 +27,9 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 // The longest sleep between two looks at the clock: the runtime's stands still while the machine
 // sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+// Whoever wishes not to be asked for so long (`NEVER` of a Service Bus lock) would say the same again; any
+// shorter wish is that of a service which is busy.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
 /// From the end of one attempt to settle to the next, at first and at most.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
@@ -178,8 +181,12 @@ impl MessageLease {
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            let wait = pauses.next_pause().max(retry_after.unwrap_or_default());
-            if hurried || Instant::now() + wait >= until {
+            // Granted as long as one attempt remains before the end: work that was done would be done again.
+            let wish = retry_after.unwrap_or_default();
+            let last = until.since(Instant::now());
+            let last = last.saturating_sub(ATTEMPT.min(self.lock_time / 4));
+            let wait = pauses.next_pause().max(wish.min(last));
+            if hurried || wish >= NEVER || Instant::now() + wait >= until {
                 break result;
             }
             tokio::select! {
@@ -346,6 +353,27 @@ mod tests {
         let (said, ()) = tokio::join!(settled, hurries);
         assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
         assert_eq!(lock.asked().len(), 3);
+    }
+
+    fn busy(wish: Duration) -> Result<(), Failure> {
+        Err(Failure::Transient {
+            why: "503".to_owned(),
+            retry_after: Some(wish),
+        })
+    }
+
+    /// Of a service that is busy, and of one that will never say anything else.
+    #[tokio::test]
+    async fn a_wish_that_outlasts_the_lock_leaves_time_for_one_more_attempt() {
+        let minute = Duration::from_secs(60);
+        for (wish, said, times) in [(minute, Ok(()), 2), (NEVER, busy(NEVER), 1)] {
+            let lock = Scripted::settling([busy(wish)]);
+            let mut message = scripted::with_lock(Arc::clone(&lock));
+            message.lock_time = Duration::from_secs(1);
+            let held = MessageLease::new(&message, "queue");
+            assert_eq!(held.settle(&Settlement::Complete).await, said, "{wish:?}");
+            assert_eq!(lock.asked().len(), times, "{wish:?}");
+        }
     }
 
     #[tokio::test]

@@ -16,6 +16,8 @@ pub mod lease;
 pub mod message_io;
 
 #[cfg(feature = "cli")]
+mod hand_over;
+#[cfg(feature = "cli")]
 mod observer;
 #[cfg(feature = "cli")]
 mod open;

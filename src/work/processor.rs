@@ -14,13 +14,13 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
+use super::hand_over::{hand_over, removed};
 use super::lease::MessageLease;
-use super::message_io::{self, MessageIo};
+use super::message_io;
 use super::observer::WorkerObserver;
 use super::session::SessionState;
 use super::settle::{Decision, Outcome, Rules};
 use super::workload::{MessageWorkload, Progress};
-use crate::background_writer;
 use crate::clock::Instant;
 use crate::config::Sessions;
 use crate::core::{
@@ -205,22 +205,37 @@ impl MessageProcessor {
             message_io,
             ..
         } = workload;
-        // Not before: files can take their time, and the message is settled by now.
-        if message_io.is_on_disk() {
-            self.meanwhile(removed(message_io)).await;
-        }
         // Nothing was given back: that is said by the ending.
         let mut decision = progress.decision.clone().unwrap_or_else(|| {
             if progress.stuck {
                 return Decision::nothing("CannotBeKilled");
             }
+            if progress.lost {
+                return Decision::nothing("LockLost");
+            }
             context.rules.decide(&super::settle::Run {
                 attempt,
                 cause: Some(&ending.cause),
                 exit: ending.exit,
-                timed_out: false,
+                timed_out: progress.timed_out,
             })
         });
+        // We stood still, and its lock's time was over before it could be settled: the queue knows whether it
+        // is ours all the same. What is to be kept away is settled below.
+        if progress.decision.is_none()
+            && ending.cause == Cause::CommandEnded
+            && held.result().is_none()
+            && context.keeps_away(decision.settlement.as_ref()).is_none()
+            && let Some(settlement) = &decision.settlement
+        {
+            // Its result is kept.
+            let _ = self.meanwhile(held.settle(settlement)).await;
+        }
+        // Not before: files can take their time, the message is settled by now, and a session's state is
+        // stored from one of them.
+        if message_io.is_on_disk() {
+            self.meanwhile(removed(message_io)).await;
+        }
         // It was settled in another way than was decided.
         if let Some(instead) = state.and_then(SessionState::instead) {
             decision = instead;
@@ -236,16 +251,6 @@ impl MessageProcessor {
             let leaving = context.leaving.clone();
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
-        }
-        // We stood still, and its lock's time was over before it could be settled: the queue knows whether it
-        // is ours all the same.
-        if progress.decision.is_none()
-            && ending.cause == Cause::CommandEnded
-            && held.result().is_none()
-            && let Some(settlement) = &decision.settlement
-        {
-            // Its result is kept.
-            let _ = self.meanwhile(held.settle(settlement)).await;
         }
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
@@ -403,53 +408,6 @@ pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
     match event.next().await {
         Some(event) => event,
         None => pending().await,
-    }
-}
-
-/// The message, on its way to the command.
-async fn hand_over(
-    message: Message,
-    state: Option<&SessionState>,
-    context: &ProcessorContext,
-) -> std::io::Result<MessageIo> {
-    let json = message_io::json(&context.queue, &message, context.rules.max_attempts);
-    let body = message.body.unwrap_or_default();
-    let Some(base) = context.base.clone() else {
-        return MessageIo::on_stdin(&body);
-    };
-    let (in_directory, content) = (context.in_directories, state.map(SessionState::content));
-    let make = move || {
-        let message_io = match in_directory {
-            true => MessageIo::in_directory(&base, &body, &json)?,
-            false => MessageIo::on_stdin(&body)?,
-        };
-        Ok(match content {
-            Some(content) => {
-                let (message_io, path) = message_io.and_state(&base, &content)?;
-                (message_io, Some(path))
-            }
-            None => (message_io, None),
-        })
-    };
-    let made: std::io::Result<(MessageIo, Option<PathBuf>)> =
-        match background_writer::apart("message", make) {
-            Ok(made) => made.await.map_err(std::io::Error::other)?,
-            // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
-            Err((_no_thread, make)) => make(),
-        };
-    let (message_io, path) = made?;
-    if let (Some(state), Some(path)) = (state, path) {
-        state.lies_in(path);
-    }
-    Ok(message_io)
-}
-
-/// Removes what is left of it on disk.
-async fn removed(message_io: MessageIo) {
-    match background_writer::apart("message", move || message_io.remove()) {
-        // Nobody can do anything about what is left; it is swept by the next worker.
-        Ok(removal) => drop(removal.await),
-        Err((_no_thread, remove)) => remove(),
     }
 }
 

@@ -162,6 +162,10 @@ pub(super) struct Scheduler {
     ended: bool,
     /// How often in a row a message could not be put aside.
     refusals: u32,
+    /// Until then what could not be is taken for a part of the last of these.
+    refused_until: Instant,
+    /// How many messages are asked for at most: fewer where so many have not come in time.
+    most: usize,
 }
 
 impl Scheduler {
@@ -184,6 +188,8 @@ impl Scheduler {
             stop: StopRequests::default(),
             ended: false,
             refusals: 0,
+            refused_until: now,
+            most: terms.batch,
         }
     }
 
@@ -225,7 +231,7 @@ impl Scheduler {
         // out.
         let free = self.terms.concurrency - self.running;
         let wanted = free
-            .min(self.terms.batch)
+            .min(self.most)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
         // One request at a time: two could bring more than there are processors. One that waits is
         // replaced, when more could come by another than it was sent for.
@@ -298,6 +304,10 @@ impl Scheduler {
         if count > 0 {
             self.busy_at = now;
         }
+        // Slowly: what comes too late has lost an attempt, and after the last one its message is put aside.
+        if count >= self.most {
+            self.most = (self.most + 1).min(self.terms.batch);
+        }
         if count > 0 || waited {
             self.waits = WAITS;
             self.look_at = now;
@@ -309,9 +319,15 @@ impl Scheduler {
     /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
     /// fail, and for want of a right or not; then we leave, if it has never answered.
     pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
-        self.taking = None;
+        let asked = self.taking.take();
         self.empty = false;
         self.look_later(now);
+        // The line may be too slow for so many, and what did not come is locked, an attempt the poorer. What a
+        // queue that waits has on its way comes with the next request.
+        if denied.is_none() && !self.terms.waits {
+            let asked = asked.map_or(self.most, |asked| asked.most);
+            self.most = (asked / 2).max(1);
+        }
         match denied {
             // A queue that has answered once is the right one: what it says later can pass.
             Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
@@ -359,9 +375,14 @@ impl Scheduler {
         match result {
             Ok(()) => self.refusals = 0,
             Err(why) => {
-                self.refusals += 1;
-                // The next one would most likely be refused as well.
-                self.look_later(now);
+                // Whatever was under way in one outage is refused by that, and is one refusal.
+                if now >= self.refused_until {
+                    self.refusals += 1;
+                    // The next one would most likely be refused as well.
+                    self.look_later(now);
+                    self.refused_until = self.look_at;
+                }
+                self.look_at = self.look_at.max(self.refused_until);
                 if self.terms.waits {
                     self.taking = None;
                 }

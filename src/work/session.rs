@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::lease::MessageLease;
 use super::processor::{Done, MessageProcessor, ProcessorContext};
 use super::settle::{Decision, Outcome};
+use crate::azure::before;
 use crate::background_writer;
 use crate::clock::Instant;
 use crate::core::budget::{ATTEMPT, RETRY};
@@ -81,11 +82,13 @@ impl MessageProcessor {
             let message = state.with_lock(message);
             let budget = context.budget(&message);
             let lease = context.lease(&message);
-            let earlier = begun;
+            let (earlier, aside) = (begun, done.put_aside.take());
             done = self
                 .one(message, Arc::clone(&lease), Some(state), context, leaving)
                 .await;
             (done.earlier, begun) = (earlier, begun + u64::from(done.ran));
+            // That one could be put aside counts, whatever came after it.
+            done.put_aside = done.put_aside.or(aside);
             if !done.ran
                 && let Some(left) = may_begin
             {
@@ -220,12 +223,17 @@ struct Shared {
     state: Mutex<State>,
 }
 
+/// What a command has left in the file of a state, and how large that is.
+type Left = io::Result<(Vec<u8>, u64)>;
+
 #[derive(Default)]
 struct State {
     /// What is stored.
     content: Vec<u8>,
     /// Where the present command has it.
     path: Option<PathBuf>,
+    /// What the command left there, where the disk has not said it yet.
+    reading: Option<oneshot::Receiver<Left>>,
     /// What becomes of its message because what it left there cannot be stored.
     instead: Option<Decision>,
 }
@@ -297,8 +305,25 @@ impl LockWithState {
         };
         // What is stored may be larger than what we store: another client's, where the namespace keeps more.
         let most = LARGEST_STATE.max(lock(&self.shared.state).content.len());
-        let found = match background_writer::apart("state", move || read(&path, most)) {
-            Ok(found) => found.await.unwrap_or_else(|why| Err(io::Error::other(why))),
+        // A disk that hangs is asked once, and not by one thread more at each attempt.
+        let reading = lock(&self.shared.state).reading.take();
+        let reading = match reading {
+            Some(reading) => Ok(reading),
+            None => background_writer::apart("state", move || read(&path, most)),
+        };
+        let found = match reading {
+            Ok(mut reading) => {
+                let found = before(give_up_at, &mut reading).await;
+                let Some(found) = found else {
+                    lock(&self.shared.state).reading = Some(reading);
+                    return Err(Failure::Transient {
+                        why: "the session's state cannot be stored: its disk does not answer"
+                            .to_owned(),
+                        retry_after: None,
+                    });
+                };
+                found.unwrap_or_else(|why| Err(io::Error::other(why)))
+            }
             Err((_no_thread, read)) => read(),
         };
         let (found, size) = found.map_err(|why| not_stored(&why))?;
@@ -333,9 +358,9 @@ fn not_stored(why: &io::Error) -> Failure {
     }
 }
 
-/// What a command has left in the file of a state, up to one byte more than `most`, and how large that is.
-/// One that it has removed is empty.
-fn read(path: &Path, most: usize) -> io::Result<(Vec<u8>, u64)> {
+/// What a command has left in the file of a state, up to one byte more than `most`. One that it has removed is
+/// empty; where all of its directory is gone nobody can say what it left.
+fn read(path: &Path, most: usize) -> Left {
     let mut options = OpenOptions::new();
     // A command may have put anything there: a link to what is not its own, a pipe that nobody writes into.
     let options = options
@@ -343,7 +368,11 @@ fn read(path: &Path, most: usize) -> io::Result<(Vec<u8>, u64)> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = match options.open(path) {
         Ok(file) => file,
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+        Err(why)
+            if why.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::exists) =>
+        {
+            return Ok((Vec::new(), 0));
+        }
         Err(why) => return Err(why),
     };
     let about = file.metadata()?;

@@ -1,5 +1,4 @@
-//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it
-//! is done.
+//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is done.
 //!
 //! Called by main with a validated config, while the process has one thread. What to do next is
 //! decided by [`Scheduler`], what becomes of a message by [`super::settle`].
@@ -36,8 +35,7 @@ use crate::signals::{SignalEvent, Signals};
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
-/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
-/// sleeps.
+/// The longest sleep between two looks at the clock: the runtime's stands still while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Works on the messages of `config`'s queue.
@@ -111,6 +109,8 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
         let setup = Setup {
             withheld: config.withheld.clone(),
             left_behind: Some(config.kill_after),
+            // Dead, we have no session any more: the next worker waits for twice as long.
+            orphan_grace: config.source.sessions().map(|it| it.lock_delay / 2),
             // A message's lock runs out by itself, and soon.
             ..Setup::new(programs, config.contain, config.kill_after)
         };

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
+use nix::errno::Errno;
 use tokio::sync::watch;
 
 use super::lease::MessageLease;
@@ -50,10 +51,10 @@ pub(super) struct Progress {
     ended: Option<Instant>,
     pub(super) exit: Option<Exit>,
     /// It has run for too long, and was told to end.
-    timed_out: bool,
+    pub(super) timed_out: bool,
     hurried: bool,
     /// The queue has said unasked that the lock is not ours any more.
-    lost: bool,
+    pub(super) lost: bool,
     /// Something of it cannot be killed.
     pub(super) stuck: bool,
     /// It could not be started, for this error number.
@@ -107,6 +108,12 @@ impl MessageWorkload<'_> {
 #[async_trait]
 impl Workload for MessageWorkload<'_> {
     fn start(&mut self, start: Start) {
+        // Nobody has listened since the message before: what is another's is not begun.
+        if let Some(why) = self.held.lost().now_or_never() {
+            self.progress.lost = true;
+            tracing::warn!("{why}: not starting the command");
+            return self.handle.refuse(Errno::ETIME as i32);
+        }
         // Before the order: --timeout is for all of it, the exec included.
         self.progress.began = Some(Instant::now());
         let mut env = std::mem::take(&mut self.env);

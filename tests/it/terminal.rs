@@ -61,7 +61,7 @@ impl Session {
         command
             .args(["--norc", "--noprofile", "--noediting", "-i"])
             .env("PS1", "")
-            // What a job does is told in the language of whoever started the tests.
+            // Else what becomes of a job is told in the language of whoever started the tests.
             .env("LC_ALL", "C")
             .env("TERM", terminal)
             .env_remove("PROMPT_COMMAND")

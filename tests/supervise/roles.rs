@@ -52,6 +52,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         contain,
         grace: std::time::Duration::from_secs(10),
         left_behind: None,
+        orphan_grace: None,
         on_orphaned,
         withheld: Vec::new(),
         partner,

@@ -1,7 +1,8 @@
 //! The machine that a guardian runs on: its descriptors, its children and what contains them.
 //!
 //! Made by [`super::super::fork`] in the forked child. The descriptors are opened once: setting a timer needs
-//! no memory and none of them. It decides nothing about the command but how often to try a fork.
+//! no memory and none of them. It decides nothing about the command but how often to try a fork, and that none
+//! is begun whose lock has died with the supervisor.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -251,6 +252,14 @@ impl System for Kernel {
         let withheld = self.setup.withheld.iter();
         changes.extend(withheld.map(|name| (name.clone(), None)));
         self.image = Some(ExecImage::prepare(program, changes, self.context.sockets)?);
+        // All of this takes its time, and a lock that has died meanwhile may soon be another's.
+        let hangs_up = || {
+            let socket = self.fds.socket.as_fd();
+            raw::poll([socket], PollFlags::empty(), PollTimeout::ZERO)
+        };
+        if self.setup.orphan_grace.is_some() && hangs_up() {
+            return Err(Errno::ETIME);
+        }
         Ok(())
     }
 

@@ -156,6 +156,59 @@ fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
     assert_eq!(watch.next(), at(10_020));
 }
 
+/// Whose session is another's as soon as its supervisor is dead.
+#[test]
+fn a_dead_supervisor_whose_lock_died_with_it_cuts_the_grace_that_it_had_granted() {
+    let asked = Input::DrainAsked {
+        signal: libc::SIGTERM,
+        end_of_grace: at(10_020),
+    };
+    let long = || {
+        let mut watch = running();
+        steps(&mut watch, 10, extended(20_000, 30_000));
+        watch
+    };
+    let mut watch = long().orphaned_for(Some(Duration::from_secs(1)));
+    steps(&mut watch, 20, asked);
+    assert_eq!(watch.next(), at(10_020));
+    assert_eq!(steps(&mut watch, 30, Input::Orphaned), []);
+    assert_eq!(watch.next(), at(1030));
+    assert_eq!(steps(&mut watch, 1030, Input::Ticked), [Step::Kill]);
+    // It is cut, and never lengthened.
+    let mut watch = long().orphaned_for(Some(Duration::from_secs(20)));
+    steps(&mut watch, 20, asked);
+    steps(&mut watch, 30, Input::Orphaned);
+    assert_eq!(watch.next(), at(10_020));
+    // So is what its deadlines grant.
+    let mut watch = long().orphaned_for(Some(Duration::from_secs(1)));
+    steps(&mut watch, 30, Input::Orphaned);
+    assert_eq!(watch.next(), at(1030));
+    // A lease goes on without its supervisor.
+    let mut watch = long();
+    steps(&mut watch, 20, asked);
+    steps(&mut watch, 30, Input::Orphaned);
+    assert_eq!(watch.next(), at(10_020));
+}
+
+/// Each command of a worker, and not the first alone.
+#[test]
+fn the_next_command_s_lock_dies_with_the_supervisor_as_well() {
+    let mut watch = running().orphaned_for(Some(Duration::from_secs(1)));
+    steps(&mut watch, 10, Input::MainExited(Exit::Code(0)));
+    steps(&mut watch, 10, Input::Emptied);
+    let forked = Input::Forked {
+        deadlines: Deadlines {
+            term_at: at(20_000),
+            kill_at: at(30_000),
+        },
+        stop_signal: libc::SIGINT,
+        pid: 8,
+    };
+    steps(&mut watch, 20, forked);
+    steps(&mut watch, 30, Input::Orphaned);
+    assert_eq!(watch.next(), at(1030));
+}
+
 #[test]
 fn what_is_left_behind_is_drained() {
     let mut watch = running();

@@ -55,6 +55,11 @@ pub struct File {
 pub struct FileLock(pub PathBuf);
 
 impl NamedLock for FileLock {
+    // The kernel wakes who waits: there is nobody to ring for.
+    fn rings(&self) -> bool {
+        false
+    }
+
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
         Ok(Arc::new(File::open(&self.0, competitor)?))
     }
@@ -118,11 +123,7 @@ impl File {
             waiter: Arc::default(),
             place: LockFile {
                 path,
-                candidate: Candidate {
-                    // The kernel wakes who waits: there is nobody to ring for.
-                    bell: None,
-                    ..competitor.candidate.clone()
-                },
+                candidate: competitor.candidate.clone(),
                 state: Arc::new(Mutex::new(State {
                     file: Arc::new(file),
                     record: None,

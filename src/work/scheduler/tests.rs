@@ -369,18 +369,84 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 4);
     let refused = || Err("403".to_owned());
-    for _ in 0..4 {
-        scheduler.put_aside(T, refused());
+    // Further from each other than any pause.
+    for n in 0..4 {
+        scheduler.put_aside(T + secs(60) * n, refused());
     }
-    scheduler.put_aside(T, Ok(()));
+    let mut now = T + secs(300);
+    scheduler.put_aside(now, Ok(()));
     for _ in 0..4 {
-        scheduler.put_aside(T, refused());
-        scheduler.done(T, false);
-        assert!(matches!(scheduler.next(T), Next::Wait(at) if at > T));
+        scheduler.put_aside(now, refused());
+        scheduler.done(now, false);
+        let Next::Wait(at) = scheduler.next(now) else {
+            panic!()
+        };
+        assert!(at > now);
+        now = at;
     }
-    scheduler.put_aside(T, refused());
+    scheduler.put_aside(now, refused());
     let why = "403".to_owned();
-    assert_eq!(scheduler.next(T), Next::Leave(Why::CannotPutAside { why }));
+    assert_eq!(
+        scheduler.next(now),
+        Next::Leave(Why::CannotPutAside { why })
+    );
+}
+
+#[test]
+fn what_cannot_be_put_aside_in_one_outage_is_one_refusal() {
+    let mut scheduler = scheduler(SchedulerConfig {
+        concurrency: 8,
+        ..terms()
+    });
+    scheduler.takes(T, 8);
+    scheduler.took(T, 8);
+    for n in 0..8 {
+        let now = T + ms(n);
+        scheduler.put_aside(now, Err("503".to_owned()));
+        scheduler.done(now, false);
+        assert!(matches!(scheduler.next(now), Next::Wait(at) if at > now));
+    }
+    assert!(!scheduler.is_leaving());
+}
+
+#[test]
+fn a_batch_that_does_not_come_in_time_is_asked_for_in_halves() {
+    let slow = |concurrency| {
+        scheduler(SchedulerConfig {
+            concurrency,
+            ..terms()
+        })
+    };
+    let mut many = slow(64);
+    let mut now = T;
+    for most in [32, 16, 8, 4, 2, 1, 1] {
+        assert_eq!(many.next(now), Next::Take(most));
+        many.takes(now, most);
+        many.took_nothing(now, "no answer".into(), None);
+        let Next::Wait(at) = many.next(now) else {
+            panic!()
+        };
+        now = at;
+    }
+    // One more only where as many have come.
+    for most in 1..4 {
+        assert_eq!(many.next(now), Next::Take(most));
+        many.takes(now, most);
+        many.took(now, most);
+    }
+    many.takes(now, 4);
+    many.took(now, 1);
+    assert_eq!(many.next(now), Next::Take(4));
+    // By what was asked for, and not by what could have been.
+    let mut four = slow(4);
+    four.takes(T, 4);
+    four.took_nothing(T, "no answer".into(), None);
+    assert_eq!(four.next(T + secs(1)), Next::Take(2));
+    // What a queue that waits has on its way is not lost.
+    let mut waits = waiting(None);
+    waits.takes(T, 4);
+    waits.took_nothing(T, "cut".into(), None);
+    assert_eq!(waits.next(T + secs(1)), Next::Take(4));
 }
 
 fn of_sessions(max_messages: Option<u64>, idle_exit: Option<Duration>) -> Scheduler {

@@ -1,7 +1,7 @@
 //! A session by itself: a queue in memory, a guardian that plays a script, and what was asked of both.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tokio::sync::{Notify, mpsc};
 
@@ -24,6 +24,12 @@ struct InMemory {
     states: Mutex<VecDeque<Result<(), Failure>>>,
     /// The queue says unasked that it is lost.
     gone: Notify,
+    /// That is heard when the next message is about to be begun.
+    gone_by_the_next: AtomicBool,
+    /// For how long it is locked, if not for [`LOCK`].
+    lock_time: Option<Duration>,
+    /// For so long the worker stands still, once, when it next listens whether it is lost.
+    standstill: Mutex<Duration>,
 }
 
 impl InMemory {
@@ -85,6 +91,8 @@ impl Lock for InSession {
     }
 
     async fn lost(&self) -> Failure {
+        let standstill = std::mem::take(&mut *lock(&self.session.standstill));
+        std::thread::sleep(standstill);
         self.session.gone.notified().await;
         scripted::lost().expect_err("lost")
     }
@@ -108,7 +116,10 @@ impl Session for InMemorySession {
     }
 
     fn locked(&self) -> (Instant, Duration) {
-        (Instant::now(), LOCK)
+        if self.0.gone_by_the_next.load(Ordering::Acquire) {
+            self.0.gone.notify_one();
+        }
+        (Instant::now(), self.0.lock_time.unwrap_or(LOCK))
     }
 
     async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure> {
@@ -215,6 +226,7 @@ async fn what_fails_is_tried_again_before_the_next_and_put_aside_after_its_last_
     ];
     assert_eq!(session.did(), did);
     assert_eq!(done.outcome, Outcome::Completed);
+    assert_eq!(done.put_aside, Some(Ok(())), "that of b");
     assert!(done.idle_since.is_some(), "it was waited for another");
     assert_eq!(done.earlier, 4, "before the last");
 }
@@ -447,4 +459,84 @@ fn a_state_that_cannot_be_read_at_the_moment_is_doubt() {
     for errno in [libc::ELOOP, libc::ENXIO, libc::EACCES] {
         assert!(matches!(of(errno), Failure::Fatal { .. }), "{errno}");
     }
+}
+
+/// Its loss came while nobody listened: between two messages, say, or while the files were written.
+#[tokio::test]
+async fn a_message_is_not_begun_whose_session_is_known_to_be_lost() {
+    let mut session = InMemory::of(&["a", "b"]);
+    let of = Arc::get_mut(&mut session).expect("nobody has it yet");
+    of.gone_by_the_next = AtomicBool::new(true);
+    let done = works(&session, None, |_, _| Plays::Exits(0)).await;
+    assert_eq!(session.did(), ["closed"]);
+    assert_eq!(done.outcome, Outcome::Lost);
+    assert!(!done.ran);
+}
+
+/// A session whose worker stands still from the end of its first command until its lock is over, as far as that
+/// worker can know; and what the queue says to its state.
+async fn stands_still(said: Option<Result<(), Failure>>) -> Vec<String> {
+    let lock_time = Duration::from_secs(2);
+    let mut session = InMemory::of(&["a"]);
+    let of = Arc::get_mut(&mut session).expect("nobody has it yet");
+    of.lock_time = Some(lock_time);
+    lock(&of.states).extend(said);
+    let of = Arc::clone(&session);
+    works(&session, None, move |started, _| {
+        leaves(started, "new");
+        *lock(&of.standstill) = lock_time + Duration::from_millis(100);
+        Plays::Exits(0)
+    })
+    .await;
+    session.did()
+}
+
+#[tokio::test]
+async fn a_message_that_is_settled_late_has_its_state_stored_and_not_wiped() {
+    let did = ["run a", "state new", "a completed", "closed"];
+    assert_eq!(stands_still(None).await, did);
+}
+
+#[tokio::test]
+async fn a_message_that_is_settled_late_is_put_aside_where_its_state_can_never_be_stored() {
+    let did = [
+        "run a",
+        "state new",
+        "a put aside: StateNotStored",
+        "closed",
+    ];
+    assert_eq!(stands_still(Some(scripted::refused())).await, did);
+}
+
+#[tokio::test]
+async fn a_disk_that_hangs_is_not_waited_for_and_asked_once() {
+    let session = InMemory::of(&["a"]);
+    let message = session.take().expect("a message");
+    let state = SessionState::new(&message.lock.session().expect("a session"), Vec::new());
+    let message = state.with_lock(message);
+    state.lies_in(PathBuf::from("/never/asked"));
+    let (tell, told) = oneshot::channel();
+    lock(&state.0.state).reading = Some(told);
+    let complete = Settlement::Complete;
+    for _ in 0..2 {
+        let soon = Instant::now() + Duration::from_millis(20);
+        let said = message.lock.settle(&complete, soon).await;
+        assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
+    }
+    assert!(session.did().is_empty());
+    tell.send(Ok((b"new".to_vec(), 3)))
+        .expect("it is waited for");
+    let said = message.lock.settle(&complete, Instant::FOREVER).await;
+    assert_eq!(said, Ok(()));
+    assert_eq!(session.did(), ["state new", "a completed"]);
+}
+
+#[test]
+fn a_state_that_was_removed_is_none_and_with_all_of_its_directory_nobody_knows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("state");
+    let found = read(&path, LARGEST_STATE).expect("its directory is there");
+    assert_eq!(found, (Vec::new(), 0));
+    directory.close().expect("it is removed");
+    assert!(read(&path, LARGEST_STATE).is_err());
 }

@@ -107,6 +107,29 @@ fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
 }
 
 #[test]
+fn what_is_typed_and_excludes_nothing_beats_no_variable() {
+    let scene = Scene::new();
+    let run = || {
+        let run = scene.run_on_file().env("TRAFFICCOP_ONCE", "1");
+        run.args(["--slots", "1"]).shell("echo ran").finish()
+    };
+    for wanted in ["ran\n", ""] {
+        let finished = run();
+        assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+        assert_eq!(finished.stdout, wanted, "{}", finished.stderr);
+    }
+    // What of the environment contradicts it is still found.
+    for (variable, typed) in [
+        ("TRAFFICCOP_CONCURRENCY", "--max-messages=1"),
+        ("TRAFFICCOP_MAX_MESSAGES", "--concurrency=1"),
+    ] {
+        let work = scene.verb("work").env("TRAFFICCOP_ONCE", "1");
+        let work = work.env(variable, "2").args(["--queue=qqq", typed]);
+        refused(&scene, work, 64, &["--once and", "contradict each other"]);
+    }
+}
+
+#[test]
 fn what_a_variable_says_is_refused_by_its_name() {
     let scene = Scene::new();
     let set = |name: &str, value: &str, words: &[&str]| {

@@ -100,6 +100,7 @@ fn kind_by_default() -> Option<Contain> {
         contain: Contain::Auto,
         grace: Duration::ZERO,
         left_behind: None,
+        orphan_grace: None,
         on_orphaned: |_| (),
         withheld: Vec::new(),
         partner: None,

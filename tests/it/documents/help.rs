@@ -79,6 +79,23 @@ fn the_short_help_fits_on_a_screen() {
 }
 
 #[test]
+fn the_rights_of_a_sas_are_those_of_what_it_is_for() {
+    // As it was written, however it is laid out.
+    let rights = |verb: &str| {
+        let long = help(&[verb, "--help"]);
+        let words: Vec<&str> = long.split_whitespace().collect();
+        words.join(" ")
+    };
+    let work = rights("work");
+    assert!(work.contains("update and add: rpua; and c"), "{work}");
+    assert!(!work.contains("create container"), "{work}");
+    for verb in ["run", "elect"] {
+        let said = rights(verb);
+        assert!(said.contains("create container"), "{said}");
+    }
+}
+
+#[test]
 fn no_flag_is_hidden_from_the_long_help() {
     for verb in verbs() {
         let name = verb.get_name();

@@ -4,6 +4,7 @@
 mod blocks;
 mod commands;
 mod completions;
+mod examples;
 mod figures;
 mod guarantees;
 mod help;

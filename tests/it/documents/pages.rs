@@ -110,7 +110,7 @@ pub(crate) fn page_of_work() -> Vec<u8> {
     let mut rest = Roff::new();
     section(&mut rest, "WHAT BECOMES OF A MESSAGE", args::SETTLED);
     section(&mut rest, "EXIT STATUS", args::WORK_STATUS);
-    let variables = [args::FOR_SERVICE_BUS, args::FOR_THE_STORE].concat();
+    let variables = [args::FOR_SERVICE_BUS, args::FOR_THE_QUEUE].concat();
     section(&mut rest, "ENVIRONMENT", &variables);
     rest.control("PP", []);
     rest.text([roman(by_variable("--lock-time") + THE_COMMAND_FINDS)]);

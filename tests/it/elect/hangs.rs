@@ -44,7 +44,7 @@ fn a_reader_that_hangs_loses_control_to_another_after_its_grace() {
     std::fs::File::create(&sick).unwrap();
     let told = first.heard.await_line("standby unknown");
     let next = second.heard.await_line("holder 2");
-    // It may have been read late.
+    // Half of the grace: what was told may have been read late.
     assert!(next - told >= 2 * SECOND, "the grace: {}", next - told);
     first
         .instance

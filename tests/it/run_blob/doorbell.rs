@@ -11,9 +11,10 @@ use nix::sys::signal::Signal;
 use super::{BELL, KILL, Stage, TERM, advertised, await_polls_as_ever};
 use crate::support::await_for;
 use crate::support::azurite::{azurite, connection_string};
-use crate::support::instance::Ended;
+use crate::support::instance::{Ended, assert_ended};
 use crate::support::journal::What;
 use crate::support::proxy::Proxy;
+use crate::support::scene::Scene;
 
 #[test]
 fn control_changes_at_once_whether_its_command_its_instance_or_its_supervisor_ends() {
@@ -83,6 +84,10 @@ fn a_port_in_use_and_a_foreign_address_are_refused_before_anything_starts() {
     for (bell, says) in [
         (address.to_string(), "it is in use"),
         ("192.0.2.7".to_owned(), "this machine has no such address"),
+        (
+            "0.0.0.0".to_owned(),
+            "standbys connect to private addresses only",
+        ),
     ] {
         let run = stage
             .run(azurite().port)
@@ -99,26 +104,43 @@ fn a_port_in_use_and_a_foreign_address_are_refused_before_anything_starts() {
 }
 
 #[test]
+fn on_a_local_file_it_takes_no_address() {
+    let scene = Scene::new();
+    for slots in ["1", "2"] {
+        let run = scene
+            .run_on_file()
+            .args(["--doorbell=192.0.2.7", "--slots", slots]);
+        assert_ended(&run.command(["true"]).finish(), 0, "");
+    }
+    let doctor = scene.verb("doctor").arg("--doorbell=192.0.2.7");
+    let said = doctor.arg("--file").arg(scene.lock()).finish().stdout;
+    assert!(said.contains("ok    doorbell       does nothing"), "{said}");
+}
+
+#[test]
 fn doctor_tries_our_doorbell_and_the_holder_s() {
     let stage = Stage::new("tried-bell");
     let port = azurite().port;
     let mut holder = stage.instance(port, "holder", &BELL, &[]);
     stage.scene.journal.await_tag(What::Beat, "holder");
-    let doctor = || {
+    let doctor = |doorbell: &str| {
         let asked = std::process::Command::new(env!("CARGO_BIN_EXE_trafficcop"))
             .env("AZURE_STORAGE_CONNECTION_STRING", connection_string(port))
-            .args(["doctor", "--doorbell", "--blob", &stage.blob.name])
+            .args(["doctor", doorbell, "--blob", &stage.blob.name])
             .output()
             .expect("doctor");
         String::from_utf8_lossy(&asked.stdout).into_owned()
     };
-    let said = doctor();
+    let said = doctor("--doorbell");
     for line in ["ok    doorbell       rings at 127.0.0.1:", "is heard here"] {
         assert!(said.contains(line), "{said}");
     }
+    let said = doctor("--doorbell=0.0.0.0");
+    let refused = "fail  doorbell       --doorbell 0.0.0.0: standbys connect to private";
+    assert!(said.contains(refused), "{said}");
     // Its port is somebody else's now.
     holder.freeze();
-    let said = doctor();
+    let said = doctor("--doorbell");
     assert!(
         said.contains("is not heard here: a standby polls as ever"),
         "{said}"

@@ -145,8 +145,8 @@ fn on_lost(scene: &Scene, name: &str) -> [String; 2] {
 fn guardians(scene: &Scene, instance: &Instance) -> Vec<Process> {
     let mut all = processes::marked(scene.directory());
     all.retain(|process| process.is_ours() && process.parent == instance.pid());
-    // As they were born, all of them after their parent: numbers less than its own were given after the greatest
-    // there is. The times of their births, in hundredths of a second, are the same.
+    // In the order of their starts, all of them after their parent's: a number less than its own was given when the
+    // greatest there is had been. The times of their starts, in hundredths of a second, may be the same.
     all.sort_by_key(|process| (process.pid < instance.pid(), process.pid));
     all
 }

@@ -292,3 +292,28 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     assert_ended(&done, 0, "completed, attempt 1, exit 0");
     assert_eq!(mailbox.count(), 0, "its receipt was in the answer");
 }
+
+/// It ends well in the end, but it had had its time.
+#[test]
+fn what_took_too_long_and_ended_while_its_worker_stood_still_has_failed() {
+    let (scene, mailbox) = with("x");
+    let go = scene.path("go");
+    let running = worker(&scene, &mailbox)
+        .args(["--once", "--lock-time", "5s", "--timeout", "1s"])
+        .args(["--kill-after", "10s"])
+        .shell(&format!(
+            "trap 'echo asked >&2; until [ -e \"{}\" ]; do sleep 0.05; done; exit 0' TERM
+            echo runs >&2; sleep 60 & wait",
+            go.display()
+        ))
+        .start();
+    running.await_log("asked");
+    running.freeze();
+    std::fs::write(&go, "").unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    running.signal(Signal::SIGCONT);
+    let done = running.finish();
+    assert_ended(&done, 70, "CommandTimedOut");
+    assert!(done.stderr.contains("retried"), "{}", done.stderr);
+    assert_eq!(mailbox.count(), 1, "it comes again");
+}
