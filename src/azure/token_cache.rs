@@ -220,7 +220,7 @@ impl TokenCache {
     }
 
     /// The service refused this token: another one is asked for soon, whatever time it has left.
-    pub(super) fn refused(&self, secret: &Secret) {
+    pub(crate) fn refused(&self, secret: &Secret) {
         let mut state = self.shared.state();
         if state
             .token

@@ -332,6 +332,9 @@ pub trait CbsTokens: Send + Sync {
     /// # Errors
     /// Why there is none; `Fatal` if there will never be one.
     async fn token(&self, audience: &str) -> Result<CbsToken, Failure>;
+
+    /// The service did not take this one: whoever keeps tokens is to make another. By default nothing is done.
+    fn refused(&self, _token: &CbsToken) {}
 }
 
 /// Shared access signatures.

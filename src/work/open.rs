@@ -139,6 +139,10 @@ impl CbsTokens for TokenCache {
             good_until: Instant::now() + self.left().unwrap_or_default(),
         })
     }
+
+    fn refused(&self, token: &CbsToken) {
+        TokenCache::refused(self, &token.token);
+    }
 }
 
 /// Looks at the queue, for as long as it may take; a signal ends that, which is returned then.

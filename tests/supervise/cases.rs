@@ -41,6 +41,8 @@ cases![
     a_polite_command_ends_within_its_grace,
     the_whole_family_dies_with_the_supervisor,
     the_guardian_survives_the_death_of_the_supervisors_group,
+    a_grace_that_was_granted_is_cut_where_the_lock_dies_with_the_supervisor,
+    what_a_dead_supervisor_ordered_is_not_begun_where_its_lock_died_with_it,
     a_second_guardian_does_not_hide_the_supervisors_death,
     a_lease_of_two_guardians_is_given_back_after_both_are_gone,
     a_will_is_carried_out_between_two_commands,

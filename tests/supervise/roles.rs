@@ -47,12 +47,15 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         Ok("Pidns") => Contain::Pidns,
         _ => Contain::None,
     };
+    let orphan_grace = std::env::var("ORPHAN_GRACE")
+        .ok()
+        .map(|millis| std::time::Duration::from_millis(millis.parse().expect("a number")));
     let setup = |command: &[OsString], partner| Setup {
         programs: vec![Program::command(command.to_vec())],
         contain,
         grace: std::time::Duration::from_secs(10),
         left_behind: None,
-        orphan_grace: None,
+        orphan_grace,
         on_orphaned,
         withheld: Vec::new(),
         partner,

@@ -270,16 +270,23 @@ impl System for Kernel {
         input: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Errno> {
         let mut image = self.image.take().ok_or(Errno::EINVAL)?;
-        self.containment.open(deadlines.kill_at, lock)?;
-        if image.in_front {
-            self.context.foreground.lend();
-        }
         let handed = PassedFds { lock, input };
         let mut pauses = PAUSES.iter();
+        let mut is_open = false;
         let child = loop {
-            // Taken before the fork: afterwards the child could not tell a new parent from the old one.
-            let me = nix::unistd::getpid().as_raw();
-            match spawn(me, &mut image, &self.context, handed, &self.containment) {
+            let mut begin = || {
+                if !is_open {
+                    self.containment.open(deadlines.kill_at, lock)?;
+                    is_open = true;
+                    if image.in_front {
+                        self.context.foreground.lend();
+                    }
+                }
+                // Taken before the fork: afterwards the child could not tell a new parent from the old one.
+                let me = nix::unistd::getpid().as_raw();
+                spawn(me, &mut image, &self.context, handed, &self.containment)
+            };
+            match begin() {
                 // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
                 Err(Errno::EAGAIN) => match pauses.next() {
                     Some(pause) if Instant::now() + *pause < deadlines.first() => {

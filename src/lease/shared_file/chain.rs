@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::broken::Break;
 use super::look::{Carried, Look, holder_info};
 use super::record::{State, VersionRecord};
 use super::release;
@@ -20,7 +21,7 @@ use super::whose::{Whose, whose};
 use super::writer::{Wanted, Writer};
 use crate::clock::Instant;
 use crate::core::observed::{Next, Version};
-use crate::core::{Failure, Observed, Outcome};
+use crate::core::{Failure, Observed};
 use crate::lease::errors::{fatal, lost_at, transient};
 use crate::lease::once::OnceTask;
 use crate::lease::record::{Candidate, Record};
@@ -42,7 +43,7 @@ pub(super) struct Chain {
     pub(super) candidate: Candidate,
     pub(super) lease: Duration,
     pub(super) task: Option<OnceTask>,
-    writer: Writer,
+    pub(super) writer: Writer,
     /// Where the guardian finds what to release.
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
     // The path and the directory were seen to be what they should be: what is missing later was removed,
@@ -63,6 +64,10 @@ pub(super) struct Progress {
     // Nothing is made after it before it is confirmed: a chain that goes on from a version that means nothing
     // would look whole to whoever comes next.
     unconfirmed: Option<Unconfirmed>,
+    /// That of the last version that was confirmed; unlike `observed`'s it outlasts the loss of that.
+    pub(super) t0: Option<Instant>,
+    /// An operator has broken our lease.
+    pub(super) broken: Option<Break>,
     // The version that says that the lock is free, while nobody can read that yet. Without it a release
     // that is asked for again finds nothing to release, and is called done: nobody ran for 60 s.
     unwritten: Option<VersionRecord>,
@@ -72,9 +77,11 @@ pub(super) struct Progress {
     remembered: bool,
     /// The version that was looked at last.
     pub(super) stamped: Option<Stamped>,
-    // The file system that the lock was found on. A drive that was unmounted shows an empty directory of
-    // another one, and that is no removed lock.
-    device: Option<u64>,
+    /// The file system that the lock was found on. A drive that was unmounted shows an empty directory of
+    /// another one, and that is no removed lock.
+    pub(super) device: Option<u64>,
+    /// What a look at this version wanted to read failed, by what may pass, since then.
+    pub(super) unreadable: Option<(Version, Instant)>,
 }
 
 /// A tenure: what its versions say.
@@ -121,11 +128,14 @@ impl Chain {
                 tenure: None,
                 mistrusted: None,
                 unconfirmed: None,
+                t0: None,
+                broken: None,
                 unwritten: None,
                 last: None,
                 remembered: false,
                 stamped: None,
                 device: None,
+                unreadable: None,
             }),
         })
     }
@@ -143,7 +153,7 @@ impl Chain {
     pub(super) fn compete(&self) -> Result<Won, Failure> {
         {
             let mut state = self.state();
-            state.unwritten = None;
+            (state.unwritten, state.broken) = (None, None);
             if state.tenure.take().is_some() {
                 // Left to run out. Whatever it was, it is waited for as others wait for it; under another nonce,
                 // so that none of its late answers is taken for the next tenure's.
@@ -183,6 +193,8 @@ impl Chain {
     }
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
+        // Before anything is made as well: who cannot read it for now keeps nobody out who can.
+        self.carried(look)?;
         // An ancient view that died after it made the last one may have left what means nothing.
         if !self.has_one_before(version - 1)? {
             return Err(self.mistrust(version));
@@ -208,14 +220,14 @@ impl Chain {
                 return Err(Failure::Held(holder_info(record.as_ref(), due)));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
-                return Err(self.share.removed());
+                return Err(self.are_gone());
             }
             Err(error) => return Err(self.share.refusal("taking it over", &error)),
         }
         self.state().device = self.share.device();
         self.confirm()?;
         // What was seen is still the last before ours: the mkdir would have failed if another had come between.
-        let Carried { once, unread } = self.carried(look);
+        let Carried { once, unread } = self.carried(look)?;
         let failed = self.begin_task(&once, unread).inspect_err(|failure| {
             // Whoever leaves by this gives nothing back: the others would wait for a version without a record.
             if let Failure::Fatal { .. } = failure {
@@ -245,7 +257,7 @@ impl Chain {
             return Err(self.withdraw(version));
         }
         let mut state = self.state();
-        state.unconfirmed = None;
+        (state.unconfirmed, state.t0) = (None, Some(made.t0));
         state.observed.made(version, made.t0);
         Ok(())
     }
@@ -268,7 +280,7 @@ impl Chain {
         }
         let alone = self.share.is_left_alone(last);
         alone.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => self.share.removed(),
+            io::ErrorKind::NotFound => self.are_gone(),
             _ => self.share.doubt("confirming it", &error),
         })
     }
@@ -321,7 +333,10 @@ impl Chain {
     }
 
     /// Makes the version after our last, and those after it that turn out to be ours.
-    fn step(&self) -> Result<Version, Failure> {
+    pub(super) fn step(&self) -> Result<Version, Failure> {
+        if let Some(lost) = self.rest_of_break() {
+            return Err(lost);
+        }
         self.confirm()?;
         for _ in 0..STEPS {
             let own = self.state().observed.own();
@@ -360,11 +375,7 @@ impl Chain {
         match found? {
             // Its lease counts from an attempt of which we received nothing: the next one's counts from now.
             Whose::Ours => Ok(()),
-            Whose::Others(record) => {
-                let who = Some(record.record.holder).filter(|who| !who.is_empty());
-                let who = who.as_deref().unwrap_or("another");
-                Err(lost_at(self.share.path(), &format!("held by {who}")))
-            }
+            Whose::Others(record) => Err(self.lost_to(&record)),
             // Asked again with the next renewal.
             Whose::Unknown => Err(transient(format!(
                 "{}: version {version} exists, and its record cannot be read",
@@ -423,7 +434,7 @@ impl Chain {
         let tenure = match granted {
             Some(tenure) => tenure,
             // What an attempt obtained that nobody waited for.
-            None => self.of_before(version),
+            None => self.of_before(version)?,
         };
         let record = self.write(version, true, &tenure);
         let mut state = self.state();
@@ -433,32 +444,8 @@ impl Chain {
         Ok(version)
     }
 
-    /// Records what the run of a task came to.
-    pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
-        let Some(mut tenure) = self.state().tenure.clone() else {
-            return Err(lost_at(self.share.path(), "it is not ours"));
-        };
-        self.note(&mut tenure.record, outcome)?;
-        // In a version of its own: a record is written once, so that none is ever half old and half new.
-        let version = self.step()?;
-        if let Some(ours) = &mut self.state().tenure {
-            // Every version from here on bears it.
-            ours.record.once = tenure.record.once.clone();
-        }
-        self.write(version, false, &tenure);
-        // The hint does not count: the next version's is written over it.
-        let written = self.writer.outcome(version, give_up_at, Wanted::Record);
-        if written.record {
-            return Ok(());
-        }
-        Err(transient(format!(
-            "{}: writing the result: no answer in time, or no room",
-            self.share.path().display()
-        )))
-    }
-
     /// Has the record of a version of ours written, and the guardian know of it; what is written.
-    fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
+    pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
         let (claim, own, t0) = {
             let progress = self.state();
             let observed = &progress.observed;

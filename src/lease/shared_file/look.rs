@@ -1,7 +1,7 @@
 //! Looking: which version is the last, what its record says, and whether a task that is to be done once is
 //! over by that.
 //!
-//! Called by `chain` at each attempt to get control, and when a run has ended. What it finds may be stale; it
+//! Called by `chain` at each attempt to get control, and by `store` when a run has ended. What it finds may be stale; it
 //! decides nothing. A task's result counts when it stands in a version of ours on the server's disk; every
 //! version after it carries it on. Its time is that of a directory made for the purpose.
 
@@ -13,9 +13,11 @@ use super::chain::{Chain, Tenure};
 use super::record::{State, VersionRecord};
 use super::share::{Hint, Made};
 use super::stamp::Stamped;
+use super::writer::Wanted;
 use crate::clock::{self, Instant};
 use crate::core::observed::Version;
 use crate::core::{Failure, HolderInfo, Outcome, TaskResult};
+use crate::lease::errors::{errno_of, is_passing, lost_at, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 use crate::lease::record::Record;
 
@@ -26,6 +28,8 @@ const WALK: usize = 16;
 // and so long.
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 10;
+// An error that may pass is waited for so long: a server's grace period, and more.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a look showed.
 pub(super) struct Look {
@@ -133,6 +137,9 @@ impl Chain {
     fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
         let failed = |error: io::Error| self.share.refusal("reading it", &error);
         let versions = self.share.examine().map_err(failed)?;
+        if let Some(found) = versions {
+            self.state().device.get_or_insert(found.device);
+        }
         let mut hint = self.share.hint().map_err(failed)?;
         if !self.ready.load(Ordering::Relaxed) {
             self.share.refuse_strangers(versions).map_err(failed)?;
@@ -178,7 +185,7 @@ impl Chain {
         }
         // Begun anew, the count of the fencing token would begin anew under whoever still has the old one.
         if known {
-            return Err(self.share.removed());
+            return Err(self.are_gone());
         }
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
@@ -201,26 +208,41 @@ impl Chain {
         }
     }
 
+    /// The versions are not there any more: they were removed, or the drive was unmounted.
+    pub(super) fn are_gone(&self) -> Failure {
+        let known = self.state().device;
+        if known.is_none() || self.share.device() == known {
+            return self.share.removed();
+        }
+        transient(format!(
+            "{}: its versions are not there, and another file system is: is the drive mounted?",
+            self.share.path().display()
+        ))
+    }
+
     /// What is carried along from tenure to tenure, by the last record that can be read.
-    pub(super) fn carried(&self, look: &Look) -> Carried {
+    ///
+    /// # Errors
+    /// Where that cannot be read for now.
+    pub(super) fn carried(&self, look: &Look) -> Result<Carried, Failure> {
         // Back from version to version: a record may never come (its maker died), and then the one before it
         // is the last that says what is done.
-        let mut unread = false;
-        let mut next = look.version;
+        let (of, mut unread) = (look.version, false);
+        let mut next = of;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
             // One that is there and cannot be read may have borne a result. Looked for before: one that is
             // written between the two can be read.
-            let is_there = self.share.has_record(next);
-            record = self.share.record(next);
+            let is_there = self.read(of, self.share.bears_record(next), true)?;
+            record = self.read(of, self.share.read_record(next), None)?;
             unread |= record.is_none() && is_there;
             next -= 1;
-            if record.is_none() && !self.share.exists(next).unwrap_or(false) {
+            if record.is_none() && !self.read(of, self.share.exists(next), false)? {
                 unread = true;
                 break;
             }
         }
-        match record {
+        Ok(match record {
             Some(record) => Carried {
                 unread: unread || record.unread,
                 once: record.record.once,
@@ -229,22 +251,42 @@ impl Chain {
                 unread,
                 once: TaskLog::EMPTY,
             },
+        })
+    }
+
+    /// What was read at a look at this version; where nobody can say it, what it is `otherwise`.
+    fn read<T>(&self, of: Version, read: io::Result<T>, otherwise: T) -> Result<T, Failure> {
+        let error = match read {
+            Err(error) if is_passing(errno_of(&error)) => error,
+            read => return Ok(read.unwrap_or(otherwise)),
+        };
+        // By one answer that does not come results would be forgotten, or be unreadable for everybody from then on.
+        // But where a disk has failed for good nobody is to be kept out for ever.
+        let now = Instant::now();
+        let since = {
+            let mut state = self.state();
+            let known = state.unreadable.filter(|(version, _)| *version == of);
+            state.unreadable.insert(known.unwrap_or((of, now))).1
+        };
+        match now.since(since) < PATIENCE {
+            true => Err(self.share.doubt("reading its records", &error)),
+            false => Ok(otherwise),
         }
     }
 
     /// A tenure that was never granted: results of tasks go on through it.
-    pub(super) fn of_before(&self, version: Version) -> Tenure {
+    pub(super) fn of_before(&self, version: Version) -> Result<Tenure, Failure> {
         let Carried { once, unread } = self.carried(&Look {
             version: version - 1,
             record: self.share.record(version - 1),
-        });
-        Tenure {
+        })?;
+        Ok(Tenure {
             unread,
             record: Record {
                 once,
                 ..Record::begun(&self.candidate, version - 1)
             },
-        }
+        })
     }
 }
 
@@ -258,7 +300,7 @@ impl Chain {
         if task.lacks_the_time() {
             self.ask_the_time(task)?;
         }
-        Ok(task.result(&self.carried(look).once))
+        Ok(task.result(&self.carried(look)?.once))
     }
 
     /// Control is ours, and nothing runs yet: there is room for the result, and it is known which
@@ -280,8 +322,32 @@ impl Chain {
             .map_err(|NoRoom| self.no_room())
     }
 
+    /// Records what the run of a task came to.
+    pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
+        let Some(mut tenure) = self.state().tenure.clone() else {
+            return Err(lost_at(self.share.path(), "it is not ours"));
+        };
+        self.note(&mut tenure.record, outcome)?;
+        // In a version of its own: a record is written once, so that none is ever half old and half new.
+        let version = self.step()?;
+        if let Some(ours) = &mut self.state().tenure {
+            // Every version from here on bears it.
+            ours.record.once = tenure.record.once.clone();
+        }
+        self.write(version, false, &tenure);
+        // The hint does not count: the next version's is written over it.
+        let written = self.writer.outcome(version, give_up_at, Wanted::Record);
+        if written.record {
+            return Ok(());
+        }
+        Err(transient(format!(
+            "{}: writing the result: no answer in time, or no room",
+            self.share.path().display()
+        )))
+    }
+
     /// Notes in `record` what the run came to; not twice.
-    pub(super) fn note(&self, record: &mut Record, outcome: &Outcome) -> Result<(), Failure> {
+    fn note(&self, record: &mut Record, outcome: &Outcome) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Err(self.fatal("there is no task to record"));
         };
@@ -321,5 +387,142 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
         is_one_of_many: false,
+    }
+}
+
+// In a simulation, which has a drive that fails and need not wait for a minute.
+#[cfg(test)]
+#[cfg(debug_assertions)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use nix::errno::Errno;
+    use tempfile::TempDir;
+
+    use super::super::files::{self, Answer, Call, Drive};
+    use super::super::share::Share;
+    use super::*;
+    use crate::clock::{SimulatedClock, start_thread};
+    use crate::core::observed::LONGEST_LEASE;
+    use crate::lease::Competitor;
+    use crate::lease::record::Candidate;
+
+    const ONE: &str = r#"[{"key":"a","over":{"exit":0,"token":1,"by":"b","at":"c"}}]"#;
+
+    /// A disk of this machine, on which what lies in this directory cannot be read so often.
+    struct Fails {
+        place: PathBuf,
+        times: AtomicU32,
+    }
+
+    impl Drive for Fails {
+        fn ask(&self, call: Call) -> io::Result<Answer> {
+            let less = |left: u32| left.checked_sub(1);
+            let is_it = matches!(&call, Call::ReadIn(place, _) if *place == self.place);
+            let order = Ordering::Relaxed;
+            if is_it && self.times.fetch_update(order, order, less).is_ok() {
+                return Err(Errno::EIO.into());
+            }
+            files::carry_out(call)
+        }
+    }
+
+    /// A lock whose first version bears a result, and whose second bears no record.
+    fn lock() -> (TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let share = Share::new(&path);
+        share.make_hint().unwrap();
+        share.begin().unwrap();
+        let released = VersionRecord {
+            version: 1,
+            state: State::Released,
+            nonce: 1,
+            lease: Duration::from_secs(15),
+            record: Record {
+                token: 1,
+                once: TaskLog::parse(ONE).unwrap(),
+                ..Record::default()
+            },
+            unread: false,
+        };
+        share.make(1).unwrap();
+        share.write_record(&released).unwrap();
+        share.make(2).unwrap();
+        (dir, path)
+    }
+
+    /// Does this with the lock at this path, whose result cannot be read so often; what it tells.
+    fn play<T: Send + 'static>(
+        path: &Path,
+        times: u32,
+        work: impl FnOnce(&Chain, Sender<T>) + Send + 'static,
+    ) -> Receiver<T> {
+        let place = Share::new(path).versions().join(format!("{:020}/next", 0));
+        let drive: Box<dyn Drive> = Box::new(Fails {
+            place,
+            times: times.into(),
+        });
+        let candidate = Candidate {
+            identity: "it".into(),
+            host: "here".into(),
+            pid: 1,
+            command: "job".into(),
+            bell: None,
+        };
+        let competitor = Competitor::new(candidate, Duration::from_secs(15));
+        let chain = Chain::new(path, &competitor, None).unwrap();
+        let (tell, told) = channel();
+        let clock: Rc<SimulatedClock> = Rc::default();
+        clock.carry(Arc::new(drive));
+        let begun = Instant::ZERO + Duration::from_secs(1000);
+        clock.enter(begun, Duration::ZERO, || {
+            start_thread("work", move || work(&chain, tell)).unwrap();
+        });
+        while let Some(next) = clock.next() {
+            clock.enter(next, Duration::ZERO, || {});
+        }
+        told
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_for_a_moment_is_read_later_and_forgets_nothing() {
+        let (_dir, path) = lock();
+        let told = play(&path, 1, |chain, told| {
+            assert!(matches!(chain.compete(), Err(Failure::Held(_))));
+            clock::pause(LONGEST_LEASE);
+            let doubt = chain.compete().map(drop).unwrap_err();
+            assert!(matches!(doubt, Failure::Transient { .. }), "{doubt:?}");
+            let made = chain.share.list().unwrap();
+            assert_eq!(made, [0, 1, 2], "it keeps nobody out meanwhile");
+            let Ok(won) = chain.compete() else {
+                panic!("it can be read");
+            };
+            let _ = told.send((won.tenure.record.once, won.tenure.unread));
+        });
+        let once = TaskLog::parse(ONE).unwrap();
+        assert_eq!(told.recv(), Ok((once, false)));
+    }
+
+    #[test]
+    fn a_record_that_is_lost_for_good_keeps_nobody_out_for_ever() {
+        let (_dir, path) = lock();
+        let told = play(&path, u32::MAX, |chain, told| {
+            let begun = Instant::now();
+            let unread = loop {
+                if let Ok(won) = chain.compete() {
+                    break won.tenure.unread;
+                }
+                clock::pause(Duration::from_secs(10));
+            };
+            let _ = told.send((unread, Instant::now().since(begun)));
+        });
+        let (unread, took) = told.recv().unwrap();
+        let longest = PATIENCE + LONGEST_LEASE * 2;
+        assert!(unread && took > PATIENCE && took < longest, "{took:?}");
     }
 }

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `store` | [`SharedFile`]: the trait |
 //! | `chain` | the steps of acquire, renew and release |
+//! | `broken` | what is left of a lease that an operator has broken |
 //! | `whose` | whose a version is that its holder was to make, and that exists |
 //! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
 //! | `share` | the requests to the drive, and what their errors mean |
@@ -24,6 +25,7 @@
 //! command: a server that is gone keeps no process from ending. The lock's path is never removed,
 //! renamed or locked.
 
+mod broken;
 mod chain;
 mod errors;
 mod files;

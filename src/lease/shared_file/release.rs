@@ -7,6 +7,7 @@
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
@@ -14,8 +15,9 @@ use super::chain::STEPS;
 use super::record::{State, VersionRecord};
 use super::share::{Made, Share};
 use super::whose::{Whose, whose};
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::core::Observed;
+use crate::lease::errors::{errno_of, is_passing};
 use crate::lease::{MakeMemory, SharedMemory};
 
 // What the guardian is told to release by. It is told once in a tenure; the rest changes with every renewal and
@@ -24,6 +26,8 @@ pub(super) const MARK: &[u8] = b"shared drive";
 
 /// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
 pub const LIMIT: u32 = 10;
+// From one attempt to the next of what failed for a moment.
+const RETRY: Duration = Duration::from_millis(250);
 
 // Of the process and not of a store: the guardian is forked before there is any, and finds it here.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
@@ -76,11 +80,13 @@ fn read(note: &[u8]) -> Option<(PathBuf, Instant, VersionRecord)> {
 }
 
 fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
+    let give_up_at = Instant::now() + Duration::from_secs(LIMIT.into());
     let mut observed = Observed::new(last.nonce, last.lease);
     observed.made(last.version, t0);
+    let mut steps = 0;
     // More than one where our supervisor died between making a version and noting it: nobody writes the record of
     // that any more, and without one it is held for 60 s.
-    for _ in 0..STEPS {
+    while steps < STEPS {
         let Some(version) = observed.own().and_then(|own| own.checked_add(1)) else {
             return;
         };
@@ -97,8 +103,12 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
                     state: State::Released,
                     ..last
                 };
-                // One of the two is enough, and nobody can be told any more.
-                let _ = share.write_record(&record);
+                // One of the two is enough, and nobody can be told any more. What was begun of a record is not
+                // begun again: then the hint has to say it.
+                while share.write_record(&record).is_err()
+                    && share.write_hint(&record).is_err()
+                    && waits(give_up_at)
+                {}
                 let _ = share.write_hint(&record);
                 return;
             }
@@ -108,16 +118,26 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
                 let Ok(Whose::Ours) = whose(share, version, judge) else {
                     return;
                 };
+                steps += 1;
             }
+            // Whether it was made is seen when it is asked for again.
+            Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
             Err(_) => return,
         }
     }
 }
 
+/// Waits a moment, if there is time for another attempt after it.
+fn waits(give_up_at: Instant) -> bool {
+    let soon = Instant::now() + RETRY < give_up_at;
+    if soon {
+        clock::pause(RETRY);
+    }
+    soon
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::lease::record::Record;
 

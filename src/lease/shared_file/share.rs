@@ -290,15 +290,32 @@ impl Share {
     /// Whether a version bears a record, readable or not; answered where opening it is not (a server
     /// that has just been restarted).
     pub(super) fn has_record(&self, version: Version) -> bool {
-        let found = files::stat_in(self.record_place(version), RECORD.to_owned());
-        found.is_ok_and(|found| found.length > 0)
+        self.bears_record(version).unwrap_or(false)
+    }
+
+    /// The same, where it is a matter of whether that is known.
+    pub(super) fn bears_record(&self, version: Version) -> io::Result<bool> {
+        match files::stat_in(self.record_place(version), RECORD.to_owned()) {
+            Ok(found) => Ok(found.length > 0),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The record of a version, if there is one that can be read.
     pub(super) fn record(&self, version: Version) -> Option<VersionRecord> {
-        let read = files::read_in(self.record_place(version), RECORD);
-        let record = VersionRecord::decode(&read.ok()?)?;
-        (record.version == version).then_some(record)
+        self.read_record(version).ok().flatten()
+    }
+
+    /// The same, where it is a matter of whether that is known.
+    pub(super) fn read_record(&self, version: Version) -> io::Result<Option<VersionRecord>> {
+        let bytes = match files::read_in(self.record_place(version), RECORD) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let record = VersionRecord::decode(&bytes);
+        Ok(record.filter(|record| record.version == version))
     }
 
     /// Writes the record of a version that we made, and sees it to the disk.
@@ -380,9 +397,11 @@ impl Share {
         let path = self
             .versions
             .join(format!("time.{:08x}", fastrand::u32(..)));
-        files::make_directory(path.clone())?;
+        // Nobody else takes this name. Where it exists it is ours: an answer was lost, and it was asked for again; so
+        // was the removal of what is gone.
+        there(files::make_directory(path.clone()))?;
         let answer = ask(&path);
-        files::remove_directory(path)?;
+        let _ = files::remove_directory(path);
         answer
     }
 }

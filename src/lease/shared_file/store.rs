@@ -40,7 +40,7 @@ pub struct SharedFile {
     name: String,
     jobs: BlockingJobs,
     chain: Arc<Chain>,
-    /// A release has waited for a step in vain.
+    /// The release of this tenure has waited for a step in vain.
     overdue: AtomicBool,
 }
 
@@ -133,6 +133,7 @@ impl LeaseStore for SharedFile {
         // back by the next release.
         let token = won.tenure.record.token;
         self.chain.state().tenure = Some(won.tenure);
+        self.overdue.store(false, Ordering::Release);
         Ok(Grant {
             t0: won.t0,
             token,
@@ -162,8 +163,9 @@ impl LeaseStore for SharedFile {
         let limit = give_up_at.min(Instant::now() + PATIENCE);
         if !self.jobs.is_idle_by(limit).await {
             let why = "the drive does not answer";
-            // A slow one does, when it is asked again.
-            return Err(match self.overdue.swap(true, Ordering::AcqRel) {
+            // A slow one does, when it is asked again. After that the lease is left to run out, and the next
+            // release begins anew.
+            return Err(match self.overdue.fetch_xor(true, Ordering::AcqRel) {
                 true => self.chain.fatal(why),
                 false => transient(format!("{}: {why}", self.name)),
             });
@@ -225,5 +227,83 @@ impl LeaseStore for SharedFile {
             descriptor: None,
             release_info: release_info.then(|| release::MARK.to_vec()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::lease::record::Candidate;
+
+    /// Has a step hang until what this gives is dropped.
+    async fn hang(store: &SharedFile) -> mpsc::Sender<()> {
+        let (go_on, hangs) = mpsc::channel();
+        let step = move |_: &Chain| {
+            let _ = hangs.recv();
+            Ok(())
+        };
+        let late = store.blocking("hanging", Instant::now(), step).await;
+        assert!(matches!(late, Err(Failure::Transient { .. })), "{late:?}");
+        go_on
+    }
+
+    async fn release(store: &SharedFile) -> Result<(), Failure> {
+        store
+            .release(Instant::now() + Duration::from_secs(120))
+            .await
+    }
+
+    async fn acquire(store: &SharedFile) {
+        let grant = store.acquire(Instant::now() + Duration::from_secs(120));
+        grant.await.expect("control");
+    }
+
+    fn open(directory: &Path) -> SharedFile {
+        let candidate = Candidate {
+            identity: "one".into(),
+            host: "here".into(),
+            pid: 1,
+            command: "./job".into(),
+            bell: None,
+        };
+        let competitor = Competitor::new(candidate, Duration::from_secs(10));
+        SharedFile::open(&directory.join("lock"), &competitor).expect("a store")
+    }
+
+    /// A drive that takes more than a second, days after it hung in another tenure.
+    #[tokio::test]
+    async fn a_release_waits_twice_for_a_step_that_hangs_whatever_hung_before_its_tenure() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = open(directory.path());
+        acquire(&store).await;
+        let go_on = hang(&store).await;
+        let first = release(&store).await;
+        assert!(matches!(first, Err(Failure::Transient { .. })), "{first:?}");
+        drop(go_on);
+        assert!(store.jobs.is_idle_by(Instant::FOREVER).await);
+        // It was not asked again. As if its lease had run out:
+        let late = Instant::now() + Duration::from_secs(120);
+        store.chain.release(late).expect("to release");
+        acquire(&store).await;
+        let go_on = hang(&store).await;
+        let first = release(&store).await;
+        assert!(matches!(first, Err(Failure::Transient { .. })), "{first:?}");
+        drop(go_on);
+        release(&store).await.expect("to release");
+    }
+
+    #[tokio::test]
+    async fn a_release_that_was_given_up_is_forgotten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = open(directory.path());
+        acquire(&store).await;
+        let _hangs = hang(&store).await;
+        for is_last in [false, true, false] {
+            let asked = release(&store).await;
+            let given_up = matches!(asked, Err(Failure::Fatal { .. }));
+            assert_eq!(given_up, is_last, "{asked:?}");
+        }
     }
 }

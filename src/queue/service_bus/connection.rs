@@ -380,7 +380,9 @@ async fn connect(
 ) -> Result<(Arc<Connection>, Option<Intake>, CbsToken), BusError> {
     let token = token(tokens, audience).await?;
     let connecting = connector.connect(&token, Instant::now() + CONNECT);
-    let (connection, intake) = connecting.await?;
+    let connected = connecting.await;
+    let (connection, intake) =
+        connected.inspect_err(|error| tell_of_refusal(tokens, &token, error))?;
     Ok((connection, intake, token))
 }
 
@@ -390,10 +392,20 @@ async fn reauthorise(
     connection: Arc<Connection>,
 ) -> Result<CbsToken, BusError> {
     let token = token(&*tokens, &audience).await?;
-    connection
-        .authorise(&token, Instant::now() + REQUEST)
-        .await?;
+    let authorised = connection.authorise(&token, Instant::now() + REQUEST).await;
+    authorised.inspect_err(|error| tell_of_refusal(&*tokens, &token, error))?;
     Ok(token)
+}
+
+/// Whoever made the token hears that it was not taken: kept, it would be offered again for most of its time.
+fn tell_of_refusal(tokens: &dyn CbsTokens, token: &CbsToken, error: &BusError) {
+    // A status is had by what is asked of `$cbs` alone here: of a link it is the right that is missing.
+    if let BusError::Refused {
+        status: Some(401), ..
+    } = error
+    {
+        tokens.refused(token);
+    }
 }
 
 async fn token(tokens: &dyn CbsTokens, audience: &str) -> Result<CbsToken, BusError> {

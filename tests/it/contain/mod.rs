@@ -7,7 +7,7 @@
 
 mod cgroup;
 mod keeper;
-mod namespace;
+pub(crate) mod namespace;
 mod role;
 mod terminal;
 

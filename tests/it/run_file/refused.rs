@@ -2,6 +2,7 @@
 
 use nix::sys::resource::Resource;
 
+use crate::contain::namespace::pidns_or_say_so;
 use crate::support::instance::{Ended, assert_ended};
 use crate::support::scene::Scene;
 
@@ -75,6 +76,15 @@ fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
     let finished = ran().finish();
     assert_ended(&finished, 0, "in control");
     assert_eq!(finished.stdout, "ran\n");
+
+    // Of a namespace, the process that keeps the lock for it: before, there are the guardian and one that tries
+    // whether there are namespaces.
+    if pidns_or_say_so() {
+        scene.refuse_after("fork", 2, 1);
+        let finished = ran().args(["--contain", "pidns"]).finish();
+        assert_ended(&finished, 0, "in control");
+        assert_eq!(finished.stdout, "ran\n");
+    }
 
     scene.refuse_after("fork", 1, 100);
     let finished = ran().finish();

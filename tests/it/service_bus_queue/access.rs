@@ -1,5 +1,8 @@
 //! Who we are, and what is said where that will not do.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::support::closed_port::ClosedPort;
 use trafficcop::queue::service_bus::JWT;
@@ -173,4 +176,60 @@ async fn a_ready_made_signature_will_do() {
     });
     scene.put(b"m");
     complete(&scene.take().await).await.expect("completed");
+}
+
+/// Gives a token that the broker knows nothing of, until that was refused; but before it another one, if there is.
+struct Revoked {
+    before: Mutex<Option<Short>>,
+    was_refused: AtomicBool,
+}
+
+#[async_trait]
+impl CbsTokens for Revoked {
+    async fn token(&self, audience: &str) -> Result<CbsToken, Failure> {
+        let before = self.before.lock().expect("nobody panics").take();
+        if let Some(before) = before {
+            return before.token(audience).await;
+        }
+        let right = Access::default();
+        let access = match self.was_refused.load(Ordering::SeqCst) {
+            true => right,
+            false => Access {
+                key: "d3Jvbmc=".into(),
+                ..right
+            },
+        };
+        tokens(&access).token(audience).await
+    }
+
+    fn refused(&self, _token: &CbsToken) {
+        self.was_refused.store(true, Ordering::SeqCst);
+    }
+}
+
+fn revoked(before: Option<Short>) -> Arc<Revoked> {
+    Arc::new(Revoked {
+        before: Mutex::new(before),
+        was_refused: AtomicBool::new(false),
+    })
+}
+
+#[tokio::test]
+async fn a_token_that_the_service_refuses_is_not_offered_for_the_rest_of_its_time() {
+    let scene = Scene::with(settings(30), |config| config.tokens = revoked(None));
+    scene.put(b"m");
+    complete(&scene.take().await).await.expect("completed");
+}
+
+#[tokio::test]
+async fn nor_is_one_that_is_refused_while_the_last_is_good() {
+    let before = Short(Duration::from_secs(15));
+    let scene = Scene::with(settings(60), |config| config.tokens = revoked(Some(before)));
+    scene.put(b"m");
+    let message = scene.take().await;
+    scene.until(|view| (puts(view) >= 2).then_some(())).await;
+    complete(&message).await.expect("completed");
+    // Before the end of that one, which would have cut what it was for.
+    let connected = |event: &Event| matches!(event, Event::Connected { .. });
+    assert_eq!(scene.count(connected), 1);
 }

@@ -108,6 +108,29 @@ fn a_release_that_nobody_could_read_is_written_again() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+/// It is made all the same, and removed; its name is nobody else's.
+#[test]
+fn lost_answers_to_the_question_for_the_time_end_nothing() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, view) = (Scene::new(), drive.mount());
+    let lock = view.path("lock");
+    let first = run(&scene, &lock, "first", &[]).command(["true"]).finish();
+    assert_eq!(first.ended, Ended::Code(0), "{}", first.stderr);
+    // Of a lock that is there and free nothing is made or removed before it.
+    for (op, errno) in [(Op::Mkdir, libc::EEXIST), (Op::Rmdir, libc::ENOENT)] {
+        view.switchboard().set(&[op], None, Fate::Lose(errno), 1);
+    }
+    let options = ["--once-per", "1h", "-n"];
+    let asks = run(&scene, &lock, "asks", &options).command(["true"]);
+    let asks = asks.finish();
+    assert_eq!(asks.ended, Ended::Code(0), "{}", asks.stderr);
+    assert_eq!(view.switchboard().caught(), 2);
+    let left = std::fs::read_dir(view.path("lock.versions")).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let left: Vec<String> = left.filter(|name| name.starts_with("time")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn errors_for_less_than_the_room_stop_nothing() {
     let Some(drive) = Drive::new() else { return };

@@ -287,7 +287,6 @@ fn reset_has_a_task_done_again() {
 #[test]
 fn break_ends_a_tenure_and_the_holder_competes_again() {
     let scene = Scene::new();
-    scene.excuse_confession("the lease is broken");
     let one = shared_instance(&scene, "one", &[], &[]);
     scene.journal.await_tag(What::Beat, "one");
     let two = shared_instance(&scene, "two", &[], &[]);
@@ -299,6 +298,21 @@ fn break_ends_a_tenure_and_the_holder_competes_again() {
     terminate(one);
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn who_is_broken_at_the_end_of_its_lease_is_asked_to_end_and_has_nothing_to_own_up_to() {
+    let scene = Scene::new();
+    let options = ["--if-lost", "exit"];
+    let mut one = shared_instance(&scene, "one", &options, &["--term", "100:0"]);
+    scene.journal.await_tag(What::Beat, "one");
+    let broken = verb(&scene, &["break", "--yes"], lock(&scene));
+    assert_eq!(broken.ended, Ended::Code(0), "{}", broken.stderr);
+    assert_eq!(one.wait(), Ended::Code(70), "{}", one.stderr());
+    let lines = scene.journal.lines();
+    let told: Vec<What> = lines.iter().map(|line| line.what).collect();
+    let ended = told.contains(&What::Term) && told.last() == Some(&What::End);
+    assert!(ended, "{}", scene.journal);
 }
 
 #[test]

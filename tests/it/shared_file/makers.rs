@@ -64,6 +64,29 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
 }
 
 #[test]
+fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    drive.await_renewal("lock");
+    let renewed = Instant::now();
+    one.signal(Signal::SIGKILL);
+    assert_eq!(one.wait(), KILL);
+    // What is made next is the guardian's, when its deaf tree is dead.
+    let lost = Fate::Lose(nix::libc::EIO);
+    here.switchboard().set(&[Op::Mkdir], None, lost, 1);
+    let first = scene.journal.await_tag(What::Start, "two");
+    assert_eq!(here.switchboard().caught(), 1);
+    // The lease has not run out, by itself or, of a version without a record, after a minute.
+    assert!(first.at < (renewed + LEASE).as_nanos());
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
 fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a_poll() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());

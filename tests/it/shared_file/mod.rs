@@ -33,8 +33,8 @@ const LEASE: Duration = Duration::from_secs(12);
 /// From one look of a standby to the next, and half a second of a busy machine.
 const POLL: Duration = Duration::from_millis(1500);
 
-/// Who held it for the last time from this moment on has been followed by then, on a busy machine, too; without
-/// knowing its lease it takes a minute.
+/// Whoever renewed for the last time at this moment has been followed by then, on a busy machine, too; where the
+/// lease is not known that takes a minute.
 fn followed_by(renewed: Instant) -> u64 {
     (renewed + LEASE * 3 / 2).as_nanos()
 }

@@ -22,6 +22,40 @@ pub(super) fn the_guardian_survives_the_death_of_the_supervisors_group(who: Who)
     scene.assert_testament();
 }
 
+/// Its lock dies with the supervisor, and so, after that time, does the command.
+fn without_its_lock(who: Who, millis: &'static str) -> Scene {
+    let props = Props {
+        env: vec![("ORPHAN_GRACE", millis)],
+        ..Props::default()
+    };
+    Scene::acting_with(who, &["family", "@/journal"], props)
+}
+
+pub(super) fn a_grace_that_was_granted_is_cut_where_the_lock_dies_with_the_supervisor(who: Who) {
+    let mut scene = without_its_lock(who, "500");
+    scene.start_family(Deadlines::none(), 3);
+    let end = Instant::now() + Duration::from_millis(FAR);
+    scene.do_now(&format!("drain {} {}", libc::SIGTERM, word(end)));
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.deaths();
+}
+
+pub(super) fn what_a_dead_supervisor_ordered_is_not_begun_where_its_lock_died_with_it(who: Who) {
+    // Long enough for whoever is begun to be met.
+    let mut scene = without_its_lock(who, "3000");
+    // It is listened to from here on.
+    scene.set_release_info();
+    scene.signal_guardian(libc::SIGSTOP);
+    scene.start(Deadlines::none());
+    scene.give(Deadlines::none());
+    scene.signal_supervisor(libc::SIGKILL);
+    scene.supervisor.wait().unwrap();
+    scene.signal_guardian(libc::SIGCONT);
+    scene.guardian.death();
+    let begun = proc::journal(&scene.path("journal"));
+    assert!(begun.is_empty(), "{begun:?}");
+}
+
 pub(super) fn a_second_guardian_does_not_hide_the_supervisors_death(who: Who) {
     let props = Props {
         env: vec![("SPARE_GUARDIAN", "1")],

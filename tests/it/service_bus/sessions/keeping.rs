@@ -2,6 +2,7 @@
 //! another's, or may be.
 
 use super::*;
+use crate::support::journal::What;
 
 /// Says that it runs, and would never end by itself.
 const DEAF: &str = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
@@ -212,26 +213,31 @@ fn a_stop_during_the_lock_delay_is_no_fault_of_the_session() {
     stage.assert_holds(1, 0);
 }
 
-#[test]
-fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
+/// A worker with these options is killed, after what `before` does to it; its command, which ends only by force,
+/// is dead before the next one begins.
+fn killed(options: &[&str], before: impl FnOnce(&Stage, &Instance)) {
     let stage = Stage::of_sessions(Duration::from_secs(120));
     stage.talk("a", &["1"]);
     let script = "export TRAFFICCOP_TOKEN=1 TRAFFICCOP_HOLDER=w; exec \"$0\" \"$@\"";
-    let start = |tag: &str| {
+    let start = |tag: &str, options: &[&str]| {
         let journalist = stage
             .scene
-            .journalist(tag, &["--every", "20", "--term", "ignore"]);
+            .journalist(tag, &["--every", "20", "--term", "600000:9"]);
         let words = ["sh", "-c", script].map(std::ffi::OsString::from);
         let worker = stage
             .session_worker()
-            .args(["--lock-delay", "3s", "--once"]);
+            .args(["--lock-delay", "3s", "--once"])
+            .args(options);
         worker.command(words.into_iter().chain(journalist))
     };
-    let first = start("first").start();
+    let first = start("first", options).start();
     stage.scene.journal.await_sign_of_life("first");
-    let second = start("second").start();
+    let second = start("second", &[]).start();
+    before(&stage, &first);
     first.signal(Signal::SIGKILL);
-    stage.scene.journal.await_sign_of_life("second");
+    for _ in 0..5 {
+        stage.scene.journal.await_sign_of_life("second");
+    }
     let lines = stage.scene.journal.lines();
     let of = |tag: &str| {
         let tag = tag.to_owned();
@@ -247,4 +253,18 @@ fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
     second.signal(Signal::SIGTERM);
     let _ended = second.finish();
     stage.scene.await_nobody();
+}
+
+#[test]
+fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
+    killed(&[], |_, _| {});
+}
+
+/// It was granted more time for that than the next worker waits.
+#[test]
+fn a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins() {
+    killed(&["--grace", "0s", "--kill-after", "20s"], |stage, first| {
+        first.signal(Signal::SIGTERM);
+        stage.scene.journal.await_tag(What::Term, "first");
+    });
 }

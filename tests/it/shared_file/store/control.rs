@@ -73,6 +73,7 @@ async fn a_version_of_another_ends_a_tenure() {
     Written::new(2, "held").put(&path);
     let lost = in_time(a.renew(late())).await.expect_err("not ours");
     assert_lost(&lost);
+    assert!(matches!(lost, Failure::Lost { until: None, .. }));
     assert!(lost.to_string().contains("held by hand"), "{lost}");
     // And whoever gives it back gives nothing back.
     let lost = in_time(a.release(late())).await;
@@ -125,6 +126,60 @@ async fn who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_c
     assert_lost(&in_time(a.renew(late())).await.expect_err("another's"));
     renew(&b).await;
     assert_eq!(list(&path), [0, 1, 2, 3, 4]);
+}
+
+/// Breaks the lease of whoever has it.
+fn breaks(path: &Path, period: Option<Duration>) {
+    let seen = look(path).expect("to look").record.expect("a record");
+    let broken = break_lock(path, &seen, period, "an operator").expect("to break");
+    assert!(matches!(broken, Broken::Within(_)), "{broken:?}");
+}
+
+/// Until when nobody else can have what is lost.
+async fn left(store: &SharedFile) -> Option<Instant> {
+    match in_time(store.renew(late())).await.expect_err("not ours") {
+        Failure::Lost { until, .. } => until,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn whose_lease_is_broken_at_its_end_has_what_is_left_of_it_and_is_told_when_that_is_less() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    let grant = acquire(&a).await;
+    await_record(&path, 1);
+    breaks(&path, None);
+    let until = left(&a).await.expect("something is left");
+    assert!(until > grant.t0 + LEASE * 9 / 10 && until <= grant.t0 + LEASE);
+    // Asked again it is the same; and when it is broken in the same way once more.
+    assert_eq!(left(&a).await, Some(until));
+    breaks(&path, None);
+    assert_eq!(left(&a).await, Some(until));
+    assert_eq!(list(&path), [0, 1, 2, 3], "it makes nothing after them");
+    breaks(&path, Some(Duration::ZERO));
+    for _ in 0..2 {
+        assert_eq!(left(&a).await, None);
+    }
+    assert_eq!(list(&path), [0, 1, 2, 3, 4]);
+    // It competes like anybody, and what it gets then is its own.
+    assert_eq!(acquire(&a).await.token, 5);
+    renew(&a).await;
+}
+
+#[tokio::test]
+async fn whose_lease_is_broken_with_a_period_has_no_more_than_that() {
+    let (_directory, path) = temporary();
+    let competitor = Competitor::new(candidate("a"), LEASE * 3);
+    let a = SharedFile::open(&path, &competitor).expect("a store");
+    let grant = acquire(&a).await;
+    await_record(&path, 1);
+    breaks(&path, Some(LEASE));
+    let until = left(&a).await.expect("something is left");
+    assert!(until > grant.t0 + LEASE * 9 / 10 && until <= grant.t0 + LEASE);
+    // Whoever took over from that, having made nothing known yet, can have made this one.
+    fs::create_dir(version_of(&path, 3)).expect("a version");
+    assert_eq!(left(&a).await, None);
 }
 
 #[tokio::test]

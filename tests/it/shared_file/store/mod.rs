@@ -227,6 +227,11 @@ impl Tmpfs {
         self.0.path().join(name)
     }
 
+    /// Its directory stays, with nothing in it.
+    fn unmount(&self) {
+        umount2(self.0.path(), MntFlags::MNT_DETACH).expect("to unmount it");
+    }
+
     fn make_read_only(&self) {
         let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
         // Until it execs, the fork of a test beside has what we have open for writing.

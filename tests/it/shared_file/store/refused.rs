@@ -134,6 +134,27 @@ async fn a_disk_that_becomes_read_only_is_a_doubt_to_its_holder() {
     assert_doubt(&failure, "making its next version");
 }
 
+#[tokio::test]
+async fn a_drive_that_is_not_mounted_any_more_is_no_removed_lock() {
+    let Some(small) = Tmpfs::mount("size=64k") else {
+        return;
+    };
+    let path = small.path("lock");
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    acquire(&a).await;
+    await_record(&path, 1);
+    assert_eq!(held(&b).await.token, Some(1));
+    small.unmount();
+    let refused = loop {
+        match refusal(&b).await {
+            Failure::Held(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            refused => break refused,
+        }
+    };
+    assert_doubt(&refused, "is the drive mounted?");
+    assert!(!refused.to_string().contains("remove"), "{refused}");
+}
+
 /// Waits until the path speaks of this version.
 fn await_hint(path: &Path, version: u64) {
     let text = format!("{{\"version\":{version},");
