@@ -109,13 +109,32 @@ impl Drop for Doorbell {
     }
 }
 
+/// Why an address cannot be had, in one line.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unbound {
+    /// The machine says so, which may be otherwise tomorrow.
+    Machine(String),
+    /// It is none for a doorbell.
+    Setting(String),
+}
+
+impl fmt::Display for Unbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Unbound::Machine(why) | Unbound::Setting(why)) = self;
+        f.write_str(why)
+    }
+}
+
 impl Doorbell {
     /// Takes the address, so that nobody else gets it, and does not listen yet: a standby answers
     /// nobody. `service` is the host of the store.
     ///
     /// # Errors
-    /// In one line, what the kernel says against it, or that no standby connects there.
-    pub(crate) fn bind(wanted: DoorbellAddress, service: Option<&str>) -> Result<Doorbell, String> {
+    /// What the kernel says against it, or that no standby connects there.
+    pub(crate) fn bind(
+        wanted: DoorbellAddress,
+        service: Option<&str>,
+    ) -> Result<Doorbell, Unbound> {
         let found = wanted.towards(service);
         let bound = found.and_then(Doorbell::at);
         let bound = bound.map_err(|why| match why.kind() {
@@ -126,12 +145,13 @@ impl Doorbell {
                 "--doorbell {wanted}: this machine has no such address: name one of its own"
             ),
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
-        })?;
+        });
+        let bound = bound.map_err(Unbound::Machine)?;
         // Where nobody has named one, the instance goes on without being heard: see `warn`.
         if wanted.ip.is_some() && !bound.own.is_near() {
-            return Err(format!(
+            return Err(Unbound::Setting(format!(
                 "--doorbell {wanted}: standbys connect to private addresses only: name one of this machine"
-            ));
+            )));
         }
         Ok(bound)
     }
@@ -511,13 +531,16 @@ mod tests {
             port: address.port(),
         };
         let refusal = Doorbell::bind(wanted, None).expect_err("in use");
-        assert!(refusal.contains(&address.to_string()) && refusal.contains("in use"));
+        assert!(
+            refusal.to_string().contains(&address.to_string())
+                && refusal.to_string().contains("in use")
+        );
         let stranger = DoorbellAddress {
             ip: Some([192, 0, 2, 7].into()),
             port: 0,
         };
         let refusal = Doorbell::bind(stranger, None).expect_err("not ours");
-        assert!(refusal.contains("no such address"), "{refusal}");
+        assert!(refusal.to_string().contains("no such address"), "{refusal}");
     }
 
     #[tokio::test]
@@ -606,7 +629,7 @@ mod tests {
         };
         let why = bind("0.0.0.0").unwrap_err();
         let words = "--doorbell 0.0.0.0: standbys connect to private addresses only";
-        assert!(why.contains(words), "{why}");
+        assert!(why.to_string().contains(words), "{why}");
         assert_eq!(bind("127.0.0.1"), Ok(()));
     }
 

@@ -337,7 +337,7 @@ async fn examine_doorbell(
 ) -> anyhow::Result<()> {
     findings.add(match Doorbell::bind(wanted, host) {
         Ok(ours) => ring(ours, host).await,
-        Err(why) => Check::fail(DOORBELL, why, ""),
+        Err(why) => Check::fail(DOORBELL, why.to_string(), ""),
     });
     // What speaks against the lock itself was said before.
     let Ok(holder) = target.look_patiently(target.limit()).await else {
@@ -371,7 +371,7 @@ async fn ring(mut ours: Doorbell, host: Option<&str>) -> Check {
     };
     let heard = match Doorbell::bind(standby, host) {
         Ok(mut standby) => heard(&mut standby, ours.bell()).await,
-        Err(why) => return Check::fail(DOORBELL, why, ""),
+        Err(why) => return Check::fail(DOORBELL, why.to_string(), ""),
     };
     match heard {
         true => Check::ok(
@@ -398,7 +398,7 @@ async fn listen(bell: Bell) -> Check {
     let standby = Doorbell::bind(DoorbellAddress::default(), None);
     let heard = match standby {
         Ok(mut standby) => heard(&mut standby, bell).await,
-        Err(why) => return Check::fail(DOORBELL, why, ""),
+        Err(why) => return Check::fail(DOORBELL, why.to_string(), ""),
     };
     match heard {
         true => Check::ok(DOORBELL, format!("the holder's at {address} is heard here")),

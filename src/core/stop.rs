@@ -8,7 +8,6 @@ use crate::clock::Instant;
 /// child's group, so everything it stops is signalled twice within microseconds.
 const ECHO: std::time::Duration = std::time::Duration::from_millis(100);
 
-pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGINT: i32 = 2;
 pub(crate) const SIGQUIT: i32 = 3;
 const SIGTERM: i32 = 15;

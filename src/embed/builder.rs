@@ -238,7 +238,8 @@ impl Builder {
         if !lock.rings() {
             return Ok(None);
         }
-        let bound = Doorbell::bind(wanted, lock.host().as_deref()).map_err(Error::refused)?;
+        let bound = Doorbell::bind(wanted, lock.host().as_deref())
+            .map_err(|why| Error::refused(why.to_string()))?;
         bound.warn();
         Ok(Some(bound))
     }

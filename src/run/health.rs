@@ -90,6 +90,11 @@ impl HealthMonitor {
         self.health.started(Instant::now() + START);
     }
 
+    /// Whether a command runs or is being started that is not to end.
+    pub(super) fn is_expected(&self) -> bool {
+        self.health.is_running()
+    }
+
     /// The command runs.
     pub(super) fn started(&mut self) {
         self.health.started(Instant::now());

@@ -9,7 +9,7 @@ use tracing::Level;
 use crate::azure::Account;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::Ending;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Unbound};
 use crate::guardian::SharedBytes;
 use crate::host;
 use crate::lease::record::Candidate;
@@ -52,7 +52,10 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         .filter(|_| lock.rings())
         .map(|wanted| Doorbell::bind(wanted, host.as_deref()))
         .transpose()
-        .map_err(UsageError::of_the_machine)?;
+        .map_err(|why| match why {
+            Unbound::Machine(why) => UsageError::of_the_machine(why),
+            Unbound::Setting(why) => UsageError::new(why),
+        })?;
     if let Some(doorbell) = &doorbell {
         doorbell.warn();
     }

@@ -255,7 +255,9 @@ impl CommandWorkload {
     fn tell(&mut self, event: WorkloadEvent) {
         if let Some(health) = &mut self.health {
             match event {
-                WorkloadEvent::Started { .. } => health.started(),
+                // One that was told to end while its start hung tells that it has started when it ends.
+                WorkloadEvent::Started { .. } if health.is_expected() => health.started(),
+                WorkloadEvent::Started { .. } => {}
                 WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. } => {
                     health.stops();
                     self.emptied = Some(event);
@@ -525,9 +527,8 @@ mod tests {
         }
     }
 
-    /// A start that hangs is asked after; and when it fails at last, one who asks may not be killed at once.
-    #[tokio::test]
-    async fn nothing_is_called_not_started_while_a_check_of_it_lives() {
+    /// A command that is started, with a check under way that cannot be killed.
+    fn checked() -> CommandWorkload {
         let hour = Duration::from_secs(3600);
         let rules = HealthRules {
             watchdog: None,
@@ -545,11 +546,36 @@ mod tests {
         let mut workload = CommandWorkload::of_a_command(handle, store, libc::SIGTERM);
         workload.look_after(health, None);
         workload.look_after_health();
+        workload
+    }
+
+    /// A start that hangs is asked after; and when it fails at last, one who asks may not be killed at once.
+    #[tokio::test]
+    async fn nothing_is_called_not_started_while_a_check_of_it_lives() {
+        let mut workload = checked();
         workload.tell(WorkloadEvent::NotStarted { errno: libc::EIO });
         assert_eq!(workload.inbox, []);
         while workload.inbox.is_empty() {
             workload.step().await;
         }
         assert_eq!(workload.inbox, [WorkloadEvent::TreeStuck]);
+    }
+
+    /// Whose start hangs and is told to end tells that it has started when it has ended.
+    #[tokio::test]
+    async fn no_check_is_begun_beside_one_of_a_command_that_was_told_to_end() {
+        let mut workload = checked();
+        let at = Instant::now();
+        if let Some(health) = &mut workload.health {
+            health.stops();
+        }
+        workload.tell(WorkloadEvent::Started { pid: 1 });
+        workload.look_after_health();
+        workload.tell(WorkloadEvent::TreeEmpty { at });
+        while workload.inbox.len() < 2 {
+            workload.step().await;
+        }
+        let started = WorkloadEvent::Started { pid: 1 };
+        assert_eq!(workload.inbox, [started, WorkloadEvent::TreeStuck]);
     }
 }

@@ -1,7 +1,7 @@
 //! The disk between a message and its command: what is written before it, and removed after it, on threads of
 //! their own.
 //!
-//! Called by the processor. A disk can hang: it must never be waited for longer than that is of any use.
+//! Called by the processor. A disk can hang: it must never keep us from leaving.
 
 use std::future::pending;
 use std::io;
@@ -20,8 +20,6 @@ use crate::queue::Message;
 
 // For how long the removal of a message's files is waited for.
 const REMOVAL: Duration = Duration::from_secs(5);
-// What a disk has beyond the end of a lock: where we stood still until then, it did nothing for us either.
-const MOMENT: Duration = Duration::from_secs(1);
 
 /// The message, on its way to the command.
 pub(super) async fn hand_over(
@@ -30,7 +28,6 @@ pub(super) async fn hand_over(
     context: &ProcessorContext,
 ) -> io::Result<MessageIo> {
     let json = message_io::json(&context.queue, &message, context.rules.max_attempts);
-    let until = message.t0 + message.lock_time;
     let body = message.body.unwrap_or_default();
     let Some(base) = context.base.clone() else {
         return MessageIo::on_stdin(&body);
@@ -52,7 +49,7 @@ pub(super) async fn hand_over(
     let made: io::Result<(MessageIo, Option<PathBuf>)> =
         match background_writer::apart("message", make) {
             Ok(made) => {
-                let made = in_time(made, until, context.hurry.clone()).await?;
+                let made = unless_leaving(made, context.leaving.clone()).await?;
                 made.map_err(io::Error::other)?
             }
             // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
@@ -65,31 +62,22 @@ pub(super) async fn hand_over(
     Ok(message_io)
 }
 
-/// What is made on a disk, as long as that is of any use: while the message is locked, and not everything is to
-/// end at once. What comes later is dropped, and removed with that.
-async fn in_time<T>(
+/// What is made on a disk, until we leave: what comes later is dropped, and removed with that. What comes when the
+/// message is not locked any more is known by that, and given back.
+async fn unless_leaving<T>(
     made: impl Future<Output = T>,
-    until: Instant,
-    mut hurry: watch::Receiver<bool>,
+    mut leaving: watch::Receiver<bool>,
 ) -> io::Result<T> {
-    let hurried = async {
+    let left = async {
         // An error: whoever could tell us is gone.
-        if hurry.wait_for(|hurry| *hurry).await.is_err() {
+        if leaving.wait_for(|leaving| *leaving).await.is_err() {
             pending::<()>().await;
         }
-    };
-    let over = async {
-        before(until, pending::<()>()).await;
-        tokio::time::sleep(MOMENT).await;
     };
     tokio::select! {
         biased;
         made = made => Ok(made),
-        () = hurried => Err(io::Error::other("everything is to end at once")),
-        () = over => {
-            let why = "the disk has not answered while it was locked";
-            Err(io::Error::new(io::ErrorKind::TimedOut, why))
-        }
+        () = left => Err(io::Error::other("the disk had not answered when the worker was to end")),
     }
 }
 
@@ -108,19 +96,17 @@ pub(super) async fn removed(message_io: MessageIo) {
 mod tests {
     use super::*;
 
-    /// Nobody waits for a disk that hangs: not past the message's lock, and not after the second signal.
+    /// Nobody waits for a disk that hangs when we are to end; before, nothing else is to be done.
     #[tokio::test]
-    async fn a_message_is_not_waited_for_longer_than_it_is_ours_or_after_a_stop_at_once() {
-        let (hurry, hurried) = watch::channel(false);
-        let (past, later) = (Instant::now(), Instant::FOREVER);
-        let said = in_time(pending::<()>(), past, hurried.clone()).await;
-        let why = said.expect_err("nothing was made");
-        assert_eq!(why.kind(), io::ErrorKind::TimedOut);
+    async fn a_disk_that_hangs_is_waited_for_until_a_stop() {
+        let (leave, leaving) = watch::channel(false);
+        let mut hangs = Box::pin(unless_leaving(pending::<()>(), leaving.clone()));
+        let early = tokio::time::timeout(Duration::from_millis(100), &mut hangs).await;
+        assert!(early.is_err());
+        leave.send_replace(true);
+        assert!(hangs.await.is_err());
         // What is there counts, however late it is looked at.
-        let said = in_time(std::future::ready(7), past, hurried.clone()).await;
+        let said = unless_leaving(std::future::ready(7), leaving).await;
         assert_eq!(said.ok(), Some(7));
-        hurry.send_replace(true);
-        let said = in_time(pending::<()>(), later, hurried).await;
-        assert!(said.is_err());
     }
 }

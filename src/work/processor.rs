@@ -81,6 +81,8 @@ pub(super) struct Done {
     pub(super) overlap: bool,
     /// Whether it could be put aside, if it was to be.
     pub(super) put_aside: Option<Result<(), String>>,
+    /// When it was asked for.
+    pub(super) taken: Instant,
     /// How many messages of its session were begun before it.
     pub(super) earlier: u64,
     /// Since when its session has had none.
@@ -166,10 +168,11 @@ impl MessageProcessor {
             Ok(message_io) => message_io,
             Err(why) => {
                 tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
+                let stopped = *context.leaving.borrow();
                 let decision = Decision::release("NoHandover");
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
-                    no_handover: Some(why.to_string()),
+                    no_handover: (!stopped).then(|| why.to_string()),
                     ..self.done(&whose, &held, decision, None, context)
                 };
             }
@@ -321,6 +324,7 @@ impl MessageProcessor {
                 || progress.is_some_and(|progress| progress.stuck),
             overlap,
             put_aside,
+            taken: whose.taken,
             earlier: 0,
             idle_since: None,
         }
@@ -332,6 +336,7 @@ struct Whose {
     id: String,
     session: Option<String>,
     attempt: u32,
+    taken: Instant,
 }
 
 impl Whose {
@@ -341,6 +346,7 @@ impl Whose {
             id: message.id.clone(),
             session: session.map(|session| session.id().to_owned()),
             attempt: message.attempt,
+            taken: message.t0,
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) const BATCH: usize = 32;
 // One refusal can be a moment's; five, with growing pauses between them, are a right that is
 // missing.
 const STUCK: u32 = 5;
+// For so long as many messages as did not come in time are not asked for again.
+const LEARNT: Duration = Duration::from_secs(600);
 // For how long a queue may fail to answer a worker that is to leave when there is no message.
 const OUT_OF_REACH: Duration = Duration::from_secs(30);
 
@@ -162,10 +164,12 @@ pub(super) struct Scheduler {
     ended: bool,
     /// How often in a row a message could not be put aside.
     refusals: u32,
-    /// Until then what could not be is taken for a part of the last of these.
-    refused_until: Instant,
+    /// When the last of these was.
+    refused_at: Instant,
     /// How many messages are asked for at most: fewer where so many have not come in time.
     most: usize,
+    /// So many have not, since then.
+    too_many: Option<(usize, Instant)>,
 }
 
 impl Scheduler {
@@ -188,8 +192,9 @@ impl Scheduler {
             stop: StopRequests::default(),
             ended: false,
             refusals: 0,
-            refused_until: now,
+            refused_at: Instant::ZERO,
             most: terms.batch,
+            too_many: None,
         }
     }
 
@@ -304,9 +309,14 @@ impl Scheduler {
         if count > 0 {
             self.busy_at = now;
         }
-        // Slowly: what comes too late has lost an attempt, and after the last one its message is put aside.
+        // Slowly: what comes too late has lost an attempt, and after the last one its message is put aside. And what
+        // has been too many is not tried for a while.
         if count >= self.most {
-            self.most = (self.most + 1).min(self.terms.batch);
+            let cap = match self.too_many {
+                Some((many, at)) if now.since(at) < LEARNT => many - 1,
+                _ => self.terms.batch,
+            };
+            self.most = (self.most + 1).min(cap);
         }
         if count > 0 || waited {
             self.waits = WAITS;
@@ -326,6 +336,10 @@ impl Scheduler {
         // queue that waits has on its way comes with the next request.
         if denied.is_none() && !self.terms.waits {
             let asked = asked.map_or(self.most, |asked| asked.most);
+            // Of an outage it is the first alone, which was as many as had come before.
+            if asked > 1 && self.failing.is_none() {
+                self.too_many = Some((asked, now));
+            }
             self.most = (asked / 2).max(1);
         }
         match denied {
@@ -369,20 +383,19 @@ impl Scheduler {
         }
     }
 
-    /// A message was put aside, or (`Err`) could not be: then the queue is left in peace for a
+    /// A message that was `taken` then was put aside, or (`Err`) could not be: then the queue is left in peace for a
     /// while, and after several in a row we leave.
-    pub(super) fn put_aside(&mut self, now: Instant, result: Result<(), String>) {
+    pub(super) fn put_aside(&mut self, now: Instant, taken: Instant, result: Result<(), String>) {
         match result {
             Ok(()) => self.refusals = 0,
             Err(why) => {
-                // Whatever was under way in one outage is refused by that, and is one refusal.
-                if now >= self.refused_until {
+                // Whatever was in hand at the last refusal is a part of that: one outage, however far apart they give up.
+                if taken > self.refused_at {
                     self.refusals += 1;
-                    // The next one would most likely be refused as well.
-                    self.look_later(now);
-                    self.refused_until = self.look_at;
+                    self.refused_at = now;
                 }
-                self.look_at = self.look_at.max(self.refused_until);
+                // The next one would most likely be refused as well.
+                self.look_later(now);
                 if self.terms.waits {
                     self.taking = None;
                 }

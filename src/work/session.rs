@@ -151,6 +151,7 @@ impl Done {
             lost: false,
             overlap: false,
             put_aside: None,
+            taken: Instant::ZERO,
             earlier: 0,
             idle_since: None,
         }
@@ -276,7 +277,8 @@ impl SessionState {
 
     /// The command of the present message has it in this file.
     pub(super) fn lies_in(&self, path: PathBuf) {
-        lock(&self.0.state).path = Some(path);
+        let mut state = lock(&self.0.state);
+        (state.path, state.reading) = (Some(path), None);
     }
 
     /// How the present message was settled in the place of what was decided.

@@ -478,7 +478,7 @@ impl Worker {
         self.scheduler
             .session_done(now, done.ran, done.earlier, done.idle_since);
         if let Some(result) = &done.put_aside {
-            self.scheduler.put_aside(now, result.clone());
+            self.scheduler.put_aside(now, done.taken, result.clone());
         }
         if done.lost {
             let overlap = done.overlap;
@@ -532,6 +532,7 @@ mod tests {
                 lost: false,
                 overlap,
                 put_aside: None,
+                taken: Instant::ZERO,
                 earlier: 0,
                 idle_since: None,
             };

@@ -12,7 +12,7 @@ use super::held_lease::{Answer, HeldLease};
 use super::{Phase, Releasing, Step, resting};
 use crate::clock::Instant;
 use crate::core::hold_policy::History;
-use crate::core::stop::{SIGHUP, SIGINT, SIGQUIT, Stop};
+use crate::core::stop::{SIGINT, SIGQUIT, Stop};
 use crate::core::{
     Action, Cause, Cordon, Event, Exit, Failed, HandOverReason, HealthEvent, Hung, Notice,
     WorkloadEvent,
@@ -101,13 +101,11 @@ impl Confirming {
     }
 }
 
-/// The signal by which a command ended that was typed at its terminal, or came of its hanging up. We hear nothing
-/// else of it, and it was meant for all of the job, as a shell takes it: no failure of the command's.
+/// The signal by which a command ended that was typed at its terminal. We hear nothing else of it, and it was meant
+/// for all of the job, as a shell takes it: no failure of the command's.
 fn typed(context: &Context, exit: Exit) -> Option<i32> {
     match exit {
-        Exit::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT)) if context.rules.on_terminal => {
-            Some(signal)
-        }
+        Exit::Signal(signal @ (SIGINT | SIGQUIT)) if context.rules.on_terminal => Some(signal),
         Exit::Signal(_) | Exit::Code(_) => None,
     }
 }

@@ -243,11 +243,12 @@ impl Releasing {
                 }
                 self.conclude(context, step, true)
             }
-            Err(Failure::Lost { why, .. }) => {
-                // It was taken from us at some moment since it was confirmed last; unless it has run
-                // out meanwhile, which the deadlines have seen to.
+            Err(Failure::Lost { why, until }) => {
+                // It was taken from us at some moment since it was confirmed last, where nobody knows better;
+                // unless it has run out meanwhile, which the deadlines have seen to.
                 if step.now < self.others_from {
-                    self.overlap |= self.empty_at.is_some_and(|at| at > self.confirmed);
+                    let since = until.unwrap_or(self.confirmed);
+                    self.overlap |= self.empty_at.is_some_and(|at| at > since);
                 }
                 step.report(Notice::FoundLost { why });
                 self.conclude(context, step, false)

@@ -252,14 +252,6 @@ impl System for Kernel {
         let withheld = self.setup.withheld.iter();
         changes.extend(withheld.map(|name| (name.clone(), None)));
         self.image = Some(ExecImage::prepare(program, changes, self.context.sockets)?);
-        // All of this takes its time, and a lock that has died meanwhile may soon be another's.
-        let hangs_up = || {
-            let socket = self.fds.socket.as_fd();
-            raw::poll([socket], PollFlags::empty(), PollTimeout::ZERO)
-        };
-        if self.setup.orphan_grace.is_some() && hangs_up() {
-            return Err(Errno::ETIME);
-        }
         Ok(())
     }
 
@@ -281,6 +273,14 @@ impl System for Kernel {
                     if image.in_front {
                         self.context.foreground.lend();
                     }
+                }
+                // All of this takes its time, and a lock that has died meanwhile may soon be another's.
+                let hangs_up = || {
+                    let socket = self.fds.socket.as_fd();
+                    raw::poll([socket], PollFlags::empty(), PollTimeout::ZERO)
+                };
+                if self.setup.orphan_grace.is_some() && hangs_up() {
+                    return Err(Errno::ETIME);
                 }
                 // Taken before the fork: afterwards the child could not tell a new parent from the old one.
                 let me = nix::unistd::getpid().as_raw();

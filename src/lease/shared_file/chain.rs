@@ -80,8 +80,8 @@ pub(super) struct Progress {
     /// The file system that the lock was found on. A drive that was unmounted shows an empty directory of
     /// another one, and that is no removed lock.
     pub(super) device: Option<u64>,
-    /// What a look at this version wanted to read failed, by what may pass, since then.
-    pub(super) unreadable: Option<(Version, Instant)>,
+    /// What a look wanted to read failed, by what may pass: since when, and when last.
+    pub(super) unreadable: Option<(Instant, Instant)>,
 }
 
 /// A tenure: what its versions say.
@@ -146,7 +146,10 @@ impl Chain {
 
     pub(super) fn has_nothing(&self) -> bool {
         let state = self.state();
-        state.observed.own().is_none() && state.unconfirmed.is_none() && state.unwritten.is_none()
+        // What was broken was ours, and whoever gives it back is to hear of that.
+        let was_broken = state.tenure.is_some() && state.broken.is_some();
+        let has_own = state.observed.own().is_some() || state.unconfirmed.is_some();
+        !has_own && !was_broken && state.unwritten.is_none()
     }
 
     /// Looks at the lock, and takes it over if it may be.
@@ -163,9 +166,13 @@ impl Chain {
         self.confirm()?;
         // Looked before anything is made: a standby that made a version to find out would have taken over.
         let look = self.look_for_record()?;
-        if let Some(over) = self.is_over(&look)? {
-            return Err(Failure::AlreadyDone(over));
-        }
+        let not_over = match self.is_over(&look) {
+            Ok(None) => Ok(()),
+            Ok(Some(over)) => return Err(Failure::AlreadyDone(over)),
+            // Who holds it is known all the same.
+            Err(doubt @ Failure::Transient { .. }) => Err(doubt),
+            Err(failure) => return Err(failure),
+        };
         let seen = self.fingerprint(&look);
         let now = Instant::now();
         let next = {
@@ -184,7 +191,7 @@ impl Chain {
             state.observed.next(now)
         };
         match next {
-            Next::Make(version) => self.take_over(version, &look),
+            Next::Make(version) => not_over.and_then(|()| self.take_over(version, &look)),
             Next::Wait(due) => Err(Failure::Held(holder_info(look.record.as_ref(), Some(due)))),
             Next::Exhausted => Err(self.fatal(
                 "its version, and with it the fencing token, is the greatest there is: name another file",

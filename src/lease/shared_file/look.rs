@@ -227,20 +227,23 @@ impl Chain {
     pub(super) fn carried(&self, look: &Look) -> Result<Carried, Failure> {
         // Back from version to version: a record may never come (its maker died), and then the one before it
         // is the last that says what is done.
-        let (of, mut unread) = (look.version, false);
-        let mut next = of;
+        let (mut unread, mut failed) = (false, false);
+        let mut next = look.version;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
             // One that is there and cannot be read may have borne a result. Looked for before: one that is
             // written between the two can be read.
-            let is_there = self.read(of, self.share.bears_record(next), true)?;
-            record = self.read(of, self.share.read_record(next), None)?;
+            let is_there = self.read(self.share.bears_record(next), true, &mut failed)?;
+            record = self.read(self.share.read_record(next), None, &mut failed)?;
             unread |= record.is_none() && is_there;
             next -= 1;
-            if record.is_none() && !self.read(of, self.share.exists(next), false)? {
+            if record.is_none() && !self.read(self.share.exists(next), false, &mut failed)? {
                 unread = true;
                 break;
             }
+        }
+        if next < look.version && !failed {
+            self.state().unreadable = None;
         }
         Ok(match record {
             Some(record) => Carried {
@@ -254,19 +257,24 @@ impl Chain {
         })
     }
 
-    /// What was read at a look at this version; where nobody can say it, what it is `otherwise`.
-    fn read<T>(&self, of: Version, read: io::Result<T>, otherwise: T) -> Result<T, Failure> {
+    /// What was read; where nobody can say it (`failed`), what it is `otherwise`.
+    fn read<T>(&self, read: io::Result<T>, otherwise: T, failed: &mut bool) -> Result<T, Failure> {
         let error = match read {
             Err(error) if is_passing(errno_of(&error)) => error,
             read => return Ok(read.unwrap_or(otherwise)),
         };
         // By one answer that does not come results would be forgotten, or be unreadable for everybody from then on.
         // But where a disk has failed for good nobody is to be kept out for ever.
+        *failed = true;
         let now = Instant::now();
         let since = {
             let mut state = self.state();
-            let known = state.unreadable.filter(|(version, _)| *version == of);
-            state.unreadable.insert(known.unwrap_or((of, now))).1
+            // One now and one in an hour are two that passed.
+            let before = state.unreadable;
+            let before = before.filter(|(_, last)| now.since(*last) < PATIENCE);
+            let since = before.map_or(now, |(since, _)| since);
+            state.unreadable = Some((since, now));
+            since
         };
         match now.since(since) < PATIENCE {
             true => Err(self.share.doubt("reading its records", &error)),

@@ -115,10 +115,11 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
             Ok(Made::Exists) => {
                 let judge = |claim| observed.exists(version, claim, Instant::now());
                 // Another's, for whom it is; or not to be known, and it runs out by itself.
-                let Ok(Whose::Ours) = whose(share, version, judge) else {
-                    return;
-                };
-                steps += 1;
+                match whose(share, version, judge) {
+                    Ok(Whose::Ours) => steps += 1,
+                    Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
+                    _ => return,
+                }
             }
             // Whether it was made is seen when it is asked for again.
             Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
@@ -206,5 +207,56 @@ mod tests {
         let lease = last.lease;
         give_back(&share, Instant::now() - lease, last);
         assert_eq!(share.list().unwrap(), [0, 1, 2]);
+    }
+
+    /// In a simulation, which has a drive that fails.
+    #[cfg(debug_assertions)]
+    mod simulated {
+        use std::io;
+        use std::rc::Rc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        use nix::errno::Errno;
+
+        use super::super::super::files::{self, Answer, Call, Drive};
+        use super::*;
+        use crate::clock::{SimulatedClock, start_thread};
+
+        /// A disk of this machine that fails once when it is asked whether a lease was broken.
+        #[derive(Default)]
+        struct Fails(AtomicBool);
+
+        impl Drive for Fails {
+            fn ask(&self, call: Call) -> io::Result<Answer> {
+                let is_it =
+                    matches!(&call, Call::MakeDirectory(path) if path.ends_with("broken.1"));
+                if is_it && !self.0.swap(true, Ordering::Relaxed) {
+                    return Err(Errno::EIO.into());
+                }
+                files::carry_out(call)
+            }
+        }
+
+        #[test]
+        fn whose_answer_failed_for_a_moment_is_asked_again_also_whose_a_version_is() {
+            let (_dir, _path, share, last) = tenure();
+            share.make(2).unwrap();
+            let drive: Box<dyn Drive> = Box::new(Fails::default());
+            let clock: Rc<SimulatedClock> = Rc::default();
+            clock.carry(Arc::new(drive));
+            let begun = Instant::ZERO + Duration::from_secs(1000);
+            let (tell, told) = std::sync::mpsc::channel();
+            clock.enter(begun, Duration::ZERO, || {
+                start_thread("work", move || {
+                    give_back(&share, Instant::now(), last);
+                    let _ = tell.send(share.record(3).map(|record| record.state));
+                })
+                .unwrap();
+            });
+            while let Some(next) = clock.next() {
+                clock.enter(next, Duration::ZERO, || {});
+            }
+            assert_eq!(told.recv(), Ok(Some(State::Released)));
+        }
     }
 }

@@ -358,7 +358,7 @@ fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
     scheduler.takes(T, 4);
     scheduler.took(T, 1);
     scheduler.takes(T, 3);
-    scheduler.put_aside(T, Err("403".to_owned()));
+    scheduler.put_aside(T, T, Err("403".to_owned()));
     scheduler.done(T, false);
     assert!(!scheduler.is_taking());
     assert!(matches!(scheduler.next(T), Next::Wait(at) if at > T));
@@ -369,14 +369,15 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 4);
     let refused = || Err("403".to_owned());
-    // Further from each other than any pause.
+    // Each of them taken after the one before was refused.
     for n in 0..4 {
-        scheduler.put_aside(T + secs(60) * n, refused());
+        let now = T + secs(60) * n;
+        scheduler.put_aside(now, now, refused());
     }
     let mut now = T + secs(300);
-    scheduler.put_aside(now, Ok(()));
+    scheduler.put_aside(now, now, Ok(()));
     for _ in 0..4 {
-        scheduler.put_aside(now, refused());
+        scheduler.put_aside(now, now, refused());
         scheduler.done(now, false);
         let Next::Wait(at) = scheduler.next(now) else {
             panic!()
@@ -384,7 +385,7 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
         assert!(at > now);
         now = at;
     }
-    scheduler.put_aside(now, refused());
+    scheduler.put_aside(now, now, refused());
     let why = "403".to_owned();
     assert_eq!(
         scheduler.next(now),
@@ -401,8 +402,9 @@ fn what_cannot_be_put_aside_in_one_outage_is_one_refusal() {
     scheduler.takes(T, 8);
     scheduler.took(T, 8);
     for n in 0..8 {
-        let now = T + ms(n);
-        scheduler.put_aside(now, Err("503".to_owned()));
+        // They give up one after another, as their locks end.
+        let now = T + secs(n);
+        scheduler.put_aside(now, T, Err("503".to_owned()));
         scheduler.done(now, false);
         assert!(matches!(scheduler.next(now), Next::Wait(at) if at > now));
     }
@@ -437,6 +439,28 @@ fn a_batch_that_does_not_come_in_time_is_asked_for_in_halves() {
     many.takes(now, 4);
     many.took(now, 1);
     assert_eq!(many.next(now), Next::Take(4));
+    // What has been too many is not tried again and again: each time costs them all an attempt.
+    let (mut poor, mut now, mut lost) = (slow(64), T, 0);
+    for _ in 0..300 {
+        let most = match poor.next(now) {
+            Next::Take(most) => most,
+            Next::Wait(at) => {
+                now = at;
+                continue;
+            }
+            other => panic!("{other:?}"),
+        };
+        poor.takes(now, most);
+        if most > 2 {
+            lost += most;
+            poor.took_nothing(now, "no answer".into(), None);
+        } else {
+            poor.took(now, most);
+            (0..most).for_each(|_| poor.done(now, true));
+        }
+        now = now + secs(1);
+    }
+    assert!(lost < 100, "{lost}");
     // By what was asked for, and not by what could have been.
     let mut four = slow(4);
     four.takes(T, 4);

@@ -301,6 +301,13 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                     "a_lease_that_is_broken_again_while_the_command_drains_kills_at_once",
                 ],
             ),
+            (
+                "shared_file",
+                &[
+                    "who_is_broken_at_the_end_of_its_lease_is_asked_to_end_and_has_nothing_to_own_up_to",
+                    "whose_lease_is_broken_with_a_period_has_no_more_than_that",
+                ],
+            ),
         ],
     },
     Guarantee {
@@ -607,6 +614,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "a_service_that_falls_silent_costs_the_command_before_its_lock_has_ended",
                 "a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_it",
                 "a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins",
+                "a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins",
                 "one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt",
                 "it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed",
             ],

@@ -263,6 +263,18 @@ fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ra
     assert!(ending(&tenure).overlap && !ending(&tenure).released);
 }
 
+/// Broken at its end: nobody else has had it before.
+#[test]
+fn a_lease_that_was_broken_at_its_end_when_it_is_given_back_was_ours_until_then() {
+    for (until, overlap) in [(at(50), false), (at(4), true)] {
+        let mut tenure = holding(rules());
+        tenure.step(at(5), exited(Exit::Code(0)));
+        assert!(releases(&tenure.step(at(5), empty(5))));
+        tenure.step(at(6), Event::Released(Err(breaking(until))));
+        assert_eq!(ending(&tenure).overlap, overlap, "{until:?}");
+    }
+}
+
 #[test]
 fn a_lease_that_was_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
     // Kept for two minutes, and confirmed at once.

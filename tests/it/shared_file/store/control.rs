@@ -182,6 +182,35 @@ async fn whose_lease_is_broken_with_a_period_has_no_more_than_that() {
     assert_eq!(left(&a).await, None);
 }
 
+/// Where a server has forgotten a version, two tenures have one number; what bears it need not be an operator's.
+#[tokio::test]
+async fn whose_version_comes_again_with_another_s_record_has_nothing_left() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    acquire(&a).await;
+    await_record(&path, 1);
+    let renewed = Written {
+        tenure: 1,
+        ..Written::new(2, "held")
+    };
+    renewed.put(&path);
+    assert_eq!(left(&a).await, None);
+}
+
+#[tokio::test]
+async fn who_gives_back_what_was_broken_hears_of_that_although_it_was_said_before() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    acquire(&a).await;
+    await_record(&path, 1);
+    breaks(&path, Some(Duration::ZERO));
+    // As an announcement does that nobody waits for any more.
+    assert_eq!(left(&a).await, None);
+    assert_lost(&in_time(a.release(late())).await.expect_err("not ours"));
+    // That has been heard.
+    release(&a).await;
+}
+
 #[tokio::test]
 async fn the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path_is_removed() {
     let (_directory, path) = temporary();
