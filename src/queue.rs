@@ -25,6 +25,9 @@ use crate::azure::before;
 use crate::clock::Instant;
 use crate::core::Failure;
 
+/// A `retry_after` beyond every lock: whoever is asked would say the same again. A service that is busy wishes for less.
+pub(crate) const NEVER: Duration = Duration::from_secs(24 * 3600);
+
 /// A queue, as one worker takes from it.
 #[async_trait]
 pub trait Queue: Send + Sync {

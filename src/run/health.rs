@@ -344,10 +344,23 @@ async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::core::{Hung, ProbeRules};
     use crate::guardian::scripted::{Plays, guardian};
+
+    /// A command is asked so often, from its start on.
+    pub(in crate::run) fn asked(every: Duration, timeout: Duration, failures: u32) -> HealthRules {
+        HealthRules {
+            watchdog: None,
+            probe: Some(ProbeRules {
+                every,
+                timeout,
+                failures,
+                delay: Duration::ZERO,
+            }),
+        }
+    }
 
     /// What it says next, and whether a check was begun meanwhile.
     async fn says(monitor: &mut HealthMonitor) -> (Vec<HealthEvent>, bool) {
@@ -365,15 +378,7 @@ mod tests {
     /// What it is given for the end of a lease is no measure for its own: a busy machine is late by so much.
     #[tokio::test]
     async fn a_guardian_that_is_late_with_a_check_is_not_a_dead_one() {
-        let rules = HealthRules {
-            watchdog: None,
-            probe: Some(ProbeRules {
-                every: Duration::from_secs(60),
-                timeout: Duration::from_millis(20),
-                failures: 2,
-                delay: Duration::ZERO,
-            }),
-        };
+        let rules = asked(Duration::from_secs(60), Duration::from_millis(20), 2);
         let prober = Prober::Command(guardian(|_| Plays::Mutes));
         let mut monitor = HealthMonitor::new(rules, None, Some(prober));
         monitor.started();
@@ -389,15 +394,8 @@ mod tests {
 
     #[tokio::test]
     async fn beside_a_check_that_asked_before_the_command_ran_none_is_begun() {
-        let rules = HealthRules {
-            watchdog: None,
-            probe: Some(ProbeRules {
-                every: Duration::from_secs(60),
-                timeout: Duration::from_secs(60),
-                failures: 1,
-                delay: Duration::ZERO,
-            }),
-        };
+        let minute = Duration::from_secs(60);
+        let rules = asked(minute, minute, 1);
         let prober = Prober::Command(guardian(|_| Plays::Lasts));
         let mut monitor = HealthMonitor::new(rules, None, Some(prober));
         // As if the start had hung for so long.
@@ -427,15 +425,7 @@ mod tests {
     #[tokio::test]
     async fn after_a_check_that_cannot_be_killed_none_is_begun_and_nothing_is_called_gone() {
         let span = Duration::from_millis(50);
-        let rules = HealthRules {
-            watchdog: None,
-            probe: Some(ProbeRules {
-                every: span,
-                timeout: span,
-                failures: 2,
-                delay: Duration::ZERO,
-            }),
-        };
+        let rules = asked(span, span, 2);
         let prober = Prober::Command(guardian(|_| Plays::Sticks));
         let mut monitor = HealthMonitor::new(rules, None, Some(prober));
         monitor.started();

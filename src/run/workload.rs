@@ -500,8 +500,9 @@ impl Workload for CommandWorkload {
 #[cfg(test)]
 mod tests {
     use super::super::health::Prober;
+    use super::super::health::tests::asked;
     use super::*;
-    use crate::core::{Failure, Grant, HealthRules, ProbeRules};
+    use crate::core::{Failure, Grant};
     use crate::guardian::scripted::{Plays, guardian};
     use crate::lease::StoreInfo;
 
@@ -530,15 +531,7 @@ mod tests {
     /// A command that is started, with a check under way that cannot be killed.
     fn checked() -> CommandWorkload {
         let hour = Duration::from_secs(3600);
-        let rules = HealthRules {
-            watchdog: None,
-            probe: Some(ProbeRules {
-                every: hour,
-                timeout: hour,
-                failures: 1,
-                delay: Duration::ZERO,
-            }),
-        };
+        let rules = asked(hour, hour, 1);
         let prober = Prober::Command(guardian(|_| Plays::Sticks));
         let mut health = HealthMonitor::new(rules, None, Some(prober));
         health.started();

@@ -16,7 +16,7 @@ use crate::core::budget::ATTEMPT;
 use crate::core::retry::Backoff;
 use crate::core::{Budget, Failure, Grant, TaskResult};
 use crate::lease::{LeaseStore, StoreInfo};
-use crate::queue::{Lock, Message, Settlement};
+use crate::queue::{Lock, Message, NEVER, Settlement};
 use crate::util::lock;
 
 // How long a queue is asked to settle a message, as long as its lock lasts: work that was done
@@ -27,9 +27,6 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 // The longest sleep between two looks at the clock: the runtime's stands still while the machine
 // sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-// Whoever wishes not to be asked for so long (`NEVER` of a Service Bus lock) would say the same again; any
-// shorter wish is that of a service which is busy.
-const NEVER: Duration = Duration::from_secs(24 * 3600);
 /// From the end of one attempt to settle to the next, at first and at most.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 

@@ -167,12 +167,20 @@ impl MessageProcessor {
         let message_io = match self.meanwhile(hand_over(message, state, context)).await {
             Ok(message_io) => message_io,
             Err(why) => {
-                tracing::error!("message {id}: cannot be handed over: {why}; giving it back");
-                let stopped = *context.leaving.borrow();
-                let decision = Decision::release("NoHandover");
+                let is_leaving = *context.leaving.borrow();
+                let decision = Decision::release(match is_leaving {
+                    // It was on its way when the stop came, as in `one`.
+                    true => "WorkerStopped",
+                    false => {
+                        tracing::error!(
+                            "message {id}: cannot be handed over: {why}; giving it back"
+                        );
+                        "NoHandover"
+                    }
+                });
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
-                    no_handover: (!stopped).then(|| why.to_string()),
+                    no_handover: (!is_leaving).then(|| why.to_string()),
                     ..self.done(&whose, &held, decision, None, context)
                 };
             }

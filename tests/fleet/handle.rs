@@ -43,7 +43,9 @@ pub(crate) enum Did {
         until: Option<Instant>,
     },
     /// ... by the answer to a release.
-    ReleasedLost,
+    ReleasedLost {
+        until: Option<Instant>,
+    },
     Released,
     Said(Notice),
     /// What no supervisor may do.
@@ -287,7 +289,7 @@ impl LeaseStore for Watched {
         }
         let reply = self.store.release(give_up_at).await;
         let did = match &reply {
-            Err(Failure::Lost { .. }) => Did::ReleasedLost,
+            Err(Failure::Lost { until, .. }) => Did::ReleasedLost { until: *until },
             _ => Did::Released,
         };
         self.handle.link().did.push(did);

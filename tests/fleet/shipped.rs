@@ -276,7 +276,7 @@ impl Shipped {
             | Did::Competed
             | Did::HeardOfFitness(_)
             | Did::HeardLost { .. }
-            | Did::ReleasedLost
+            | Did::ReleasedLost { .. }
             | Did::Released
             | Did::Said(_) => {}
         }

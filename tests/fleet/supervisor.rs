@@ -239,13 +239,14 @@ impl World {
                 self.judge_rest(p, until);
                 self.judge_loss(p);
             }
-            Did::ReleasedLost => {
+            Did::ReleasedLost { until } => {
+                let until = until.map_or(0, |until| machine.clock.when(until));
                 // Later it can have run out and been taken, and says nothing.
                 let budget = &self.schedule.budgets[pair.machine];
                 let term_after = budget.lease - budget.margin - budget.grace_on_loss;
                 let left = budget.lease - budget.lease / 50;
                 if machine.clock.at(now) < pair.told_term_at + (left - term_after) {
-                    pair.told_lost.push(Told { at: now, until: 0 });
+                    pair.told_lost.push(Told { at: now, until });
                 }
             }
             Did::Released => self.lock_may_be_free(),

@@ -80,8 +80,8 @@ pub(super) struct Progress {
     /// The file system that the lock was found on. A drive that was unmounted shows an empty directory of
     /// another one, and that is no removed lock.
     pub(super) device: Option<u64>,
-    /// What a look wanted to read failed, by what may pass: since when, and when last.
-    pub(super) unreadable: Option<(Instant, Instant)>,
+    /// What a look wanted to read failed, by what may pass: since when, when last, and what was the last version.
+    pub(super) unreadable: Option<(Instant, Instant, Version)>,
 }
 
 /// A tenure: what its versions say.

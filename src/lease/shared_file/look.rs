@@ -31,6 +31,18 @@ const MOMENTS: usize = 10;
 // An error that may pass is waited for so long: a server's grace period, and more.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// What was read; where nobody can say it, and that is no doubt any more, what it is `otherwise`.
+fn known<T>(
+    read: io::Result<T>,
+    otherwise: T,
+    doubt: &mut impl FnMut(io::Error) -> Result<(), Failure>,
+) -> Result<T, Failure> {
+    match read {
+        Err(error) if is_passing(errno_of(&error)) => doubt(error).map(|()| otherwise),
+        read => Ok(read.unwrap_or(otherwise)),
+    }
+}
+
 /// What a look showed.
 pub(super) struct Look {
     pub(super) version: Version,
@@ -228,16 +240,20 @@ impl Chain {
         // Back from version to version: a record may never come (its maker died), and then the one before it
         // is the last that says what is done.
         let (mut unread, mut failed) = (false, false);
+        let mut doubt = |error: io::Error| {
+            failed = true;
+            self.doubt_for_now(look.version, &error)
+        };
         let mut next = look.version;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
             // One that is there and cannot be read may have borne a result. Looked for before: one that is
             // written between the two can be read.
-            let is_there = self.read(self.share.bears_record(next), true, &mut failed)?;
-            record = self.read(self.share.read_record(next), None, &mut failed)?;
+            let is_there = known(self.share.bears_record(next), true, &mut doubt)?;
+            record = known(self.share.read_record(next), None, &mut doubt)?;
             unread |= record.is_none() && is_there;
             next -= 1;
-            if record.is_none() && !self.read(self.share.exists(next), false, &mut failed)? {
+            if record.is_none() && !known(self.share.exists(next), false, &mut doubt)? {
                 unread = true;
                 break;
             }
@@ -257,28 +273,24 @@ impl Chain {
         })
     }
 
-    /// What was read; where nobody can say it (`failed`), what it is `otherwise`.
-    fn read<T>(&self, read: io::Result<T>, otherwise: T, failed: &mut bool) -> Result<T, Failure> {
-        let error = match read {
-            Err(error) if is_passing(errno_of(&error)) => error,
-            read => return Ok(read.unwrap_or(otherwise)),
-        };
+    /// Nobody can say for now what is to be read, at a look at this version.
+    ///
+    /// # Errors
+    /// That it is to be asked again; not for ever.
+    fn doubt_for_now(&self, version: Version, error: &io::Error) -> Result<(), Failure> {
         // By one answer that does not come results would be forgotten, or be unreadable for everybody from then on.
         // But where a disk has failed for good nobody is to be kept out for ever.
-        *failed = true;
         let now = Instant::now();
-        let since = {
-            let mut state = self.state();
-            // One now and one in an hour are two that passed.
-            let before = state.unreadable;
-            let before = before.filter(|(_, last)| now.since(*last) < PATIENCE);
-            let since = before.map_or(now, |(since, _)| since);
-            state.unreadable = Some((since, now));
-            since
-        };
+        let mut state = self.state();
+        // One now, and another behind another version in an hour, are two that passed.
+        let before = state
+            .unreadable
+            .filter(|(_, last, of)| now.since(*last) < PATIENCE || *of == version);
+        let since = before.map_or(now, |(since, ..)| since);
+        state.unreadable = Some((since, now, version));
         match now.since(since) < PATIENCE {
-            true => Err(self.share.doubt("reading its records", &error)),
-            false => Ok(otherwise),
+            true => Err(self.share.doubt("reading its records", error)),
+            false => Ok(()),
         }
     }
 
@@ -518,19 +530,21 @@ mod tests {
 
     #[test]
     fn a_record_that_is_lost_for_good_keeps_nobody_out_for_ever() {
-        let (_dir, path) = lock();
-        let told = play(&path, u32::MAX, |chain, told| {
-            let begun = Instant::now();
-            let unread = loop {
-                if let Ok(won) = chain.compete() {
-                    break won.tenure.unread;
-                }
-                clock::pause(Duration::from_secs(10));
-            };
-            let _ = told.send((unread, Instant::now().since(begun)));
-        });
-        let (unread, took) = told.recv().unwrap();
-        let longest = PATIENCE + LONGEST_LEASE * 2;
-        assert!(unread && took > PATIENCE && took < longest, "{took:?}");
+        for poll in [Duration::from_secs(10), PATIENCE * 2] {
+            let (_dir, path) = lock();
+            let told = play(&path, u32::MAX, move |chain, told| {
+                let begun = Instant::now();
+                let unread = loop {
+                    if let Ok(won) = chain.compete() {
+                        break won.tenure.unread;
+                    }
+                    clock::pause(poll);
+                };
+                let _ = told.send((unread, Instant::now().since(begun)));
+            });
+            let (unread, took) = told.recv().unwrap();
+            let longest = PATIENCE + LONGEST_LEASE + poll * 2;
+            assert!(unread && took > PATIENCE && took < longest, "{took:?}");
+        }
     }
 }

@@ -28,7 +28,7 @@ use super::shared::SharedConnection;
 use super::wire::{LockToken, Ticket};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::queue::{Closed, Lock, Settlement, turn};
+use crate::queue::{Closed, Lock, NEVER, Settlement, turn};
 use crate::util::lock;
 
 // The shortest and the longest lock that a queue can have.
@@ -44,9 +44,6 @@ pub(super) const REQUEST: Duration = Duration::from_secs(5);
 // How long what one lock that ended early has taught is believed: the service loses one in its updates now
 // and then, and a clock that is off ends another one soon.
 const TAUGHT: Duration = Duration::from_secs(3600);
-// A `retry_after` beyond every lock: the service has forgotten the token, and would say the same
-// again.
-const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// A message that came, as far as its lock goes.
 pub(super) struct Held {
@@ -187,6 +184,7 @@ pub(super) fn unsettled(why: &str) -> Failure {
         why: format!(
             "{why}: the settlement before was not answered, and whether it was carried out cannot be said"
         ),
+        // It has forgotten the token.
         retry_after: Some(NEVER),
     }
 }

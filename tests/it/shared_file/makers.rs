@@ -1,7 +1,7 @@
 //! Makers that die: between the version and its record, with their machine, and long ago.
 
 use super::*;
-use crate::shared_file::drive::{Fate, Op};
+use crate::shared_file::drive::{Fate, Op, View};
 
 #[test]
 fn a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease() {
@@ -44,14 +44,20 @@ fn a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+/// One in control whose tree ignores TERM, and one that stands by.
+fn deaf_and_standby(scene: &Scene, here: &View, there: &View) -> (Instance, Instance) {
+    let one = instance(scene, &here.path("lock"), "one", &[], &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = instance(scene, &there.path("lock"), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    (one, two)
+}
+
 #[test]
 fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
-    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
-    scene.journal.await_tag(What::Beat, "one/daemon");
-    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
-    two.await_log("standing by: one is in control");
+    let (mut one, two) = deaf_and_standby(&scene, &here, &there);
     drive.await_renewal("lock");
     let renewed = Instant::now();
     one.signal(Signal::SIGKILL);
@@ -67,10 +73,7 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
 fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
-    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
-    scene.journal.await_tag(What::Beat, "one/daemon");
-    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
-    two.await_log("standing by: one is in control");
+    let (mut one, two) = deaf_and_standby(&scene, &here, &there);
     drive.await_renewal("lock");
     let renewed = Instant::now();
     one.signal(Signal::SIGKILL);
@@ -90,10 +93,7 @@ fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
 fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a_poll() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
-    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
-    scene.journal.await_tag(What::Beat, "one/daemon");
-    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
-    two.await_log("standing by: one is in control");
+    let (mut one, two) = deaf_and_standby(&scene, &here, &there);
     drive.await_renewal("lock");
     let renewed = Instant::now();
     here.hang();
@@ -111,10 +111,7 @@ fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a
 fn a_dead_guardian_ends_the_command_and_hands_over() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
-    let mut one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);
-    scene.journal.await_tag(What::Beat, "one/daemon");
-    let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
-    two.await_log("standing by: one is in control");
+    let (mut one, two) = deaf_and_standby(&scene, &here, &there);
     let guardian = nix::unistd::Pid::from_raw(one.guardian());
     let killed = Instant::now();
     nix::sys::signal::kill(guardian, Signal::SIGKILL).unwrap();

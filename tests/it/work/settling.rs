@@ -1,10 +1,12 @@
 //! What becomes of a message: every row of the table.
 
+use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::*;
+use crate::support::instance::Instance;
 use crate::support::proxy::{Call, Fate, Proxy};
 
 #[test]
@@ -26,6 +28,14 @@ fn a_status_of_dead_letter_exit_puts_it_aside_as_it_was() {
     assert!(letter.expires.contains("9999"), "{}", letter.expires);
 }
 
+/// Stops a worker until after the end of a lock of 5 s; its command may end as soon as it stands still.
+fn stand_still_past_the_lock(worker: &Instance, go: &Path) {
+    worker.freeze();
+    std::fs::write(go, "").unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    worker.signal(Signal::SIGCONT);
+}
+
 /// Its lock's time is over, and nobody has taken it: the queue knows.
 #[test]
 fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
@@ -39,10 +49,7 @@ fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
         ))
         .start();
     running.await_log("runs");
-    running.freeze();
-    std::fs::write(&go, "").unwrap();
-    std::thread::sleep(Duration::from_secs(7));
-    running.signal(Signal::SIGCONT);
+    stand_still_past_the_lock(&running, &go);
     let done = running.finish();
     assert_ended(&done, 0, "completed, attempt 1");
     assert_eq!(mailbox.count(), 0);
@@ -308,10 +315,7 @@ fn what_took_too_long_and_ended_while_its_worker_stood_still_has_failed() {
         ))
         .start();
     running.await_log("asked");
-    running.freeze();
-    std::fs::write(&go, "").unwrap();
-    std::thread::sleep(Duration::from_secs(7));
-    running.signal(Signal::SIGCONT);
+    stand_still_past_the_lock(&running, &go);
     let done = running.finish();
     assert_ended(&done, 70, "CommandTimedOut");
     assert!(done.stderr.contains("retried"), "{}", done.stderr);
