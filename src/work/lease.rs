@@ -165,7 +165,8 @@ impl MessageLease {
         };
         // There is always a first attempt: a lock that has run out is still ours until somebody
         // else takes the message, and the queue knows.
-        let until = (confirmed + self.lock_time)
+        let lock_end = confirmed + self.lock_time;
+        let until = lock_end
             .min(begin + patience)
             .max(begin + ATTEMPT.min(self.lock_time));
         let mut pauses = PAUSES;
@@ -178,9 +179,9 @@ impl MessageLease {
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            // Granted as long as one attempt remains before the end: work that was done would be done again.
+            // Granted as long as one attempt remains before the lock's end: work that was done would be done again.
             let wish = retry_after.unwrap_or_default();
-            let last = until.since(Instant::now());
+            let last = until.min(lock_end).since(Instant::now());
             let last = last.saturating_sub(ATTEMPT.min(self.lock_time / 4));
             let wait = pauses.next_pause().max(wish.min(last));
             if hurried || wish >= NEVER || Instant::now() + wait >= until {
@@ -371,6 +372,18 @@ mod tests {
             assert_eq!(held.settle(&Settlement::Complete).await, said, "{wish:?}");
             assert_eq!(lock.asked().len(), times, "{wish:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn busy_service_is_asked_again_before_the_end_of_a_lock_that_ends_soon() {
+        let lock = Scripted::settling([busy(Duration::from_secs(60))]);
+        let mut message = scripted::with_lock(Arc::clone(&lock));
+        let lock_end = Instant::now() + Duration::from_secs(2);
+        message.lock_time = Duration::from_secs(4);
+        message.t0 = lock_end - message.lock_time;
+        let held = MessageLease::new(&message, "queue");
+        assert_eq!(held.settle(&Settlement::Complete).await, Ok(()));
+        assert!(Instant::now() < lock_end);
     }
 
     #[tokio::test]
