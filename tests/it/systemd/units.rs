@@ -4,7 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use trafficcop::internals::args;
+
+use crate::support::instance::Ended;
+use crate::support::journal::What;
+use crate::support::scene::Scene;
 
 /// Each unit, and as what it is started.
 const UNITS: &[(&str, &str)] = &[
@@ -168,5 +173,42 @@ fn the_services_leave_a_drain_to_trafficcop_and_time_for_it() {
         // What would take containment away.
         assert!(!text.contains("\nProtectControlGroups="), "{unit}");
         assert!(!text.contains("\nRestrictNamespaces="), "{unit}");
+    }
+}
+
+#[test]
+fn services_stop_before_remote_file_systems_are_unmounted() {
+    for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
+        let text = text(unit);
+        let after = text.lines().find_map(|line| line.strip_prefix("After="));
+        let after: Vec<&str> = after.expect("an order").split_whitespace().collect();
+        assert!(after.contains(&"remote-fs.target"), "{unit}");
+    }
+}
+
+/// To systemd a death by SIGTERM is a clean end of every service but a oneshot one (systemd.service(5)).
+#[test]
+fn daily_unit_that_is_stopped_has_not_failed() {
+    let unit = text("examples/timer/trafficcop-daily@.service");
+    assert!(unit.contains("\nType=oneshot\n"));
+    assert!(unit.contains("\nSuccessExitStatus=SIGTERM\n"));
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="));
+    let words = line.expect("it starts something").split_whitespace();
+    let words: Vec<&str> = words.take_while(|word| *word != "--").skip(2).collect();
+    let scene = Scene::new();
+    let start = |name| {
+        let run = scene.run_on_file().args(&words);
+        run.journalist(name, &["--every", "20"]).start()
+    };
+    let one = start("one");
+    scene.journal.await_tag(What::Beat, "one");
+    let two = start("two");
+    two.await_log("standing by");
+    for instance in [two, one] {
+        instance.signal(Signal::SIGTERM);
+        let done = instance.finish();
+        assert_eq!(done.ended, Ended::Died(Signal::SIGTERM), "{}", done.stderr);
     }
 }
