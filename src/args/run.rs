@@ -183,6 +183,7 @@ pub struct Once {
     /// Implies --once. Periods are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday).
     /// The time is that of the storage service or the file server, so the machines' own clocks may be
     /// wrong. A run belongs to the period in which it began; whoever came in that period is served by it.
+    /// All instances must name the same D.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
     pub once_per: Option<Checked<Duration>>,
 

@@ -248,9 +248,9 @@ pub struct ServiceBus {
 
     /// How long the first command of a session waits [default: 2s]
     ///
-    /// The service gives a session away as soon as its worker's connection is gone, and that worker has to
-    /// hear of it and to kill its command: for so long nothing is begun. 0s to 5m. The queue's lock time, or
-    /// more, is enough for a worker that hears nothing at all.
+    /// The service gives a session away as soon as its worker's connection is gone. That worker then has 1s
+    /// to kill its command, whatever its own delay is. 2s to 5m. Workers may have different delays: a
+    /// longer one only adds safety. The queue's lock time, or more, is enough for a worker that hears nothing at all.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_DELAY", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
     pub lock_delay: Option<Checked<Duration>>,
 

@@ -37,9 +37,9 @@ const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 const DEFAULT_BODY: u64 = 100 << 20;
 #[cfg(feature = "service-bus")]
 const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
-// A link that is gone is heard of in a round trip, and the command is killed at once.
+// The default, too. Every worker waits at least this long: `Sessions::GRACE_ON_LOSS` relies on it.
 #[cfg(feature = "service-bus")]
-const DEFAULT_LOCK_DELAY: Duration = Duration::from_secs(2);
+const SHORTEST_LOCK_DELAY: Duration = Duration::from_secs(2);
 // Longer than any queue locks a session for.
 #[cfg(feature = "service-bus")]
 const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
@@ -260,6 +260,13 @@ pub struct Sessions {
     pub lock_delay: Duration,
 }
 
+impl Sessions {
+    /// Longest time that a command may live on after its session's lock was lost.
+    // Half of the shortest `--lock-delay`, and not of our own: the next worker waits for its own, and all that
+    // is known of that is how short it may be.
+    pub const GRACE_ON_LOSS: Duration = Duration::from_secs(1);
+}
+
 impl Source {
     /// Makes sense of what was typed.
     fn new(typed: &args::Work) -> Result<Source, UsageError> {
@@ -458,6 +465,12 @@ fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
             "--sessions does not go with --link-settle: what comes in sessions is settled by its lock token",
         ));
     }
+    if let Some(delay) = lock_delay.filter(|delay| *delay < SHORTEST_LOCK_DELAY) {
+        return Err(UsageError::new(format!(
+            "--lock-delay {}: a worker that loses a session has until then to kill its command: take 2s or more",
+            show(delay)
+        )));
+    }
     if let Some(delay) = lock_delay.filter(|delay| *delay > LONGEST_LOCK_DELAY) {
         return Err(UsageError::new(format!(
             "--lock-delay {}: no session is locked for longer than 5m: take what the queue is set to",
@@ -467,7 +480,7 @@ fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
     Ok(Some(Sessions {
         idle: idle.unwrap_or(DEFAULT_SESSION_IDLE),
         messages,
-        lock_delay: lock_delay.unwrap_or(DEFAULT_LOCK_DELAY),
+        lock_delay: lock_delay.unwrap_or(SHORTEST_LOCK_DELAY),
     }))
 }
 

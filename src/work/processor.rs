@@ -380,9 +380,8 @@ impl ProcessorContext {
         let budget = Budget::for_lock(message.lock_time, self.renew_at);
         let budget = budget.renewing_within(message.first_renewal);
         let grace_on_loss = match self.sessions {
-            // A supervisor that dies takes the link along, and with that the session is free: its guardian
-            // has the command dead in half of the time that the next one waits.
-            Some(sessions) => budget.grace_on_loss.min(sessions.lock_delay / 2),
+            // A supervisor that dies takes the link along, and with that the session is free.
+            Some(_) => budget.grace_on_loss.min(Sessions::GRACE_ON_LOSS),
             None => budget.grace_on_loss,
         };
         Budget {

@@ -20,7 +20,7 @@ use super::processor::{Done, MessageProcessor, ProcessorContext, idle_event};
 use super::scheduler::{BATCH, Next, Scheduler, SchedulerConfig, Why};
 use super::settle::{Outcome, Rules};
 use crate::clock::Instant;
-use crate::config::{self, UsageError};
+use crate::config::{self, Sessions, UsageError};
 use crate::core::budget::ATTEMPT;
 use crate::core::stop::Stop;
 use crate::core::{Cause, Ending, Exit, Failure, WorkloadEvent};
@@ -109,8 +109,8 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
         let setup = Setup {
             withheld: config.withheld.clone(),
             left_behind: Some(config.kill_after),
-            // Dead, we have no session any more: the next worker waits for twice as long.
-            orphan_grace: config.source.sessions().map(|it| it.lock_delay / 2),
+            // When the supervisor dies, its session is free at once.
+            orphan_grace: config.source.sessions().map(|_| Sessions::GRACE_ON_LOSS),
             // A message's lock runs out by itself, and soon.
             ..Setup::new(programs, config.contain, config.kill_after)
         };

@@ -237,6 +237,36 @@ fn one_slot_is_the_plain_lock() {
 }
 
 #[test]
+fn instances_with_different_numbers_of_slots_share_those_that_both_name() {
+    let scene = Scene::new();
+    let start = |name: &'static str, slots: &str| {
+        let run = on_file(&scene, name).args(["--slots", slots]);
+        let instance = run.shell(&script(&scene, name)).start();
+        let main = format!(".{name}.");
+        let beat = |line: &Line| line.tag.contains(&main);
+        scene.journal.await_line("a beat", beat);
+        instance
+    };
+    let all = [("one", "2"), ("two", "2"), ("three", "3")];
+    let all = all.map(|(name, slots)| (name, start(name, slots)));
+    for slots in ["2", "3"] {
+        let run = on_file(&scene, "late").args(["-n", "--slots", slots]);
+        let late = run.shell("true").finish();
+        assert_eq!(late.ended, Ended::Code(75), "{}", late.stderr);
+    }
+    // The plain lock is none of them.
+    let plain = scene.run_on_file().arg("-n").command(["true"]).finish();
+    assert_eq!(plain.ended, Ended::Code(0), "{}", plain.stderr);
+    for (name, mut instance) in all {
+        let_end(&scene, name);
+        assert_eq!(instance.wait(), Ended::Code(0), "{}", instance.stderr());
+    }
+    let mut slots: Vec<u32> = judge(&scene, 3).iter().map(|one| one.slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 1, 2]);
+}
+
+#[test]
 fn who_finds_all_slots_taken_is_told_by_whom() {
     let scene = Scene::new();
     let names = ["one", "two"];

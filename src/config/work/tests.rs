@@ -188,6 +188,10 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
             "--lock-delay belongs to --sessions",
         ),
         (
+            "--service-bus q --sessions --lock-delay 1999ms -- job",
+            "--lock-delay 1s999ms: a worker that loses a session has until then to kill its command: take 2s",
+        ),
+        (
             "--queue q --connection-string-env BUS -- job",
             "belongs to --service-bus",
         ),

@@ -201,6 +201,26 @@ async fn works_of(
     processor.work_session(held, first, &context, false).await
 }
 
+#[test]
+fn lost_session_leaves_its_command_one_second_whatever_the_own_lock_delay_is() {
+    let (_leave, leaving) = watch::channel(false);
+    let (_hurry, hurry) = watch::channel(false);
+    let context = ProcessorContext {
+        sessions: Some(Sessions {
+            idle: Duration::from_secs(10),
+            messages: None,
+            lock_delay: Duration::from_secs(60),
+        }),
+        ..scripted::context(leaving, hurry)
+    };
+    let message = Message {
+        lock_time: Duration::from_secs(60),
+        ..scripted::of_session("m")
+    };
+    let grace = context.budget(&message).grace_on_loss;
+    assert_eq!(grace, Duration::from_secs(1));
+}
+
 #[tokio::test]
 async fn what_fails_is_tried_again_before_the_next_and_put_aside_after_its_last_attempt() {
     let session = InMemory::of(&["a", "b", "c"]);

@@ -24,6 +24,14 @@ pub(crate) struct Limit {
     pub(crate) shown: &'static [Shown],
 }
 
+/// A setting, or several of a kind, and what follows where two instances on one lock have different values.
+pub(crate) struct Setting {
+    pub(crate) flags: &'static str,
+    pub(crate) may_differ: bool,
+    pub(crate) follows: &'static str,
+    pub(crate) shown: &'static [Shown],
+}
+
 /// What was counted when the suites were last run as a whole: rows of the promise in the fault
 /// suite and the faults injected in them (the line "the promise" at its end) ...
 pub(crate) const PROMISE_ROWS: usize = 530;
@@ -602,7 +610,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "a worker with a session of Service Bus (`--sessions`) loses its connection or its link, has the session's lock taken away, is SIGKILLed, or gets its answers late, wrong or never",
-        happens: "the command is killed at once, nothing is settled, and the next worker begins with the same message, after `--lock-delay`. No two commands of a session at a time, and none before the one before it was done with; a message whose settlement is not confirmed is never followed by the next one",
+        happens: "the command is killed at once (after 1 s at most where its worker was SIGKILLed), nothing is settled, and the next worker begins with the same message, after `--lock-delay`. No two commands of a session at a time, and none before the one before it was done with; a message whose settlement is not confirmed is never followed by the next one",
         how_long: "`--lock-delay` (2 s) until another worker's command; a worker that hears nothing of it (stopped, or cut off without a word) kills its command before the end of the lock's time, so that is the `--lock-delay` to say where this must not overlap either",
         shown: &[(
             "service_bus",
@@ -615,10 +623,141 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_it",
                 "a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins",
                 "a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins",
+                "worker_with_a_longer_lock_delay_has_its_command_dead_before_a_worker_with_the_default_begins",
                 "one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt",
                 "it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed",
             ],
         )],
+    },
+];
+
+/// What the table of settings is about.
+pub(crate) const DIFFERENT: &str = "An instance relies on nothing but what every instance does. So a setting can be \
+    changed on one machine after another (a rolling change) where the table says yes. All instances must name the \
+    same lock; on a shared drive they must be the same user, too.";
+
+/// What may differ between instances.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting {
+        flags: "`--lease`",
+        may_differ: true,
+        follows: "Azure counts the time that it granted. On a shared drive a standby waits for the lease that the holder's record names, and for 60 s where it cannot read that record",
+        shown: &[
+            (
+                "shared_file",
+                &["standby_with_a_shorter_lease_and_poll_waits_for_the_lease_of_the_holder"],
+            ),
+            (
+                "run_blob",
+                &[
+                    "standby_with_another_lease_margin_grace_and_poll_starts_after_the_tree_of_the_holder_is_gone",
+                ],
+            ),
+            (
+                "lib",
+                &["a_held_version_is_waited_for_by_its_own_lease_and_every_new_one_anew"],
+            ),
+        ],
+    },
+    Setting {
+        flags: "`--grace-on-loss`, `--margin`",
+        may_differ: true,
+        follows: "Both divide the holder's own lease. No other instance relies on them",
+        shown: &[
+            (
+                "shared_file",
+                &["standby_with_a_shorter_lease_and_poll_waits_for_the_lease_of_the_holder"],
+            ),
+            (
+                "run_blob",
+                &[
+                    "standby_with_another_lease_margin_grace_and_poll_starts_after_the_tree_of_the_holder_is_gone",
+                ],
+            ),
+        ],
+    },
+    Setting {
+        flags: "`--poll`",
+        may_differ: true,
+        follows: "It decides when an instance looks at the lock, and not what it may take. A standby that looks less often than the holder's `--cooldown` lasts can miss its turn",
+        shown: &[
+            (
+                "shared_file",
+                &["standby_with_a_shorter_lease_and_poll_waits_for_the_lease_of_the_holder"],
+            ),
+            (
+                "run_blob",
+                &[
+                    "standby_with_another_lease_margin_grace_and_poll_starts_after_the_tree_of_the_holder_is_gone",
+                ],
+            ),
+        ],
+    },
+    Setting {
+        flags: "`--shared`",
+        may_differ: false,
+        follows: "The lock file says which protocol it has, so no two commands overlap. An instance without the flag follows a shared lock; one with it refuses a file that bears the kernel's lock (69)",
+        shown: &[(
+            "shared_file",
+            &[
+                "instance_without_shared_stands_by_while_one_with_it_is_in_control",
+                "the_other_protocol_at_one_path_is_refused_by_both",
+                "of_two_protocols_at_one_path_each_refuses_the_other",
+            ],
+        )],
+    },
+    Setting {
+        flags: "`--once-attempts`, `--once-on-failure`",
+        may_differ: true,
+        follows: "Failures are counted with the lock. The first instance that has reached its own limit records the end, and all instances exit with that status",
+        shown: &[(
+            "run_once",
+            &[
+                "smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances",
+                "with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number",
+            ],
+        )],
+    },
+    Setting {
+        flags: "`--once-key`, `--once-per`",
+        may_differ: false,
+        follows: "Another key is another task. With another `--once-per` each instance judges the last success by its own periods, so the command may run more often; two runs never overlap",
+        shown: &[
+            (
+                "run_once",
+                &["each_key_is_a_task_of_its_own_whatever_is_in_it"],
+            ),
+            ("lib", &["another_division_of_time_reads_the_same_results"]),
+        ],
+    },
+    Setting {
+        flags: "`--slots`",
+        may_differ: false,
+        follows: "Each slot is a lock of its own. As many commands run as the greatest N allows, and one more where an instance has no `--slots`",
+        shown: &[(
+            "run_slots",
+            &[
+                "instances_with_different_numbers_of_slots_share_those_that_both_name",
+                "one_slot_is_the_plain_lock",
+            ],
+        )],
+    },
+    Setting {
+        flags: "`--lock-delay` (`work --sessions`)",
+        may_differ: true,
+        follows: "A command lives for 1 s at most after its session is lost, whatever its own worker's delay is, and no worker waits for less than 2 s. A longer delay only adds safety",
+        shown: &[
+            (
+                "service_bus",
+                &[
+                    "worker_with_a_longer_lock_delay_has_its_command_dead_before_a_worker_with_the_default_begins",
+                ],
+            ),
+            (
+                "lib",
+                &["lost_session_leaves_its_command_one_second_whatever_the_own_lock_delay_is"],
+            ),
+        ],
     },
 ];
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::documents::guarantees::{FENCING, GUARANTEES, LIMITS, Shown};
+use crate::documents::guarantees::{FENCING, GUARANTEES, LIMITS, SETTINGS, Shown};
 use crate::documents::making::{inlines, page_of, see_also};
 use crate::documents::{fresh, guarantees, root, table, text};
 
@@ -60,6 +60,17 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
             page.text([vec![roman("Seen in ")], inlines(&tests_of(row.shown))].concat());
         }
     }
+    page.control("SH", ["WHAT MAY DIFFER BETWEEN INSTANCES"]);
+    page.text(inlines(guarantees::DIFFERENT));
+    for row in SETTINGS {
+        page.control("TP", []);
+        page.text([bold(row.flags.replace('`', ""))]);
+        let follows = format!("{}. {}.", answer(row.may_differ), row.follows);
+        page.text(inlines(&follows));
+        page.control("br", []);
+        let shown = format!("Shown by {}", tests_of(row.shown));
+        page.text(inlines(&shown));
+    }
     page.control("SH", ["FENCING TOKEN"]);
     for paragraph in FENCING {
         page.control("PP", []);
@@ -70,6 +81,11 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     let others = ["trafficcop", "trafficcop-run", "trafficcop-check"];
     see_also(&mut page, &others.map(|name| (name, "1")));
     page_of(&page)
+}
+
+/// The answer to whether a setting may differ.
+fn answer(may_differ: bool) -> &'static str {
+    if may_differ { "yes" } else { "no" }
 }
 
 /// In lines as long as the chapter's.
@@ -99,7 +115,7 @@ const BEGIN: &str =
 const END: &str = "<!-- end of the guarantees -->\n";
 
 /// The appendix: of each row, by its number, the tests that show it.
-fn appendix(into: &mut String, tables: [(&str, Vec<&[Shown]>); 2]) {
+fn appendix(into: &mut String, tables: [(&str, Vec<&[Shown]>); 3]) {
     *into += "\n## Appendix: the tests\n\n";
     *into += &filled(&format!(
         "By the numbers of the rows above. {}",
@@ -128,6 +144,17 @@ fn chapter_with_guarantees() -> String {
     for (number, row) in LIMITS.iter().enumerate() {
         let _ = writeln!(made, "| L{} | {} | {} |", number + 1, row.what, row.answer);
     }
+    made += "\n## What may differ between instances\n\n";
+    made += &filled(guarantees::DIFFERENT);
+    made += "\n| | setting | may it differ? | what follows |\n|---|---|---|---|\n";
+    for (number, row) in SETTINGS.iter().enumerate() {
+        let (number, may) = (number + 1, answer(row.may_differ));
+        let _ = writeln!(
+            made,
+            "| S{number} | {} | {may} | {} |",
+            row.flags, row.follows
+        );
+    }
     made += "\n## The fencing token\n\n";
     for paragraph in FENCING {
         made += &filled(paragraph);
@@ -136,9 +163,14 @@ fn chapter_with_guarantees() -> String {
     made += &filled(RESOURCE);
     let faults = GUARANTEES.iter().map(|row| row.shown);
     let limits = LIMITS.iter().map(|row| row.shown);
+    let settings = SETTINGS.iter().map(|row| row.shown);
     appendix(
         &mut made,
-        [("F", faults.collect()), ("L", limits.collect())],
+        [
+            ("F", faults.collect()),
+            ("L", limits.collect()),
+            ("S", settings.collect()),
+        ],
     );
     made += "\n";
     let chapter = text(CHAPTER);
@@ -156,7 +188,8 @@ fn the_book_s_guarantees_are_the_man_page_s() {
 
 fn shown() -> impl Iterator<Item = (&'static str, &'static str)> {
     let all = GUARANTEES.iter().map(|row| row.shown);
-    let all = all.chain(LIMITS.iter().map(|row| row.shown)).flatten();
+    let all = all.chain(LIMITS.iter().map(|row| row.shown));
+    let all = all.chain(SETTINGS.iter().map(|row| row.shown)).flatten();
     all.flat_map(|(room, names)| names.iter().map(move |name| (*room, *name)))
 }
 

@@ -3,7 +3,7 @@
 
 use nix::sys::signal::Signal;
 
-use super::{KILL, SECOND, STRANGER, Stage};
+use super::{KILL, SECOND, STRANGER, Stage, TERM};
 use crate::support::azurite::azurite;
 use crate::support::blob::Blob;
 use crate::support::instance::{Ended, Instance};
@@ -119,4 +119,35 @@ fn a_standby_that_is_killed_leaves_nothing_behind_and_another_takes_over() {
     assert_eq!(third.wait(), Ended::Code(0), "{}", third.stderr());
     stage.scene.await_nobody();
     assert_eq!(stage.blob.all_in_its_container(), ["singleton"]);
+}
+
+#[test]
+fn standby_with_another_lease_margin_grace_and_poll_starts_after_the_tree_of_the_holder_is_gone() {
+    let stage = Stage::new("standby-other-settings");
+    let port = azurite().port;
+    let longer = [
+        "--lease",
+        "20s",
+        "--grace-on-loss",
+        "4s",
+        "--margin",
+        "600ms",
+        "--poll",
+        "5s",
+    ];
+    let deaf = ["--term", "ignore", "--daemon", "--children", "2"];
+    let mut one = stage.instance(port, "one", &longer, &deaf);
+    stage.scene.journal.await_tag(What::Beat, "one/daemon");
+    let two = stage.instance(port, "two", &["--poll", "250ms"], &[]);
+    two.await_log("standing by: one is in control");
+    one.freeze();
+    stage.scene.journal.await_tag(What::Beat, "two");
+    one.signal(Signal::SIGCONT);
+    one.await_log("standing by: two is in control");
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), TERM, "{}", one.stderr());
+    stage.let_end("two");
+    assert_eq!(two.finish().ended, Ended::Code(0));
+    assert_eq!(stage.scene.journal.judge(), ["one", "two"]);
+    stage.scene.await_nobody();
 }

@@ -194,6 +194,27 @@ fn after_so_many_failures_of_all_together_everybody_exits_with_the_last_status()
 }
 
 #[test]
+fn smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances() {
+    for stage in Stage::on_both("once-other-attempts") {
+        let run = |name: &str, attempts: &str| {
+            stage
+                .run()
+                .args(["--once", "--once-attempts", attempts, "--identity", name])
+                .args(["--cooldown", "20s"])
+                .journalist(name, &["--beats", "2", "--status", "7"])
+        };
+        let more = run("more", "9").start();
+        more.await_log("recorded that attempt 1 has failed");
+        let fewer = run("fewer", "2").finish();
+        assert_eq!(fewer.ended, Ended::Code(7), "{}", fewer.stderr);
+        let more = more.finish();
+        assert_eq!(more.ended, Ended::Code(7), "{}", more.stderr);
+        assert!(more.stderr.contains("failed for good"), "{}", more.stderr);
+        assert_eq!(stage.scene.journal.judge(), ["more", "fewer"]);
+    }
+}
+
+#[test]
 fn with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number() {
     for stage in Stage::on_both("once-stop") {
         let stop = ["--once", "--once-on-failure", "stop"];

@@ -339,6 +339,19 @@ fn the_other_protocol_at_one_path_is_refused_by_both() {
 }
 
 #[test]
+fn instance_without_shared_stands_by_while_one_with_it_is_in_control() {
+    let scene = Scene::new();
+    let one = shared_instance(&scene, "one", &[], &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    let without = || run(&scene, &lock(&scene), "without", &["-n"]);
+    let held = without().command(["true"]).finish();
+    assert_ended(&held, 75, "one is in control");
+    terminate(one);
+    let free = without().command(["true"]).finish();
+    assert_eq!(free.ended, Ended::Code(0), "{}", free.stderr);
+}
+
+#[test]
 fn a_lease_that_is_too_short_or_too_long_is_refused() {
     let scene = Scene::new();
     for (lease, words) in [("9s", "10s to 60s"), ("61s", "10s to 60s")] {

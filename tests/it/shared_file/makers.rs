@@ -139,3 +139,36 @@ fn a_supervisor_that_stands_still_past_its_lease_is_too_late_for_its_tree() {
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
+
+#[test]
+fn standby_with_a_shorter_lease_and_poll_waits_for_the_lease_of_the_holder() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let longer = [
+        "--lease",
+        "20s",
+        "--grace-on-loss",
+        "4s",
+        "--margin",
+        "800ms",
+        "--poll",
+        "5s",
+    ];
+    let one = instance(&scene, &here.path("lock"), "one", &longer, &DEAF);
+    scene.journal.await_tag(What::Beat, "one/daemon");
+    let shorter = ["--lease", "10s", "--poll", "300ms"];
+    let two = instance(&scene, &there.path("lock"), "two", &shorter, &[]);
+    two.await_log("standing by: one is in control");
+    drive.await_renewal("lock");
+    let renewed = Instant::now();
+    one.freeze();
+    let first = scene.journal.await_tag(What::Start, "two");
+    one.signal(Signal::SIGCONT);
+    assert!(first.at > (renewed + Duration::from_secs(20) - POLL).as_nanos());
+    // Its guardian alone has used the lease of 20 s up to its margin.
+    let last = last_before(&scene, "one", u64::MAX).at;
+    assert!(last > (renewed + Duration::from_secs(15)).as_nanos());
+    terminate(one);
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}

@@ -224,10 +224,7 @@ fn killed(options: &[&str], before: impl FnOnce(&Stage, &Instance)) {
             .scene
             .journalist(tag, &["--every", "20", "--term", "600000:9"]);
         let words = ["sh", "-c", script].map(std::ffi::OsString::from);
-        let worker = stage
-            .session_worker()
-            .args(["--lock-delay", "3s", "--once"])
-            .args(options);
+        let worker = stage.session_worker().arg("--once").args(options);
         worker.command(words.into_iter().chain(journalist))
     };
     let first = start("first", options).start();
@@ -267,4 +264,10 @@ fn a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_on
         first.signal(Signal::SIGTERM);
         stage.scene.journal.await_tag(What::Term, "first");
     });
+}
+
+/// The next worker has the shortest delay, which is the default.
+#[test]
+fn worker_with_a_longer_lock_delay_has_its_command_dead_before_a_worker_with_the_default_begins() {
+    killed(&["--lock-delay", "8s"], |_, _| {});
 }

@@ -32,10 +32,10 @@ impl Stage {
         }
     }
 
-    /// A worker on it, which begins at once and gives up what is idle soon.
+    /// A worker on it, which gives up what is idle soon.
     fn session_worker(&self) -> Run<'_> {
         self.worker()
-            .args(["--sessions", "--lock-delay", "0s", "--session-idle", "1s"])
+            .args(["--sessions", "--session-idle", "1s"])
             .env("TMPDIR", self.scene.directory())
             .current_dir(self.scene.directory())
     }
