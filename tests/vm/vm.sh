@@ -30,7 +30,7 @@ common=("race" "news" "start" "handover exit 3" "handover term 3" "handover kill
   "long_restart" "server_disk" "two_protocols" "paused")
 nfs=("up 20 20" "${common[@]}" "restart 0 '--lease 15s' 40 yes service 3" "restart 0 '--lease 15s' 25 no lockd 3" "operations" "up 90 90" "restart 0 '--lease 60s' 110 no service" "restart 0 '--lease 15s' 60 yes service 3")
 smb=("up" "${common[@]}" "restart 0 '--lease 15s' 25 no child 3" "restart 0 '--lease 15s' 25 no reset 3")
-units=(basics drain kills ready sockets sandbox timer work journald shared kills_shared)
+units=(basics drain kills ready sockets sandbox timer stopped_jobs work journald shared kills_shared)
 case ${1:-} in
 build)
   nice -n 19 apt-get install -y --no-install-recommends qemu-system-x86 mmdebstrap busybox-static >/dev/null

@@ -353,6 +353,31 @@ def timer():
 
 
 @scenario
+def stopped_jobs():
+    """A stop of a daily job that runs, and of one that stands by, leaves no failed unit."""
+    s = begin()
+    r = Result("systemd", "stop of a daily job and of its standby")
+    install()
+    one, two = "trafficcop-daily@stopped.service", "other-daily@stopped.service"
+    wipe(one, two)
+    write("/etc/trafficcop/stopped.env", "TRAFFICCOP_FILE=/srv/share/stopped.lock\n")
+    write("/usr/local/bin/stopped", f"#!/bin/sh\nexec {PROBE} {JOURNAL} stopped -b 20\n", 0o755)
+    sh("cp /etc/systemd/system/trafficcop-daily@.service /etc/systemd/system/other-daily@.service; systemctl daemon-reload")
+    sh(f"systemctl start --no-block {one}")
+    run_started()
+    sh(f"systemctl start --no-block {two}")
+    until(lambda: "standing by" in prop(two, "StatusText"), 10)
+    for unit in (two, one):
+        sh(f"systemctl stop {unit}")
+        r.expect(prop(unit, "ActiveState") == "inactive" and prop(unit, "Result") == "success", state(unit))
+    survivors(r)
+    r.say()
+    print(log(one, s))
+    print(log(two, s))
+    wipe(one, two)
+
+
+@scenario
 def journald():
     """journald stopped: the log's pipe is full; nothing may wait for it."""
     s = begin()
