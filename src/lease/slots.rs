@@ -240,7 +240,7 @@ impl Slots {
             // Of one of them, for as long as it is there; standbys that began at different slots listen
             // to different holders.
             bell: self.attended(&state.holders),
-            is_one_of_many: true,
+            polls_as_ever: true,
             ..HolderInfo::default()
         }
     }

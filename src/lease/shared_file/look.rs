@@ -406,7 +406,8 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         since: some(&record.record.since),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
-        is_one_of_many: false,
+        // A standby that looks less often takes over later: it counts from when it saw the last renewal.
+        polls_as_ever: true,
     }
 }
 
