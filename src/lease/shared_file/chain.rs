@@ -226,8 +226,12 @@ impl Chain {
                 };
                 return Err(Failure::Held(holder_info(record.as_ref(), due)));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
-                return Err(self.are_gone());
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(match look.version {
+                    // Just begun: a cache does not show it yet, or it was removed and is begun anew.
+                    0 => self.share.doubt("taking it over", &error),
+                    _ => self.are_gone(),
+                });
             }
             Err(error) => return Err(self.share.refusal("taking it over", &error)),
         }
