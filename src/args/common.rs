@@ -94,8 +94,8 @@ pub struct Common {
     /// Tell standbys of a hand-over at once, by TCP
     ///
     /// Rings for the standbys while in control, and listens to the holder while standing by. The next
-    /// command then starts within milliseconds of the release, and a standby polls every 12s only while it
-    /// hears the holder. The holder listens on TCP at ADDR (auto, or without a value, where this machine
+    /// command then starts within milliseconds of the release, and a standby of a blob polls every 12s only
+    /// while it hears the holder. The holder listens on TCP at ADDR (auto, or without a value, where this machine
     /// speaks to the store; a free port) and says so in the lock's record; standbys connect to it
     /// where it is a private address, and another is refused. It only moves a look forward: the store
     /// decides who has control, and without an answer standbys poll as ever. There is no secret in it and

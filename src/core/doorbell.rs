@@ -28,7 +28,7 @@ const MOST_RINGS: u32 = 10;
 const DEAF: Duration = Duration::from_secs(60);
 
 /// While the bell lives it says in time what a poll would find, so that the polls are there for
-/// what nobody rings for: a lease that was broken by hand.
+/// what nobody rings for: a lease that was broken by hand. Not where [`HolderInfo::polls_as_ever`] says otherwise.
 const SELDOM: Duration = Duration::from_secs(12);
 
 /// How often those look who were first at the bell, after its holder has vanished: its guardian may
@@ -123,8 +123,8 @@ pub(super) struct Doorbell {
     bell: Option<Bell>,
     /// It lives, and so many are before us.
     rank: Option<u32>,
-    /// There are others, who are not heard.
-    one_of_many: bool,
+    /// A bell that lives does not replace the polls ([`HolderInfo::polls_as_ever`]).
+    polls_as_ever: bool,
     /// How often it has rung for this holder.
     rings: u32,
     /// Until when it is not believed.
@@ -156,12 +156,12 @@ impl Doorbell {
     /// A look found this holder's bell.
     pub(super) fn finds(&mut self, now: Instant, holder: &HolderInfo) -> Attend {
         let bell = holder.bell.as_deref().copied().filter(Bell::is_near);
-        self.one_of_many = holder.is_one_of_many;
+        self.polls_as_ever = holder.polls_as_ever;
         if bell != self.bell {
             // Another holder: what was said by the last one is no longer true.
             *self = Doorbell {
                 bell,
-                one_of_many: self.one_of_many,
+                polls_as_ever: self.polls_as_ever,
                 looked: self.looked,
                 ..Doorbell::default()
             };
@@ -256,7 +256,7 @@ impl Doorbell {
         poll: Duration,
         jitter: &mut Jitter,
     ) -> Option<Duration> {
-        if self.rank.is_some() && !self.one_of_many {
+        if self.rank.is_some() && !self.polls_as_ever {
             return Some(jitter.spread(poll.max(SELDOM)));
         }
         let (until, pace) = self.hurry?;
@@ -491,11 +491,11 @@ mod tests {
     }
 
     #[test]
-    fn where_others_hold_too_polls_are_as_ever_and_a_ring_is_followed() {
+    fn a_bell_that_is_heard_spaces_no_looks_where_polls_go_on_and_is_followed() {
         let mut jitter = Jitter::new(1);
         let mut doorbell = greeted(0);
         let one = HolderInfo {
-            is_one_of_many: true,
+            polls_as_ever: true,
             ..holder(bell(1))
         };
         assert_eq!(doorbell.finds(at(1), &one), Attend::Same);

@@ -49,8 +49,9 @@ pub struct HolderInfo {
     pub expires: Option<Instant>,
     /// Where the holder rings when control changes, if its record tells it.
     pub bell: Option<Box<Bell>>,
-    /// Others hold what we could have as well, and need not ring where this one does.
-    pub is_one_of_many: bool,
+    /// A standby that hears this holder's bell polls all the same: with slots another holder may give up its lease
+    /// unheard, and an observed lease counts from the moment at which its last renewal was seen.
+    pub polls_as_ever: bool,
 }
 
 /// The lease, as a store granted it.

@@ -154,14 +154,19 @@ impl Chain {
 
     /// Looks at the lock, and takes it over if it may be.
     pub(super) fn compete(&self) -> Result<Won, Failure> {
-        {
+        let left = {
             let mut state = self.state();
-            (state.unwritten, state.broken) = (None, None);
-            if state.tenure.take().is_some() {
+            state.broken = None;
+            let tenure = state.tenure.take();
+            if tenure.is_some() {
                 // Left to run out. Whatever it was, it is waited for as others wait for it; under another nonce,
                 // so that none of its late answers is taken for the next tenure's.
                 state.observed.renounce(fresh_nonce(), Instant::now());
             }
+            state.unwritten.take().is_some() || tenure.is_some()
+        };
+        if left {
+            self.forget();
         }
         self.confirm()?;
         // Looked before anything is made: a standby that made a version to find out would have taken over.
@@ -201,7 +206,15 @@ impl Chain {
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
         // Before anything is made as well: who cannot read it for now keeps nobody out who can.
-        self.carried(look)?;
+        let Carried { once, unread } = self.carried(look)?;
+        let tenure = Tenure {
+            record: Record {
+                once,
+                ..Record::begun(&self.candidate, version)
+            },
+            unread,
+        };
+        let taken = self.record_of(version, false, &tenure);
         // An ancient view that died after it made the last one may have left what means nothing.
         if !self.has_one_before(version - 1)? {
             return Err(self.mistrust(version));
@@ -210,6 +223,11 @@ impl Chain {
         let t0 = Instant::now();
         match self.share.make(version) {
             Ok(Made::Made) => {
+                // First, so that the guardian gives it back should we die; but where more is to be read that is carried
+                // along, not before that is done.
+                if look.version == 0 || look.record.is_some() {
+                    self.leave_note(t0, &taken);
+                }
                 self.state().unconfirmed = Some(Unconfirmed { version, t0 });
             }
             // Another was first, or our view is old; or it was ours and the answer was lost, which nobody can
@@ -226,8 +244,12 @@ impl Chain {
                 };
                 return Err(Failure::Held(holder_info(record.as_ref(), due)));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound && look.version > 0 => {
-                return Err(self.are_gone());
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(match look.version {
+                    // Just begun: a cache does not show it yet, or it was removed and is begun anew.
+                    0 => self.share.doubt("taking it over", &error),
+                    _ => self.are_gone(),
+                });
             }
             Err(error) => return Err(self.share.refusal("taking it over", &error)),
         }
@@ -244,7 +266,7 @@ impl Chain {
         let tenure = Tenure {
             record: Record {
                 once,
-                ..Record::begun(&self.candidate, version)
+                ..tenure.record
             },
             unread,
         };
@@ -315,6 +337,7 @@ impl Chain {
     /// Nothing of it is ours, or known to us, any more.
     fn ancient(&self, why: &str) -> Failure {
         self.state().observed.is_ancient();
+        self.forget();
         lost_at(self.share.path(), why)
     }
 
@@ -407,7 +430,7 @@ impl Chain {
                 record.version
             }
             None if self.has_nothing() => {
-                self.state().tenure = None;
+                self.ends();
                 return Ok(());
             }
             None => match self.give_back() {
@@ -415,7 +438,7 @@ impl Chain {
                 Err(Failure::Lost { .. }) if self.state().tenure.is_none() => return Ok(()),
                 Err(failure) => {
                     if let Failure::Lost { .. } = failure {
-                        self.state().tenure = None;
+                        self.ends();
                     }
                     return Err(failure);
                 }
@@ -426,6 +449,7 @@ impl Chain {
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
+            self.forget();
             return Ok(());
         }
         Err(transient(format!(
@@ -451,14 +475,31 @@ impl Chain {
         Ok(version)
     }
 
+    /// Nothing of the tenure is ours any more.
+    fn ends(&self) {
+        self.state().tenure = None;
+        self.forget();
+    }
+
     /// Has the record of a version of ours written, and the guardian know of it; what is written.
     pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
-        let (claim, own, t0) = {
-            let progress = self.state();
-            let observed = &progress.observed;
-            (observed.claim(false), observed.own(), observed.t0())
+        let record = self.record_of(version, released, tenure);
+        let (own, t0) = {
+            let state = self.state();
+            (state.observed.own(), state.observed.t0())
         };
-        let record = VersionRecord {
+        // The guardian makes the version after this one, or says that this one is free: it is told of none that is
+        // not ours for certain.
+        if let Some(t0) = t0.filter(|_| own == Some(version)) {
+            self.leave_note(t0, &record);
+        }
+        self.writer.put(&record);
+        record
+    }
+
+    fn record_of(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
+        let claim = self.state().observed.claim(false);
+        VersionRecord {
             version,
             state: match tenure.record.draining {
                 _ if released => State::Released,
@@ -469,16 +510,21 @@ impl Chain {
             lease: claim.lease,
             record: tenure.record.clone(),
             unread: tenure.unread,
-        };
-        // The guardian makes the version after this one: it is told of none that is not ours for certain.
-        if let (Some(memory), Some(t0)) = (&self.memory, t0)
-            && !released
-            && own == Some(version)
-        {
-            memory.put(&release::note(self.share.path(), t0, &record));
         }
-        self.writer.put(&record);
-        record
+    }
+
+    /// Has the guardian give back what this is the record of, should we die.
+    fn leave_note(&self, t0: Instant, record: &VersionRecord) {
+        if let Some(memory) = &self.memory {
+            release::leave_note(&**memory, self.share.path(), t0, record);
+        }
+    }
+
+    /// Has the guardian give nothing back.
+    pub(super) fn forget(&self) {
+        if let Some(memory) = &self.memory {
+            release::forget(&**memory, self.share.path());
+        }
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {

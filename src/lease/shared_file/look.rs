@@ -208,16 +208,20 @@ impl Chain {
             Ok(_) => {}
             Err(error) => return Err(failed("reading it again", error)),
         }
-        match begun {
-            Made::Made => Ok(0),
-            // Somebody was first; what he makes is seen with the next look.
-            Made::Exists => Ok(self
-                .share
-                .list()
-                .ok()
-                .and_then(|all| all.last().copied())
-                .unwrap_or(0)),
+        if begun == Made::Made {
+            return Ok(0);
         }
+        // Another instance was first. An SMB client can hide for a second what that one made.
+        for _ in 0..MOMENTS {
+            if let Some(greatest) = self.share.list().unwrap_or_default().last() {
+                return Ok(*greatest);
+            }
+            clock::pause(MOMENT * 3);
+        }
+        Err(transient(format!(
+            "{}: another instance has just begun its versions, and this machine does not see them yet; where this lasts, remove what else lies there",
+            self.share.versions().display()
+        )))
     }
 
     /// The versions are not there any more: they were removed, or the drive was unmounted.
@@ -406,7 +410,8 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         since: some(&record.record.since),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
-        is_one_of_many: false,
+        // A standby that looks less often takes over later: it counts from when it saw the last renewal.
+        polls_as_ever: true,
     }
 }
 

@@ -181,17 +181,21 @@ impl Share {
     pub(super) fn begin(&self) -> io::Result<Made> {
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
         // With version 0 in it from the first moment: a directory that is not empty is what rename(2) does not
-        // replace.
-        files::make_directory(prepared.clone())?;
-        let begun = files::make_directory(prepared.join(name(0)))
-            .and_then(|()| files::rename(prepared.clone(), self.versions.clone()));
+        // replace. No other instance takes this name: where it exists, an answer to our own request was lost.
+        there(files::make_directory(prepared.clone()))?;
+        let begun = there(files::make_directory(prepared.join(name(0))))
+            .and_then(|_| files::rename(prepared.clone(), self.versions.clone()));
         let Err(error) = begun else {
             return Ok(Made::Made);
         };
         let _ = files::remove_directory(prepared.join(name(0)));
         let _ = files::remove_directory(prepared);
-        // NFS and SMB answer a rename that fails in many ways; what is there now says which it was. A list can be an
-        // old one, which knows nothing of who was first: then the server is asked for what he began with.
+        // The server says that the chain has been begun. A look at it may be answered by a cache that says otherwise.
+        if let Some(libc::ENOTEMPTY | libc::EEXIST) = error.raw_os_error() {
+            return Ok(Made::Exists);
+        }
+        // NFS and SMB answer a rename that fails in many other ways; what is there now says which it was. A list can
+        // be an old one, which knows nothing of who was first: then the server is asked for what he began with.
         let there = self.list().is_ok_and(|versions| !versions.is_empty())
             || self.is_there(0).unwrap_or(false);
         if there { Ok(Made::Exists) } else { Err(error) }

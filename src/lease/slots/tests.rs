@@ -176,7 +176,7 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
         let held = slots.acquire(later()).await;
         // The same every time, or the log would tell of every look.
         let many = HolderInfo {
-            is_one_of_many: true,
+            polls_as_ever: true,
             ..HolderInfo::default()
         };
         assert_eq!(held, Err(Failure::Held(many)));

@@ -104,7 +104,7 @@ impl CommandWorkload {
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
-                release_info: Vec::new(),
+                release_info: self.standing_release.clone(),
             }),
             Role::OnAcquire => {
                 let program = parts.hook_programs.on_acquire;

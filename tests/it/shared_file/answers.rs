@@ -285,3 +285,30 @@ fn instances_that_begin_at_once_on_several_clients_each_get_their_turn_alone() {
     assert_eq!(order, names);
     scene.await_nobody();
 }
+
+/// An SMB client remembers for a second that a name is missing, whatever the server has said since.
+#[test]
+fn a_lock_that_another_instance_has_just_begun_is_used_however_long_the_client_hides_it() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    // It has begun the lock, and hangs before it takes it.
+    let first = format!("{:020}", 1);
+    here.switchboard()
+        .set(&[Op::Mkdir], Some(&first), Fate::Hang, 1);
+    let mut one = instance(&scene, &here.path("lock"), "one", &[], &[]);
+    here.await_caught(1);
+    // For more than one attempt.
+    let hidden = 20;
+    let switchboard = there.switchboard();
+    let missing = Fate::Fail(libc::ENOENT);
+    switchboard.set(&[Op::Lookup], Some("lock.versions"), missing, hidden);
+    let late = run(&scene, &there.path("lock"), "late", &["-n"]).command(["true"]);
+    let late = late.finish();
+    assert_eq!(switchboard.caught(), hidden, "{}", late.stderr);
+    assert_eq!(late.ended, Ended::Code(0), "{}", late.stderr);
+    assert_eq!(drive.versions("lock"), [0, 1, 2]);
+    here.heal();
+    let_end(&scene, "one");
+    assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
+    assert_eq!(scene.journal.judge(), ["one"]);
+}

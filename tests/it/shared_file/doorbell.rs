@@ -1,14 +1,10 @@
 //! The doorbell of a lock on a shared drive: for an instance of `run` and for a program.
 
-use std::time::Duration;
-
 use trafficcop::TrafficCop;
 
+use super::*;
 use crate::support::await_for;
 use crate::support::bell::Bell;
-use crate::support::instance::Ended;
-use crate::support::journal::What;
-use crate::support::scene::Scene;
 
 const BELL: [&str; 5] = ["--shared", "--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 
@@ -75,4 +71,31 @@ async fn a_program_hears_it_and_rings_too() {
     drop(guard);
     cop.stop().await.expect("given back");
     assert_eq!(standby.wait(), Ended::Code(0), "{}", standby.stderr());
+}
+
+/// The holder stands still: its bell is silent, and only the lease says when it is over.
+#[test]
+fn a_doorbell_delays_no_take_over_from_a_holder_that_stands_still() {
+    let Some(drive) = Drive::new() else { return };
+    let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+    let bell = ["--doorbell=127.0.0.1", "-v"];
+    let one = instance(&scene, &here.path("lock"), "one", &bell, &[]);
+    scene.journal.await_tag(What::Beat, "one");
+    drive.await_renewal("lock");
+    // It hears the bell early in the time between two renewals.
+    let two = instance(&scene, &there.path("lock"), "two", &bell, &[]);
+    two.await_log("hears the holder's doorbell");
+    drive.await_renewal("lock");
+    let renewed = Instant::now();
+    // Most of the time to the next one: a standby that waits for the silence sees this one that much later.
+    std::thread::sleep(LEASE / 5);
+    one.freeze();
+    let first = scene.journal.await_tag(What::Start, "two");
+    let latest = renewed + LEASE + POLL * 2;
+    assert!(first.at < latest.as_nanos(), "{}", two.stderr());
+    one.signal(Signal::SIGCONT);
+    one.await_log("standing by: two is in control");
+    terminate(one);
+    terminate(two);
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
 }

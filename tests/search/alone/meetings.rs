@@ -135,7 +135,7 @@ fn rings_too_often(rng: &mut Rng, plan: &mut Plan) {
     plan.rival_holds = secs(rng.u64(130..250));
     plan.rest = plan.rest.max(plan.rival_holds + secs(30));
     plan.bell = Some([10, 0, 0, 1].into());
-    plan.is_one_of_many = false;
+    plan.polls_as_ever = false;
     let rank = one(rng, &[0, 0, 1, 4]);
     let greets = 1 + rng.usize(0..3);
     // Later nobody is there any more, for longer than it stays.
@@ -160,7 +160,7 @@ fn rings_after_another(rng: &mut Rng, plan: &mut Plan) {
     plan.rival_drains = Duration::ZERO;
     plan.tells_expiry = false;
     plan.bell = Some([10, 0, 0, 1].into());
-    plan.is_one_of_many = false;
+    plan.polls_as_ever = false;
     let ring = |at: u32| match at % 4 {
         3 => (Ring::Draining, ms(20)),
         _ => (Ring::Greeted { rank: 0 }, ms(20)),

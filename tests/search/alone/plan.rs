@@ -95,9 +95,9 @@ pub(crate) struct Plan {
     pub(crate) cordoned_before: bool,
     /// The supervisor does not come to its first step before.
     pub(crate) begins_late: Duration,
-    /// Where the rival's doorbell is, whether it is one of many, and how it rings: what, and after which pause.
+    /// Where the rival's doorbell is, whether polls go on beside it, and how it rings: what, and after which pause.
     pub(crate) bell: Option<IpAddr>,
-    pub(crate) is_one_of_many: bool,
+    pub(crate) polls_as_ever: bool,
     pub(crate) rings: Vec<(Ring, Duration)>,
     pub(crate) acts: Vec<Act>,
     /// Whether the machine is fit to take control is asked so often, and answered so, after so long;
@@ -458,7 +458,7 @@ impl Plan {
                 .and_then(|_| maybe(rng, 20, |rng| ms(rng.u64(0..length)))),
             cordoned_before: rng.u8(0..20) == 0 && !cron,
             bell: maybe(rng, 50, |rng| one(rng, &addresses())),
-            is_one_of_many: rng.u8(0..4) == 0,
+            polls_as_ever: rng.u8(0..4) == 0,
             rings: (0..24).map(|_| ring(rng)).collect(),
             begins_late: one(rng, &[0, 0, 0, 0, 5, 100]) * secs(1),
             rules,

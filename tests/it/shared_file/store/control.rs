@@ -21,6 +21,8 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     let sight = held(&b).await;
     assert_eq!(sight.holder.as_deref(), Some("a"));
     assert_eq!((sight.token, sight.draining), (Some(1), false));
+    // Its lease counts from when it is seen, so a bell replaces no look.
+    assert!(sight.polls_as_ever);
     let expires = sight.expires.expect("a moment");
     assert!(expires >= looked + LEASE && expires <= Instant::now() + LEASE);
     // Every renewal is news, and begins the lease anew.

@@ -15,7 +15,7 @@ pub(super) struct Listening {
     pub(super) bell: Option<Bell>,
     /// It lives, and so many were there before us.
     pub(super) rank: Option<u32>,
-    pub(super) one_of_many: bool,
+    pub(super) polls_as_ever: bool,
     pub(super) rings: u32,
     pub(super) deaf_until: Option<Instant>,
     pub(super) looked: Option<Instant>,
@@ -57,13 +57,13 @@ impl Listening {
         holder: &HolderInfo,
     ) -> Option<Window> {
         let bell = holder.bell.as_deref().copied().filter(is_near);
-        self.one_of_many = holder.is_one_of_many;
+        self.polls_as_ever = holder.polls_as_ever;
         self.attend = None;
         if bell != self.bell {
-            let (one_of_many, looked) = (self.one_of_many, self.looked);
+            let (polls_as_ever, looked) = (self.polls_as_ever, self.looked);
             *self = Listening {
                 bell,
-                one_of_many,
+                polls_as_ever,
                 looked,
                 attend: Some(bell),
                 ..Listening::default()
@@ -74,7 +74,7 @@ impl Listening {
             }
             self.attend = bell.filter(|_| self.rank.is_none()).map(Some);
         }
-        if self.rank.is_some() && !self.one_of_many {
+        if self.rank.is_some() && !self.polls_as_ever {
             return Some(Window::about(now, poll.max(secs(12))));
         }
         let (until, pace) = self.hurry?;

@@ -135,7 +135,7 @@ impl World {
             token: Some(self.lock.token),
             draining,
             bell: self.bell().map(Box::new),
-            is_one_of_many: self.plan.is_one_of_many,
+            polls_as_ever: self.plan.polls_as_ever,
             expires: (self.plan.tells_expiry && !draining).then_some(self.lock.rival_ends),
             ..HolderInfo::default()
         }
