@@ -12,12 +12,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{FcntlArg, Flock, FlockArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, FlockArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
 
 use crate::queue::{About, Message};
-use crate::util::{is_safe_from_others, ours_in};
+use crate::util::{flock, is_safe_from_others, ours_in};
 
 // How the directories' names begin.
 const PREFIX: &str = "trafficcop-message.";
@@ -196,8 +196,8 @@ impl Folder {
         // By the mode it is made with: between making and chmod others could go in and stay.
         DirBuilder::new().mode(0o700).create(&fresh)?;
         let path = base.join(format!("{PREFIX}{name}"));
-        let made = File::open(&fresh).and_then(|file| {
-            let lock = lock(file)?;
+        let made = File::open(&fresh).and_then(|lock| {
+            flock(&lock, FlockArg::LockExclusiveNonblock)?;
             fs::rename(&fresh, &path)?;
             Ok(lock)
         });
@@ -209,19 +209,6 @@ impl Folder {
             }
         }
     }
-}
-
-/// Locks what this is open on, for as long as its description is open anywhere: nix's own type would
-/// unlock it for everybody when it is dropped.
-fn lock(file: File) -> io::Result<File> {
-    let copy = file.try_clone()?;
-    let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
-    let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
-    let number = locked.as_raw_fd();
-    // Closed by its number, and not dropped: that would unlock the copy as well.
-    std::mem::forget(locked);
-    nix::unistd::close(number)?;
-    Ok(copy)
 }
 
 impl Drop for Folder {
@@ -286,7 +273,7 @@ pub(super) fn sweep(base: &Path) {
     for path in ours_in(base, PREFIX, Metadata::is_dir) {
         if let Ok(file) = File::open(&path)
             // Locked while it is removed: another worker sweeps here, too.
-            && let Ok(_unused) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            && flock(&file, FlockArg::LockExclusiveNonblock).is_ok()
         {
             remove(&path);
         }

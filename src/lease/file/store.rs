@@ -341,7 +341,7 @@ impl LockFile {
         if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
             return Ok(false);
         }
-        match lock::is_locked_by_another(&other) {
+        match lock::is_excluded(&other) {
             Ok(true) => Ok(true),
             Ok(false) => Err(fatal(format!(
                 "{}: locks on this mount do not exclude anybody: use a file on another",
@@ -427,7 +427,7 @@ impl LockFile {
         if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
             return Err(lost_at(&self.path, REPLACED));
         }
-        match lock::is_locked_by_another(&other) {
+        match lock::is_excluded(&other) {
             Ok(true) => Ok(()),
             Ok(false) => Err(lost_at(&self.path, "its lock is gone")),
             Err(errno) => Err(self.failure("testing its lock", errno)),
