@@ -11,11 +11,13 @@ use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, FlockArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
 
+use crate::lasting;
 use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
@@ -185,7 +187,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
-    lock: File,
+    lock: Arc<File>,
 }
 
 impl Folder {
@@ -202,7 +204,11 @@ impl Folder {
             Ok(lock)
         });
         match made {
-            Ok(lock) => Ok(Folder { path, lock }),
+            Ok(lock) => {
+                let lock = Arc::new(lock);
+                lasting::add(&lock);
+                Ok(Folder { path, lock })
+            }
             Err(why) => {
                 let _ = fs::remove_dir(&fresh);
                 Err(why)
@@ -369,6 +375,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lasting::{is_old, make_old};
     use crate::work::scripted;
     use std::io::Read as _;
     use std::os::unix::fs::MetadataExt as _;
@@ -412,6 +419,20 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o0)).unwrap();
         message_io.remove();
         assert_eq!(names(base.path()), [""; 0]);
+    }
+
+    #[test]
+    fn a_message_in_use_never_looks_old() {
+        let base = tempfile::tempdir().unwrap();
+        let message_io = MessageIo::in_directory(base.path(), b"a", b"{}").unwrap();
+        let (message_io, state) = message_io.and_state(base.path(), b"").unwrap();
+        let directory = state.parent().unwrap();
+        let names = ["", "body", "message.json", "state"];
+        let paths = names.map(|name| directory.join(name));
+        paths.iter().for_each(|path| make_old(path));
+        lasting::refresh();
+        assert_eq!(paths.map(|path| is_old(&path)), [false; 4]);
+        message_io.remove();
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::record::{self, Content};
 use super::waiter::Waiter;
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
+use crate::lasting;
 use crate::lease::OpenError as NamedError;
 use crate::lease::blocking::BlockingJobs;
 use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, no_room, transient};
@@ -269,6 +270,7 @@ impl LockFile {
         self.see(won.record.token);
         let mut state = self.state();
         state.file = won.locked.keep();
+        lasting::add(&state.file);
         state.record = Some(won.record);
     }
 
