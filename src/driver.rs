@@ -23,6 +23,7 @@ use crate::core::{
     Tenure, WorkloadEvent,
 };
 use crate::doorbell::Doorbell;
+use crate::lasting;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
@@ -97,6 +98,7 @@ pub async fn drive(
     doorbell: Option<Doorbell>,
 ) -> Ending {
     let wakes = store.info().wakes;
+    let _lasting = lasting::keep();
     let mut driver = Driver {
         tenure,
         store,

@@ -30,6 +30,7 @@ use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
 use crate::guardian::{self, Program, Setup, StopAsked};
+use crate::lasting::{self, Lasting};
 use crate::lease::{self, LeaseStore};
 use crate::report;
 use crate::report::stdio::LineSender;
@@ -304,7 +305,10 @@ impl Drop for ControlLink {
     }
 }
 
-fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<ControlLink>> {
+fn link(
+    telling: &Telling,
+    control: Option<&Path>,
+) -> anyhow::Result<Option<(ControlLink, Lasting)>> {
     let Some(path) = &telling.control_file else {
         return Ok(None);
     };
@@ -321,7 +325,7 @@ fn link(telling: &Telling, control: Option<&Path>) -> anyhow::Result<Option<Cont
             "cannot make the link: {why}: name a place that can be written to"
         ))
     })?;
-    Ok(Some(made))
+    Ok(Some((made, lasting::of_link(path)?)))
 }
 
 /// Holds the election to its end, as configured.

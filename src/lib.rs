@@ -135,6 +135,7 @@ mod hooks;
     expect(dead_code, unreachable_pub, reason = "a program is asked for less")
 )]
 mod host;
+mod lasting;
 mod lease;
 #[cfg(feature = "cli")]
 mod notify;

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FlockArg, fcntl};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -156,6 +158,20 @@ pub(crate) fn is_locked_by_another(file: &File) -> nix::Result<bool> {
     let mut request = whole_file(libc::F_WRLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
     Ok(libc::c_int::from(request.l_type) != libc::F_UNLCK)
+}
+
+/// Locks or unlocks with flock(2), for every process that shares the description.
+#[expect(
+    deprecated,
+    reason = "nix's own type unlocks for all of them when it is dropped"
+)]
+pub(crate) fn flock(file: &impl AsFd, how: FlockArg) -> nix::Result<()> {
+    loop {
+        match nix::fcntl::flock(file.as_fd().as_raw_fd(), how) {
+            Err(Errno::EINTR) => {}
+            done => return done,
+        }
+    }
 }
 
 /// Reads from `offset` on until the buffer is full or the file is over; how much that was.

@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -23,6 +24,7 @@ use nix::sys::mman::ProtFlags;
 
 use super::shared_memory::Mapping;
 use crate::clock::Instant;
+use crate::lasting;
 use crate::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
 
 /// The name of the variable by which the command finds the file.
@@ -52,7 +54,7 @@ struct Location {
     word: SharedWord,
     path: PathBuf,
     /// Keeps the lock that tells others that the file is in use.
-    file: File,
+    file: Arc<File>,
 }
 
 /// The file as its owners have it: nothing, where no directory would take one.
@@ -153,7 +155,11 @@ fn create_in(directory: &Path) -> io::Result<Location> {
         Ok(word)
     })();
     match made {
-        Ok(word) => Ok(Location { word, path, file }),
+        Ok(word) => {
+            let file = Arc::new(file);
+            lasting::add(&file);
+            Ok(Location { word, path, file })
+        }
         Err(error) => {
             let _ = fs::remove_file(&fresh);
             Err(error)
@@ -232,6 +238,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lasting::{is_old, make_old};
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
@@ -249,6 +256,15 @@ mod tests {
         control.retire();
         assert!(!path.exists());
         assert_eq!(view.until(), Instant::ZERO);
+    }
+
+    #[test]
+    fn a_control_file_in_use_never_looks_old() {
+        let control = ControlFile::create();
+        let path = control.path().expect("a place");
+        make_old(path);
+        lasting::refresh();
+        assert!(!is_old(path));
     }
 
     #[test]

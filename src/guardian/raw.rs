@@ -448,15 +448,6 @@ pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Locks a directory, `LOCK_EX` against everybody or `LOCK_SH` against those alone, for as long as a copy of
-/// this descriptor is open; EWOULDBLOCK where it is locked otherwise. (What nix offers unlocks when it is
-/// dropped, for all copies.)
-pub(super) fn flock(directory: BorrowedFd<'_>, how: i32) -> Result<(), Errno> {
-    // SAFETY: takes two integers.
-    let done = unsafe { libc::flock(directory.as_raw_fd(), how | libc::LOCK_NB) };
-    Errno::result(done).map(drop)
-}
-
 /// Reads entries of a directory, in the kernel's own format; gives how many bytes they take.
 pub(super) fn getdents(directory: BorrowedFd<'_>, entries: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: getdents64(2) writes no more than it is told to into a buffer that is ours.

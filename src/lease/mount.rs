@@ -80,6 +80,18 @@ pub fn of(path: &Path) -> Mount {
     under(&table(), path)
 }
 
+/// Whether cleaners of temporary files remove what lies at this path of a local disk and looks old.
+#[must_use]
+#[cfg(feature = "cli")]
+pub(crate) fn is_cleaned(path: &Path) -> bool {
+    let typed = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let parent = typed.parent().and_then(|parent| parent.canonicalize().ok());
+    let found = parent.as_deref().unwrap_or(&typed);
+    ["/tmp", "/var/tmp"]
+        .iter()
+        .any(|place| typed.starts_with(place) || found.starts_with(place))
+}
+
 /// Where the drives are mounted that machines share, of those that these paths lie on; each once.
 #[must_use]
 #[cfg(feature = "cli")]
@@ -296,6 +308,23 @@ mod tests {
         ] {
             assert_eq!(found(path, &links).shared, shared, "{path}");
         }
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn cleaners_remove_what_lies_below_tmp_by_whatever_name() {
+        let there = tempfile::tempdir_in("/run").or_else(|_| tempfile::tempdir_in("/dev/shm"));
+        let there = there.unwrap();
+        let back = there.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &back).unwrap();
+        for path in ["/tmp/lock", "/tmp/a/lock", "/var/tmp/lock"] {
+            assert!(is_cleaned(Path::new(path)), "{path}");
+        }
+        assert!(is_cleaned(&back.join("lock")));
+        for path in ["/tmpfs/lock", "/run/lock/x", "/var/lib/tmp/lock"] {
+            assert!(!is_cleaned(Path::new(path)), "{path}");
+        }
+        assert!(!is_cleaned(&there.path().join("lock")));
     }
 
     #[test]

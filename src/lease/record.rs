@@ -58,6 +58,15 @@ pub struct Record {
 }
 
 impl Record {
+    /// A record that tells nothing but the latest token.
+    #[must_use]
+    pub fn of_token(token: u64) -> Record {
+        Record {
+            token,
+            ..Record::default()
+        }
+    }
+
     /// The record of a tenure that begins now.
     #[must_use]
     pub fn begun(candidate: &Candidate, token: u64) -> Record {

@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::azure::scheduled_events::EventFollower;
-use crate::clock::Instant;
-use crate::config::Config;
+use crate::clock::{self, Instant};
+use crate::config::{Config, Lock};
 use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
-use crate::lease::LeaseStore;
+use crate::lease::{LeaseStore, StoreInfo, mount};
 use crate::notify::{ServiceManager, Surroundings};
 use crate::report::{self, StatusLine};
 use crate::serve::SharedStatus;
@@ -28,6 +29,7 @@ use crate::status::{Status, StatusFile, UNFIT};
 // A machine that is about to be frozen must not take over first; one without a metadata service
 // must not wait for it either.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Everybody who is told of this instance.
 pub(crate) struct Observers {
@@ -88,6 +90,7 @@ impl Observers {
         observers.add(Some(status));
         observers.add(service_manager);
         observers.add(event_log);
+        observers.add(CleanedLockWarning::of(config, &store.info()));
         observers
     }
 
@@ -177,6 +180,54 @@ impl Observer for CordonObserver {
                 Notice::Uncordoned => drop(self.0.send_replace(false)),
                 _ => {}
             }
+        }
+    }
+}
+
+/// Warns once of a lock where cleaners of temporary files remove what looks old, when its command has run for a
+/// day.
+struct CleanedLockWarning {
+    lock: String,
+    task: Option<JoinHandle<()>>,
+}
+
+impl CleanedLockWarning {
+    fn of(config: &Config, store: &StoreInfo) -> Option<CleanedLockWarning> {
+        let Lock::File { path, .. } = &config.lock else {
+            return None;
+        };
+        let lock = store.name.clone();
+        // With -q nothing is said that needs no answer today.
+        let is_wanted = !config.looks_once() && tracing::enabled!(tracing::Level::INFO);
+        let is_local = store.lease.is_none();
+        let is_due = is_wanted && is_local && mount::is_cleaned(path);
+        is_due.then_some(CleanedLockWarning { lock, task: None })
+    }
+}
+
+async fn warn_in_a_day(lock: String) {
+    clock::sleep(DAY).await;
+    tracing::warn!(
+        "{lock}: cleaners such as systemd-tmpfiles remove files here that look old; trafficcop refreshes the lock \
+         while its command runs: name a file in /run/lock or /var/lib instead"
+    );
+}
+
+impl Observer for CleanedLockWarning {
+    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
+        match observation {
+            Observation::Workload(WorkloadEvent::Started { .. }) => {
+                let lock = &self.lock;
+                let begin = || tokio::spawn(warn_in_a_day(lock.clone()));
+                self.task.get_or_insert_with(begin);
+            }
+            Observation::Workload(WorkloadEvent::TreeEmpty { .. }) => {
+                // What it has said is not said again.
+                if let Some(task) = self.task.take_if(|task| !task.is_finished()) {
+                    task.abort();
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -331,5 +382,49 @@ impl Observer for StatusObserver {
             _ => return,
         }
         self.write();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_warning_begins_with_the_command_and_ends_with_it() {
+        let mut warning = CleanedLockWarning {
+            lock: "/tmp/lock".into(),
+            task: None,
+        };
+        let mut tell = |event| {
+            warning.observe(Instant::now(), &Observation::Workload(&event));
+            warning.task.is_some()
+        };
+        assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
+        assert!(tell(WorkloadEvent::Started { pid: 1 }));
+        assert!(!tell(WorkloadEvent::TreeEmpty { at: Instant::ZERO }));
+        // Once it has been said it stays.
+        warning.task = Some(tokio::spawn(std::future::ready(())));
+        tokio::task::yield_now().await;
+        let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };
+        warning.observe(Instant::now(), &Observation::Workload(&over));
+        assert!(warning.task.is_some());
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_warning_comes_after_a_day() {
+        use std::future::Future as _;
+        use std::task::{Context, Poll, Waker};
+
+        let clock = std::rc::Rc::new(clock::SimulatedClock::default());
+        let mut warning = Box::pin(warn_in_a_day("/tmp/lock".into()));
+        let mut look = |hours: u64| {
+            let at = Instant::ZERO + Duration::from_secs(3600 * hours);
+            clock.enter(at, Duration::ZERO, || {
+                let mut context = Context::from_waker(Waker::noop());
+                warning.as_mut().poll(&mut context) == Poll::Ready(())
+            })
+        };
+        assert_eq!([1, 24, 25].map(&mut look), [false, false, true]);
     }
 }

@@ -11,13 +11,15 @@ use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use nix::fcntl::{FcntlArg, Flock, FlockArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, FlockArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
 
+use crate::lasting;
 use crate::queue::{About, Message};
-use crate::util::{is_safe_from_others, ours_in};
+use crate::util::{flock, is_safe_from_others, ours_in};
 
 // How the directories' names begin.
 const PREFIX: &str = "trafficcop-message.";
@@ -185,7 +187,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
-    lock: File,
+    lock: Arc<File>,
 }
 
 impl Folder {
@@ -196,32 +198,23 @@ impl Folder {
         // By the mode it is made with: between making and chmod others could go in and stay.
         DirBuilder::new().mode(0o700).create(&fresh)?;
         let path = base.join(format!("{PREFIX}{name}"));
-        let made = File::open(&fresh).and_then(|file| {
-            let lock = lock(file)?;
+        let made = File::open(&fresh).and_then(|lock| {
+            flock(&lock, FlockArg::LockExclusiveNonblock)?;
             fs::rename(&fresh, &path)?;
             Ok(lock)
         });
         match made {
-            Ok(lock) => Ok(Folder { path, lock }),
+            Ok(lock) => {
+                let lock = Arc::new(lock);
+                lasting::add(&lock);
+                Ok(Folder { path, lock })
+            }
             Err(why) => {
                 let _ = fs::remove_dir(&fresh);
                 Err(why)
             }
         }
     }
-}
-
-/// Locks what this is open on, for as long as its description is open anywhere: nix's own type would
-/// unlock it for everybody when it is dropped.
-fn lock(file: File) -> io::Result<File> {
-    let copy = file.try_clone()?;
-    let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
-    let locked = locked.map_err(|(_, errno)| io::Error::from(errno))?;
-    let number = locked.as_raw_fd();
-    // Closed by its number, and not dropped: that would unlock the copy as well.
-    std::mem::forget(locked);
-    nix::unistd::close(number)?;
-    Ok(copy)
 }
 
 impl Drop for Folder {
@@ -286,7 +279,7 @@ pub(super) fn sweep(base: &Path) {
     for path in ours_in(base, PREFIX, Metadata::is_dir) {
         if let Ok(file) = File::open(&path)
             // Locked while it is removed: another worker sweeps here, too.
-            && let Ok(_unused) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            && flock(&file, FlockArg::LockExclusiveNonblock).is_ok()
         {
             remove(&path);
         }
@@ -382,6 +375,7 @@ pub const FIELDS: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lasting::{is_old, make_old};
     use crate::work::scripted;
     use std::io::Read as _;
     use std::os::unix::fs::MetadataExt as _;
@@ -425,6 +419,20 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o0)).unwrap();
         message_io.remove();
         assert_eq!(names(base.path()), [""; 0]);
+    }
+
+    #[test]
+    fn a_message_in_use_never_looks_old() {
+        let base = tempfile::tempdir().unwrap();
+        let message_io = MessageIo::in_directory(base.path(), b"a", b"{}").unwrap();
+        let (message_io, state) = message_io.and_state(base.path(), b"").unwrap();
+        let directory = state.parent().unwrap();
+        let names = ["", "body", "message.json", "state"];
+        let paths = names.map(|name| directory.join(name));
+        paths.iter().for_each(|path| make_old(path));
+        lasting::refresh();
+        assert_eq!(paths.map(|path| is_old(&path)), [false; 4]);
+        message_io.remove();
     }
 
     #[test]

@@ -142,7 +142,7 @@ async fn begin(
     leaving: watch::Sender<bool>,
     hurry: watch::Sender<bool>,
 ) -> anyhow::Result<ExitAction> {
-    let mut signals = Signals::listen()?;
+    let (mut signals, _lasting) = (Signals::listen()?, crate::lasting::keep());
     let observer = context.observer.clone();
     observer.begin(guardians.iter().map(Guardian::health_check).collect());
     let (mut posts, mut idle) = (Vec::new(), Vec::new());

@@ -10,17 +10,24 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("units", &[]),
     ("util", &[]),
+    ("lasting", &["clock"]),
     ("core", &["clock"]),
     ("azure", &["background_writer", "clock", "core"]),
-    ("lease", &["azure", "clock", "core", "procfs", "runtime"]),
+    (
+        "lease",
+        &["azure", "clock", "core", "lasting", "procfs", "runtime"],
+    ),
     ("queue", &["azure", "clock", "core"]),
-    ("guardian", &["clock", "core", "procfs"]),
+    ("guardian", &["clock", "core", "lasting", "procfs"]),
     ("procfs", &[]),
     ("runtime", &[]),
     ("signals", &["core", "procfs"]),
     ("notify", &["clock", "core", "driver", "report", "guardian"]),
     ("hooks", &["clock", "core"]),
-    ("driver", &["doorbell", "clock", "core", "lease", "signals"]),
+    (
+        "driver",
+        &["doorbell", "clock", "core", "lasting", "lease", "signals"],
+    ),
     (
         "embed",
         &[
@@ -39,6 +46,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "exit",
             "driver",
             "host",
+            "lasting",
             "lease",
             "notify",
             "config",
@@ -56,8 +64,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "elect",
         &[
-            "doorbell", "args", "clock", "core", "deadline", "exit", "driver", "host", "lease",
-            "config", "report", "run", "runtime", "signals", "guardian", "units",
+            "doorbell", "args", "clock", "core", "deadline", "exit", "driver", "host", "lasting",
+            "lease", "config", "report", "run", "runtime", "signals", "guardian", "units",
         ],
     ),
     ("deadline", &["clock", "guardian"]),

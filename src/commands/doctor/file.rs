@@ -49,6 +49,11 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
         true => of_shared_mount(&mount),
         false => Check::ok("mount", format!("{}, on this machine only", mount.kind)),
     });
+    if !shared && mount::is_cleaned(&path) {
+        let found = "below /tmp or /var/tmp, where cleaners such as systemd-tmpfiles remove files that look old";
+        let advice = "name a file in /run/lock or /var/lib";
+        findings.add(Check::warn("cleaners", found, advice));
+    }
     let patience = if shared { SHARED_PATIENCE } else { PATIENCE };
     // A thread that hangs in the kernel cannot be ended: it is left behind, and we end without it.
     let started = std::thread::Builder::new()

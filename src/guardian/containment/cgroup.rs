@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{FlockArg, OFlag, open};
 use nix::poll::{PollFlags, PollTimeout};
 use nix::sys::stat::Mode;
 use nix::unistd::mkdir;
@@ -23,6 +23,7 @@ use nix::unistd::mkdir;
 use super::super::raw::{self, Clone3, Forked, Quiet};
 use crate::clock::Instant;
 use crate::procfs;
+use crate::util::flock;
 
 /// Says what to do about a cgroup that cannot be had.
 const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
@@ -151,7 +152,7 @@ impl Cgroup {
         };
         let watch = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         // Where directories of this file system cannot be locked, nobody sweeps.
-        if raw::flock(watch.as_fd(), libc::LOCK_EX) == Err(Errno::EWOULDBLOCK) {
+        if flock(&watch, FlockArg::LockExclusiveNonblock) == Err(Errno::EWOULDBLOCK) {
             return Ok(None);
         }
         Ok(Some(Cgroup {
@@ -400,7 +401,7 @@ fn sweep(home: &Path, patience: Duration) -> bool {
             continue;
         };
         // Shared with others who sweep: what one of them has found dead may live on, and each waits for its end.
-        if raw::flock(dir.as_fd(), libc::LOCK_SH).is_ok() {
+        if flock(&dir, FlockArg::LockSharedNonblock).is_ok() {
             all &= end(&path, until);
             let _ = remove(&path);
         }
@@ -556,7 +557,7 @@ mod tests {
     fn one_that_another_sweeps_away_is_no_refusal() {
         let (swept, left) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let sweeper = open_at(swept.path(), ".", OFlag::O_RDONLY).unwrap();
-        raw::flock(sweeper.as_fd(), libc::LOCK_SH).unwrap();
+        flock(&sweeper, FlockArg::LockSharedNonblock).unwrap();
         assert!(matches!(Cgroup::occupy(swept.path()), Ok(None)));
         // Not that one, unlocked: what a test beside forks has the lock, too, until it executes something.
         assert!(Cgroup::occupy(left.path()).is_err(), "no cgroup");
@@ -588,12 +589,12 @@ mod tests {
         fs::create_dir(&left).unwrap();
         let lock = |how| {
             let dir = open_at(&left, ".", OFlag::O_RDONLY).unwrap();
-            raw::flock(dir.as_fd(), how).map(|()| dir)
+            flock(&dir, how).map(|()| dir)
         };
         fs::write(left.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
         assert!(!sweep(home.path(), Duration::ZERO), "nobody may kill it");
         fs::write(left.join("cgroup.kill"), "").unwrap();
-        let sweeper = lock(libc::LOCK_SH).unwrap();
+        let sweeper = lock(FlockArg::LockSharedNonblock).unwrap();
         assert!(!sweep(home.path(), Duration::ZERO), "another sweeps");
         drop(sweeper);
         fs::write(left.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();

@@ -38,6 +38,7 @@ pub const KERNEL_ON_SHARED: &str =
 // How often a file is read again that changed hands while it was read. One that does so more often is shown
 // with the record that was read last.
 const READS: usize = 4;
+const FLOCKED: &str = "another program has locked it with flock(2)";
 
 /// A path, to be looked at.
 pub struct FileInspector {
@@ -172,7 +173,7 @@ fn look(path: &Path) -> Result<LockStatus, Failure> {
 /// What an open file shows; `None` if it holds something that we did not write.
 fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let failed = |what: &str, errno: Errno| fatal_at(path, what, errno);
-    let locked = || lock::is_locked_by_another(file).map_err(|errno| failed("its lock", errno));
+    let locked = || lock::locked_by_another(file).map_err(|errno| failed("its lock", errno));
     let mut held = locked()?;
     let mut content = Content::Empty;
     let mut found = Lookup::Nothing;
@@ -191,22 +192,26 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         }
         held = now;
     }
-    let state = if held {
-        LockState::Held
-    } else {
-        LockState::Free
+    let state = match held {
+        Some(_) => LockState::Held,
+        None => LockState::Free,
     };
     let (record, flaw) = match content {
         Content::Foreign | Content::Shared => return Ok(None),
         Content::Empty => (None, None),
         Content::Record(record) => (Some(record), None),
-        Content::Damaged(token) => {
-            let known = token.map(|token| Record {
-                token,
-                ..Record::default()
-            });
-            (known, Some("its record is damaged".to_owned()))
-        }
+        Content::Damaged(token) => (
+            token.map(Record::of_token),
+            Some("its record is damaged".to_owned()),
+        ),
+    };
+    let (record, flaw) = match held {
+        // The record is that of an earlier holder.
+        Some(lock::Kind::Flock) => (
+            record.map(|record| Record::of_token(record.token)),
+            Some(FLOCKED.to_owned()),
+        ),
+        Some(lock::Kind::Ofd) | None => (record, flaw),
     };
     let unread = found == Lookup::Damaged;
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));

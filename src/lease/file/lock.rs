@@ -1,5 +1,9 @@
-//! The system calls of an open-file-description lock on a whole file, and [`Probe`]: whether they exclude
-//! anybody on this mount, tried on a file beside the lock.
+//! The system calls that lock a file, and [`Probe`]: whether they exclude anybody on this mount, tried on a file
+//! beside the lock.
+//!
+//! A locked file has two locks on one description: an open-file-description lock, which excludes other
+//! instances and whoever uses lockf(3), and that of flock(2), which excludes flock(1). Linux keeps the two
+//! apart. Every process that shares the description has both.
 //!
 //! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the probe by `doctor`, in a thread that may hang with the file
 //! system. Must never tell "held by another" from anything but EAGAIN and EACCES, and the probe must never
@@ -10,24 +14,94 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, FlockArg, fcntl};
 use time::OffsetDateTime;
 
 use super::open;
 use super::record::{self, Content};
 use crate::clock::Instant;
 use crate::lease::mount::beside;
-pub(super) use crate::util::is_locked_by_another;
-use crate::util::whole_file;
+use crate::util::{flock, is_locked_by_another, whole_file};
 
-/// Locks the file if nobody else has it locked: `false` means "held by another". Locking again
-/// what this description has locked already succeeds and changes nothing.
+// How often flock(2) is tried again that another has, and the first pause before that, doubled each time: 102 ms.
+const FLOCK_RETRIES: u32 = 10;
+const FIRST_NAP: Duration = Duration::from_micros(100);
+
+/// Locks the file in both ways if no other description has it locked in either: `false` means "held by
+/// another". Locking again what this description has locked already succeeds and changes nothing.
 pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
+    // In this order in every instance: whoever has the first has both, or finds that a stranger has the second.
+    if !set_ofd(file, Wait::Never, libc::F_WRLCK)? {
+        return Ok(false);
+    }
+    let locked = try_flock(file);
+    if locked != Ok(true) {
+        set_ofd(file, Wait::Never, libc::F_UNLCK)?;
+    }
+    locked
+}
+
+/// Unlocks the file for every process that shares the description.
+pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
+    // Said and not left to close(2): the description lives on in the guardian and in the command. In this order
+    // a waiter, which is woken by the second, finds the first free.
+    let done = flock(file, FlockArg::Unlock);
+    set_ofd(file, Wait::Never, libc::F_UNLCK)?;
+    done
+}
+
+/// Which lock of another description keeps a description from locking the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The open-file-description lock: an instance has it, or a program that uses lockf(3).
+    Ofd,
+    /// That of flock(2) alone: no instance has it.
+    Flock,
+}
+
+/// Looks which lock of another description keeps `file`, which has none itself, from being locked. Leaves
+/// nothing locked.
+pub(super) fn locked_by_another(file: &fs::File) -> Result<Option<Kind>, Errno> {
+    // The question that disturbs no other program first: it settles the matter where an instance has the lock.
+    if is_locked_by_another(file)? {
+        return Ok(Some(Kind::Ofd));
+    }
+    Ok(is_flocked_by_another(file)?.then_some(Kind::Flock))
+}
+
+/// Whether other descriptions keep `file`, which has no lock itself, from both locks. Leaves nothing locked.
+pub(super) fn is_excluded(file: &fs::File) -> Result<bool, Errno> {
+    Ok(is_locked_by_another(file)? && is_flocked_by_another(file)?)
+}
+
+fn is_flocked_by_another(file: &fs::File) -> Result<bool, Errno> {
+    // flock(2) can only be tried. An attempt that meets this shared lock tries again.
+    let free = flock_at_once(file, FlockArg::LockSharedNonblock)?;
+    if free {
+        flock(file, FlockArg::Unlock)?;
+    }
+    Ok(!free)
+}
+
+#[derive(PartialEq, Eq)]
+enum Wait {
+    Never,
+    UntilFree,
+}
+
+/// Sets or removes the open-file-description lock; `false` means "held by another".
+fn set_ofd(file: &fs::File, wait: Wait, kind: libc::c_int) -> Result<bool, Errno> {
+    let request = whole_file(kind);
     loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+        let request = match wait {
+            Wait::Never => FcntlArg::F_OFD_SETLK(&request),
+            Wait::UntilFree => FcntlArg::F_OFD_SETLKW(&request),
+        };
+        match fcntl(file, request) {
             Ok(_) => return Ok(true),
             // POSIX lets the kernel answer either. Nothing else means that it is held: ENOLCK taken for it
             // would have a standby wait for a holder who is not there.
@@ -38,16 +112,25 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
     }
 }
 
-/// Unlocks the file for every process that shares the description.
-pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
-    // Said and not left to close(2): the description lives on in the guardian and in the command.
-    loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_UNLCK))) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
+fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
+    match flock(file, how) {
+        Ok(()) => Ok(true),
+        Err(Errno::EWOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno),
     }
+}
+
+/// Locks the file by flock(2), on a description that has the other lock.
+fn try_flock(file: &fs::File) -> Result<bool, Errno> {
+    // Whoever looks, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a
+    // moment only. Without another try an instance with -n would take them for a holder.
+    for nap in 0..FLOCK_RETRIES {
+        if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
+            return Ok(true);
+        }
+        thread::sleep(FIRST_NAP * (1 << nap));
+    }
+    flock_at_once(file, FlockArg::LockExclusiveNonblock)
 }
 
 /// A file that one of our descriptions has locked; dropped, it is unlocked.
@@ -64,13 +147,23 @@ impl LockedFile {
 
     /// Locks the file, however long that takes.
     pub(super) fn wait(file: fs::File) -> Result<LockedFile, Errno> {
+        // Dropped by what fails, and with that unlocked.
+        let locked = LockedFile::new(Arc::new(file));
+        let file = locked.file();
+        // Waits for one lock only while it has none: another program may wait for the two in the other order.
         loop {
-            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&whole_file(libc::F_WRLCK))) {
-                Ok(_) => return Ok(LockedFile::new(Arc::new(file))),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
+            set_ofd(file, Wait::UntilFree, libc::F_WRLCK)?;
+            if try_flock(file)? {
+                break;
             }
+            set_ofd(file, Wait::Never, libc::F_UNLCK)?;
+            flock(file, FlockArg::LockExclusive)?;
+            if set_ofd(file, Wait::Never, libc::F_WRLCK)? {
+                break;
+            }
+            flock(file, FlockArg::Unlock)?;
         }
+        Ok(locked)
     }
 
     fn new(file: Arc<fs::File>) -> LockedFile {
@@ -168,7 +261,7 @@ impl Probe {
     pub fn is_excluded(path: &Path) -> io::Result<bool> {
         // Asked and tried: a mount on which the two disagree keeps nobody out.
         let other = open::open_existing(path)?;
-        Ok(is_locked_by_another(&other)? && !try_exclusive(&other)?)
+        Ok(is_excluded(&other)? && !try_exclusive(&other)?)
     }
 
     /// Writes a record's length and sees it to the disk, so many times: how long each took.
@@ -216,12 +309,12 @@ mod tests {
         let second = file.reopen().expect("a second description");
         assert_eq!(try_exclusive(first), Ok(true));
         assert_eq!(try_exclusive(&second), Ok(false));
-        assert_eq!(is_locked_by_another(&second), Ok(true));
-        assert_eq!(is_locked_by_another(first), Ok(false));
+        assert_eq!(locked_by_another(&second), Ok(Some(Kind::Ofd)));
+        assert_eq!(is_excluded(&second), Ok(true));
         let duplicate = first.try_clone().expect("a duplicate");
         assert_eq!(try_exclusive(&duplicate), Ok(true));
         unlock(&duplicate).expect("to unlock");
-        assert_eq!(is_locked_by_another(&second), Ok(false));
+        assert_eq!(locked_by_another(&second), Ok(None));
         assert_eq!(try_exclusive(&second), Ok(true));
     }
 
@@ -235,9 +328,88 @@ mod tests {
         drop(locked);
         let locked = LockedFile::of(&second).expect("asked").expect("free again");
         let kept = locked.keep();
-        assert_eq!(is_locked_by_another(&first), Ok(true));
+        assert_eq!(locked_by_another(&first), Ok(Some(Kind::Ofd)));
         unlock(&kept).expect("to unlock");
-        assert_eq!(is_locked_by_another(&first), Ok(false));
+        assert_eq!(locked_by_another(&first), Ok(None));
+    }
+
+    #[test]
+    fn flock_excludes_an_instance_and_an_instance_excludes_flock() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let [stranger, ours, other] = [0; 3].map(|_| file.reopen().expect("a description"));
+        for how in [
+            FlockArg::LockSharedNonblock,
+            FlockArg::LockExclusiveNonblock,
+        ] {
+            flock(&stranger, how).expect("free");
+            assert_eq!(try_exclusive(&ours), Ok(false));
+            // What was got of the two is given back.
+            assert_eq!(is_locked_by_another(&other), Ok(false));
+            assert_eq!(is_excluded(&other), Ok(false));
+            flock(&stranger, FlockArg::Unlock).expect("to unlock");
+        }
+        flock(&stranger, FlockArg::LockExclusive).expect("free");
+        assert_eq!(locked_by_another(&other), Ok(Some(Kind::Flock)));
+        flock(&stranger, FlockArg::Unlock).expect("to unlock");
+        assert_eq!(try_exclusive(&ours), Ok(true));
+        let refused = flock(&stranger, FlockArg::LockSharedNonblock);
+        assert_eq!(refused, Err(Errno::EWOULDBLOCK));
+        unlock(&ours).expect("to unlock");
+        flock(&stranger, FlockArg::LockExclusiveNonblock).expect("free again");
+    }
+
+    /// More than one round: a busy machine may hold the look up for longer than the attempt is patient.
+    #[test]
+    fn an_attempt_outlasts_a_look_that_it_meets() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let [looks, ours, asks] = [0; 3].map(|_| file.reopen().expect("a description"));
+        let meet = |_| {
+            flock(&looks, FlockArg::LockShared).expect("free");
+            let locked = thread::scope(|scope| {
+                let attempt = scope.spawn(|| try_exclusive(&ours).expect("asked"));
+                while is_locked_by_another(&asks) == Ok(false) && !attempt.is_finished() {}
+                // Long enough for the attempt to have met it.
+                thread::sleep(FIRST_NAP * 50);
+                flock(&looks, FlockArg::Unlock).expect("to unlock");
+                attempt.join().expect("it ends")
+            });
+            unlock(&ours).expect("to unlock");
+            locked
+        };
+        assert!((0..10).any(meet));
+    }
+
+    /// In both orders: each waiter may have to wait for either lock, and gets both in the end.
+    #[test]
+    fn waiters_for_both_locks_never_block_each_other() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        let enter = || {
+            use std::sync::atomic::Ordering::SeqCst;
+            assert_eq!(inside.fetch_add(1, SeqCst), 0, "another is inside");
+            thread::yield_now();
+            inside.fetch_sub(1, SeqCst);
+        };
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let file = file.reopen().expect("a description");
+                        let locked = LockedFile::wait(file).expect("locked");
+                        enter();
+                        drop(locked);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let stranger = file.reopen().expect("a description");
+                for _ in 0..200 {
+                    flock(&stranger, FlockArg::LockExclusive).expect("locked");
+                    enter();
+                    flock(&stranger, FlockArg::Unlock).expect("to unlock");
+                }
+            });
+        });
     }
 
     #[test]

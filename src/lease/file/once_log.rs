@@ -18,9 +18,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::store::LockFile;
-use super::{open, record};
+use super::{lock, open, record};
 use crate::clock::Instant;
-use crate::core::{Failure, Outcome};
+use crate::core::{Failure, HolderInfo, Outcome};
 use crate::lease::errors::{fatal, transient};
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 use crate::util::{self, read_up_to};
@@ -184,7 +184,12 @@ const MOMENTS: usize = 10;
 impl LockFile {
     /// What there is to say when another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
-        let held = Failure::Held(open::holder_info(file));
+        // By flock(2) alone a program has it that writes no record: what stands there is of an earlier holder.
+        let info = match lock::locked_by_another(file) {
+            Ok(Some(lock::Kind::Flock)) => HolderInfo::default(),
+            _ => open::holder_info(file),
+        };
+        let held = Failure::Held(info);
         let Some(task) = &self.task else {
             return held;
         };

@@ -20,6 +20,7 @@ use super::record::{self, Content};
 use super::waiter::Waiter;
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
+use crate::lasting;
 use crate::lease::OpenError as NamedError;
 use crate::lease::blocking::BlockingJobs;
 use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, no_room, transient};
@@ -269,6 +270,7 @@ impl LockFile {
         self.see(won.record.token);
         let mut state = self.state();
         state.file = won.locked.keep();
+        lasting::add(&state.file);
         state.record = Some(won.record);
     }
 
@@ -341,7 +343,7 @@ impl LockFile {
         if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
             return Ok(false);
         }
-        match lock::is_locked_by_another(&other) {
+        match lock::is_excluded(&other) {
             Ok(true) => Ok(true),
             Ok(false) => Err(fatal(format!(
                 "{}: locks on this mount do not exclude anybody: use a file on another",
@@ -427,7 +429,7 @@ impl LockFile {
         if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
             return Err(lost_at(&self.path, REPLACED));
         }
-        match lock::is_locked_by_another(&other) {
+        match lock::is_excluded(&other) {
             Ok(true) => Ok(()),
             Ok(false) => Err(lost_at(&self.path, "its lock is gone")),
             Err(errno) => Err(self.failure("testing its lock", errno)),

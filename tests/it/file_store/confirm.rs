@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, Flock, FlockArg, fcntl};
 use nix::libc;
 
 use super::*;
@@ -19,7 +19,13 @@ async fn it_can_be_told_that_the_lock_is_not_ours_any_more() {
     acquire(&a).await;
     assert_eq!(renew(&a).await, Ok(()));
 
-    // Somebody with the same description unlocks it.
+    // A process with the same description unlocks it: flock(2)'s lock, then the other one.
+    let file = fs::File::from(descriptor(&a));
+    // Dropped, nix's type unlocks.
+    drop(Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("ours"));
+    assert!(is_lost(renew(&a).await), "without flock(2)'s");
+    release(&a).await;
+    acquire(&a).await;
     let descriptor = descriptor(&a);
     let whole = libc::flock {
         l_type: libc::F_UNLCK as i16,

@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nix::fcntl::{Flock, FlockArg};
+
 use super::*;
 
 /// Starts what a future starts, and drops it. Tells whether it had ended by then.
@@ -154,4 +156,48 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     let (ours, there) = (descriptor.metadata(), fs::metadata(&path));
     assert_eq!(ours.expect("ours").ino(), there.expect("there").ino());
     held(&c).await;
+}
+
+/// flock(1), as far as a lock is concerned.
+fn flock(path: &Path) -> Option<Flock<fs::File>> {
+    let file = fs::File::open(path).expect("a lock file");
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
+#[tokio::test]
+async fn flock_has_the_lock_when_the_tree_has_it_no_more() {
+    let (_directory, path) = temporary();
+    let a = open(&path, "a");
+    let stranger = flock(&path).expect("free");
+    assert_eq!(held(&a).await, HolderInfo::default());
+    drop(stranger);
+    acquire(&a).await;
+    assert!(flock(&path).is_none());
+    // Given back at once, though another process has the description open.
+    let child = heir(&a);
+    release(&a).await;
+    drop(flock(&path).expect("given back"));
+    bury(child);
+    // Kept by the tree when the supervisor is gone.
+    acquire(&a).await;
+    let child = heir(&a);
+    drop(a);
+    assert!(flock(&path).is_none());
+    bury(child);
+    assert!(flock(&path).is_some());
+}
+
+#[tokio::test]
+async fn a_waiter_for_flock_shuts_no_other_instance_out() {
+    let (_directory, path) = temporary();
+    let (a, b) = (open(&path, "a"), open(&path, "b"));
+    let stranger = flock(&path).expect("free");
+    held(&a).await;
+    // Left behind in the kernel: it unlocks what it is granted.
+    poll_once(a.until_free()).await;
+    held(&b).await;
+    drop(stranger);
+    stand_by(&b).await;
+    release(&b).await;
+    stand_by(&a).await;
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
 
@@ -165,4 +166,25 @@ fn wait_is_over_when_control_is_obtained() {
     scene.journal.await_tag(What::Beat, "second");
     let_end(&scene, "second");
     assert_eq!(second.wait(), Ended::Code(0));
+}
+
+#[test]
+fn flock_and_an_instance_wait_for_each_other() {
+    let scene = Scene::new();
+    let flock = |how| {
+        let file = std::fs::File::create(scene.lock()).unwrap();
+        Flock::lock(file, how).map_err(|(_, errno)| errno)
+    };
+    let stranger = flock(FlockArg::LockExclusiveNonblock).unwrap();
+    let mut looks = instance(&scene, "looks", &["-n"], &[]);
+    assert_eq!(looks.wait(), Ended::Code(75));
+    let mut waits = instance(&scene, "waits", &[], &[]);
+    waits.await_log("standing by: another is in control");
+    drop(stranger);
+    scene.journal.await_tag(What::Beat, "waits");
+    let refused = flock(FlockArg::LockExclusiveNonblock);
+    assert_eq!(refused.unwrap_err(), nix::errno::Errno::EWOULDBLOCK);
+    let_end(&scene, "waits");
+    drop(flock(FlockArg::LockExclusive).unwrap());
+    assert_eq!(waits.wait(), Ended::Code(0));
 }

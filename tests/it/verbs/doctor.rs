@@ -323,6 +323,19 @@ fn a_file_that_will_do_and_is_not_touched() {
 }
 
 #[test]
+fn a_file_among_temporary_files_is_warned_of() {
+    let scene = Scene::new();
+    for (path, verdict) in [
+        ("/var/tmp/doctor.lock", "warn"),
+        ("/run/doctor.lock", "none"),
+    ] {
+        let run = Place::path(std::path::Path::new(path)).verb(&scene, "doctor");
+        let told = json(&run.arg("--json").finish());
+        assert_eq!(of(&told, "cleaners").0, verdict, "{told:#}");
+    }
+}
+
+#[test]
 fn files_that_do_not_do() {
     let scene = Scene::new();
     let place = Place::file(&scene);

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -273,4 +274,31 @@ fn an_answer_that_cannot_be_written_is_no_answer() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn a_lock_that_flock_has_is_held_by_no_instance() {
+    let scene = Scene::new();
+    let place = Place::file(&scene);
+    let run = place
+        .verb(&scene, "run")
+        .args(["--once-key", "v7", "--identity", "web1"]);
+    said(&run.shell("true").finish(), 0, &[]);
+    let file = std::fs::File::open(scene.lock()).unwrap();
+    let stranger = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
+    let held = place.status(&scene);
+    assert_eq!(held["state"], "held");
+    assert_eq!((&held["holder"], &held["token"]), (&Value::Null, &json!(1)));
+    assert!(held["flaw"].as_str().unwrap().contains("flock(2)"));
+    let reset = place
+        .verb(&scene, "reset")
+        .args(["--all", "--yes"])
+        .finish();
+    said(&reset, 1, &["somebody has the lock"]);
+    drop(stranger);
+    let free = place.status(&scene);
+    assert_eq!(
+        (&free["state"], &free["holder"]),
+        (&json!("free"), &json!("web1"))
+    );
 }

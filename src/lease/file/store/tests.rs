@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::lasting::{is_old, make_old};
 
 fn competitor(in_place: bool) -> Competitor {
     let candidate = Candidate {
@@ -61,4 +62,16 @@ async fn a_release_behind_a_disk_that_hangs_is_made_when_it_answers_again() {
         .acquire(Instant::now() + Duration::from_secs(60))
         .await;
     granted.expect("it was given back");
+}
+
+#[tokio::test]
+async fn a_lock_in_use_never_looks_old() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("lock");
+    let file = File::open(&path, &competitor(false)).expect("opened");
+    let granted = file.acquire(Instant::now() + Duration::from_secs(60)).await;
+    granted.expect("it is free");
+    make_old(&path);
+    lasting::refresh();
+    assert!(!is_old(&path));
 }
