@@ -2,7 +2,7 @@
 //! beside the lock.
 //!
 //! A locked file has two locks on one description: an open-file-description lock, which excludes other
-//! instances and whoever uses lockf(3), and that of flock(2), which excludes flock(1). Linux keeps the two
+//! instances and programs that use lockf(3), and that of flock(2), which excludes flock(1). Linux keeps the two
 //! apart. Every process that shares the description has both.
 //!
 //! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the probe by `doctor`, in a thread that may hang with the file
@@ -34,7 +34,8 @@ const FIRST_NAP: Duration = Duration::from_micros(100);
 /// Locks the file in both ways if no other description has it locked in either: `false` means "held by
 /// another". Locking again what this description has locked already succeeds and changes nothing.
 pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
-    // In this order in every instance: whoever has the first has both, or finds that a stranger has the second.
+    // In this order in every instance: an instance that has the first gets the second, or finds that another
+    // program has it.
     if !set_ofd(file, Wait::Never, libc::F_WRLCK)? {
         return Ok(false);
     }
@@ -59,7 +60,7 @@ pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
 pub(super) enum Kind {
     /// The open-file-description lock: an instance has it, or a program that uses lockf(3).
     Ofd,
-    /// That of flock(2) alone: no instance has it.
+    /// The lock of flock(2) alone: another program has it, and no instance.
     Flock,
 }
 
@@ -122,8 +123,7 @@ fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
 
 /// Locks the file by flock(2), on a description that has the other lock.
 fn try_flock(file: &fs::File) -> Result<bool, Errno> {
-    // Whoever looks, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a
-    // moment only. Without another try an instance with -n would take them for a holder.
+    // A look, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a moment only. Without another try an instance with -n would take them for a holder.
     for nap in 0..FLOCK_RETRIES {
         if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
             return Ok(true);
@@ -379,7 +379,6 @@ mod tests {
         assert!((0..10).any(meet));
     }
 
-    /// In both orders: each waiter may have to wait for either lock, and gets both in the end.
     #[test]
     fn waiters_for_both_locks_never_block_each_other() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
