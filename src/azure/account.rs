@@ -17,7 +17,8 @@ use url::{Host, Url};
 use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
 use super::credential::{AuthOptions, Credential, trimmed};
 use super::error::ServiceError;
-use super::shared_key::{ServiceClock, SharedKey};
+use super::service_clock::{OwnAnswers, ServiceClock};
+use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
 use super::token_cache::Bearer;
 use super::transport::Client;
@@ -203,9 +204,13 @@ impl Account {
             #[cfg(feature = "entra")]
             Credential::Token(tokens) => Some(Arc::new(Bearer(Arc::clone(tokens)))),
         };
+        let own_answers = Arc::new(OwnAnswers {
+            clock: Arc::clone(&self.clock),
+            client: Arc::clone(&self.client),
+        });
         ClientOptions {
-            // The last of all, so that what they sign is what is sent.
-            per_try_policies: signing.into_iter().collect(),
+            // The last of all, so that what they sign is what is sent. Every call has an id of its own by then.
+            per_try_policies: signing.into_iter().chain([own_answers as _]).collect(),
             // Theirs outlast a lease (74 to 82 s were measured), and would repeat what may have been done.
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&self.client) as _)),

@@ -16,7 +16,6 @@ use super::account::{
 use super::credential::{
     AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
 };
-use super::shared_key::ServiceClock;
 use super::transport::Client;
 
 pub(super) const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
@@ -335,7 +334,7 @@ impl AccountBuilder {
             credential,
             emulator: options.emulator || known_key,
             client,
-            clock: Arc::new(ServiceClock::new()),
+            clock: Arc::default(),
             endpoint,
         })
     }

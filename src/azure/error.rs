@@ -88,6 +88,11 @@ impl Operation {
     }
 }
 
+/// Mark of an answer that belongs to an earlier request, in an error of the client's pipeline.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown: the answer belongs to an earlier request")]
+pub(super) struct StaleAnswer;
+
 /// What went wrong in one exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceError {
@@ -106,6 +111,8 @@ pub enum ServiceError {
     Unsent(String),
     /// No answer, or not a whole one: it is not known what happened.
     Silence(String),
+    /// Answer to an earlier request: it is not known what became of this one.
+    Stale,
     /// The request could not even be made.
     Ours(String),
     /// Whoever was to say who we are refused to: nothing was sent.
@@ -135,6 +142,13 @@ impl ServiceError {
             // Our transport tells the two apart: after the one nothing can have been done, after the
             // other an acquire may have obtained the lease.
             ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
+            ErrorKind::Io
+                if error
+                    .get_ref()
+                    .is_some_and(|inner| inner.is::<StaleAnswer>()) =>
+            {
+                ServiceError::Stale
+            }
             ErrorKind::Io => ServiceError::Silence(error.to_string()),
             // The client's layers put their words in front.
             ErrorKind::Credential => ServiceError::Denied(innermost(error)),
@@ -218,7 +232,7 @@ impl ServiceError {
             // A 5xx can come after the deed, and one without the service's code from a proxy that
             // passed the request on.
             ServiceError::Answer { .. } => !self.is_refusal(),
-            ServiceError::Silence(_) | ServiceError::Ours(_) => true,
+            ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
         }
     }
 
@@ -238,6 +252,7 @@ impl ServiceError {
             ServiceError::Answer { status, .. } => {
                 format!("{status} without an error code of the storage service")
             }
+            ServiceError::Stale => StaleAnswer.to_string(),
             ServiceError::Unsent(why)
             | ServiceError::Silence(why)
             | ServiceError::Ours(why)

@@ -16,6 +16,7 @@ pub mod scheduled_events;
 mod server;
 #[cfg(feature = "service-bus")]
 mod service_bus;
+mod service_clock;
 mod shared_key;
 #[cfg(feature = "entra")]
 mod token_cache;
@@ -40,7 +41,7 @@ pub use transport::before;
 
 pub(crate) use account::{is_label, shown, split_url};
 pub(crate) use error::of_the_service;
-pub(crate) use shared_key::ServiceClock;
+pub(crate) use service_clock::ServiceClock;
 #[cfg(feature = "cli")]
 pub(crate) use transport::{for_probes, root_cause};
 pub(crate) use transport::{header, limited, unhurried};

@@ -3,7 +3,7 @@
 //!
 //! Called by the client's pipeline once for each try. Must never log or return the key, and must
 //! never repeat what the service may have done: only a request that was refused because of its date
-//! is sent once more. The service's clock must never judge a lease.
+//! is sent once more.
 //!
 //! A SAS is not dated by us: when it begins and ends is between its maker and the service.
 
@@ -11,7 +11,6 @@ use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,20 +18,14 @@ use azure_core::credentials::Secret;
 use azure_core::hmac::hmac_sha256;
 use azure_core::http::policies::{Policy, PolicyResult};
 use azure_core::http::{AsyncRawResponse, Context, Request, Url};
-use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
+use azure_core::time::{OffsetDateTime, to_rfc7231};
 
+use super::service_clock::{ServiceClock, name_anew};
 use super::transport::header;
-use crate::clock::Instant;
 
 // A date that was closer to the service's than this was not the reason of a refusal: the service
 // allows fifteen minutes. A second try for a wrong key would only double its refusals.
 const DATE_MATTERS: Duration = Duration::from_secs(60);
-// Nothing was received of the service's clock yet.
-const UNKNOWN: i64 = i64::MIN;
-// A date is in whole seconds.
-const SECOND: i64 = 1000;
-// A third of what the service allows: time to mend the clock before other tools fail by it.
-const WORTH_A_WORD: Duration = Duration::from_secs(300);
 
 /// The policy that dates and signs each try.
 pub(crate) struct SharedKey {
@@ -74,19 +67,10 @@ impl SharedKey {
         Ok(())
     }
 
-    /// Learns the service's time from its answer. Whether a request of this date was refused for it.
-    fn was_misdated(&self, sent: Instant, date: OffsetDateTime, answer: &AsyncRawResponse) -> bool {
-        let header = |name| header(answer.headers(), name);
-        // What stands between us and the service has a clock of its own.
-        if header("x-ms-version").is_none() && header("x-ms-request-id").is_none() {
-            return false;
-        }
-        let Some(theirs) = header("date").and_then(|text| parse_rfc7231(text).ok()) else {
-            return false;
-        };
-        self.clock.learn(sent, theirs);
+    /// Whether a request of this date was refused for it, by what the answer has shown of the service's clock.
+    fn was_misdated(&self, date: OffsetDateTime, answer: &AsyncRawResponse) -> bool {
         u16::from(answer.status()) == 403
-            && header("x-ms-error-code") == Some("AuthenticationFailed")
+            && header(answer.headers(), "x-ms-error-code") == Some("AuthenticationFailed")
             && (self.clock.date() - date).unsigned_abs() > DATE_MATTERS
     }
 }
@@ -105,19 +89,17 @@ impl Policy for SharedKey {
         request: &mut Request,
         next: &[Arc<dyn Policy>],
     ) -> PolicyResult {
-        let (sent, date) = (Instant::now(), self.clock.date());
+        let date = self.clock.date();
         self.sign(request, &date)?;
         let answer = next[0].send(ctx, request, &next[1..]).await?;
-        if !self.was_misdated(sent, date, &answer) {
+        if !self.was_misdated(date, &answer) {
             return Ok(answer);
         }
         // Refused before anything was done. Once more, now that the service has told its time; the
         // time limit round the whole exchange stands.
-        let (sent, date) = (Instant::now(), self.clock.date());
-        self.sign(request, &date)?;
-        let answer = next[0].send(ctx, request, &next[1..]).await?;
-        self.was_misdated(sent, date, &answer);
-        Ok(answer)
+        name_anew(request);
+        self.sign(request, &self.clock.date())?;
+        next[0].send(ctx, request, &next[1..]).await
     }
 }
 
@@ -179,88 +161,6 @@ fn in_their_order(one: &str, other: &str) -> Order {
     // Names of other people's metadata have both, and a wrong order is a wrong signature.
     let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
-}
-
-/// What time it is by the service's clock, as far as that is known: a request whose date differs
-/// from the service's by more than fifteen minutes is refused.
-#[derive(Debug)]
-pub(crate) struct ServiceClock {
-    // The service's time less CLOCK_BOOTTIME, in milliseconds. Against the clock that counts
-    // suspend, because the wall clock may be set while we run.
-    ahead: AtomicI64,
-    // People were told that the machine's clock is off.
-    told: AtomicBool,
-}
-
-impl ServiceClock {
-    /// Nothing is known: the machine's wall clock is believed until the first answer.
-    pub(crate) fn new() -> ServiceClock {
-        ServiceClock {
-            ahead: AtomicI64::new(UNKNOWN),
-            told: AtomicBool::new(false),
-        }
-    }
-
-    /// As another process of this machine knew it ([`ServiceClock::ahead`]): a guardian that gives a
-    /// lease back is spared a refusal, for which it may have no time.
-    pub(crate) fn of_another(ahead: Option<i64>) -> ServiceClock {
-        ServiceClock {
-            ahead: AtomicI64::new(ahead.unwrap_or(UNKNOWN)),
-            // By the other process.
-            told: AtomicBool::new(true),
-        }
-    }
-
-    /// The service's time less CLOCK_BOOTTIME, in milliseconds, once it is known.
-    pub(crate) fn ahead(&self) -> Option<i64> {
-        Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)
-    }
-
-    /// The present date by the service's clock.
-    pub(crate) fn date(&self) -> OffsetDateTime {
-        let Some(ahead) = self.ahead() else {
-            return OffsetDateTime::now_utc();
-        };
-        let unix = millis(Instant::now()).saturating_add(ahead);
-        OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix) * 1_000_000)
-            .unwrap_or_else(|_| OffsetDateTime::now_utc())
-    }
-
-    /// Takes in the date of an answer that has just come, to a request that was sent at `sent`.
-    pub(crate) fn learn(&self, sent: Instant, date: OffsetDateTime) {
-        let now = Instant::now();
-        let wall = unix(OffsetDateTime::now_utc()) - millis(now);
-        let known = self.ahead().unwrap_or(wall);
-        let ahead = corrected(known, sent, now, unix(date));
-        self.ahead.store(ahead, Ordering::Relaxed);
-        let off = Duration::from_millis(wall.abs_diff(ahead));
-        if off <= WORTH_A_WORD {
-            self.told.store(false, Ordering::Relaxed);
-        } else if !self.told.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "this machine's clock is {} minutes {} the storage service's; requests are dated \
-                 by the service's",
-                off.as_secs() / 60,
-                if wall > ahead { "ahead of" } else { "behind" },
-            );
-        }
-    }
-}
-
-/// What is known of the service's clock after an answer with this date, sent and received at these
-/// moments.
-fn corrected(known: i64, sent: Instant, received: Instant, date: i64) -> i64 {
-    // The date was written between the two, so an answer that waited for an hour until we read it
-    // says next to nothing, and corrects nothing that may be true.
-    known.clamp(date - millis(received), date + SECOND - millis(sent))
-}
-
-fn millis(at: Instant) -> i64 {
-    i64::try_from(at.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
-}
-
-fn unix(date: OffsetDateTime) -> i64 {
-    i64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -344,54 +244,8 @@ mod tests {
         let policy = SharedKey::new(
             "someaccount".into(),
             Secret::new("c2VjcmV0"),
-            Arc::new(ServiceClock::new()),
+            Arc::default(),
         );
         assert_eq!(format!("{policy:?}"), "SharedKey { .. }");
-    }
-
-    const HOUR: i64 = 3_600_000;
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn a_right_clock_is_left_as_it_is() {
-        // At 100 s after the boot it is 1,000,100.7 s: the date says 1,000,100.
-        let known = 1_000_000_700;
-        assert_eq!(corrected(known, at(100), at(101), 1_000_101_000), known);
-    }
-
-    #[test]
-    fn a_clock_that_is_off_is_corrected_to_what_the_answer_proves() {
-        let right = 1_000_000_000;
-        for off in [HOUR, -HOUR] {
-            let known = corrected(right + off, at(100), at(102), right + 101_000);
-            assert!(known.abs_diff(right) <= 2000, "{off}: {known}");
-        }
-    }
-
-    #[test]
-    fn an_answer_that_waited_for_us_corrects_nothing_that_may_be_true() {
-        let right = 1_000_000_000;
-        // Written at 100 s, read at 3700 s: we were stopped, or the machine slept.
-        assert_eq!(corrected(right, at(100), at(3700), right + 100_000), right);
-        let off = corrected(right + 2 * HOUR, at(100), at(3700), right + 100_000);
-        assert_eq!(off, right + SECOND);
-    }
-
-    #[test]
-    fn what_is_not_known_is_the_wall_clock_and_what_is_known_goes_on_by_itself() {
-        let clock = ServiceClock::new();
-        let wall = || unix(OffsetDateTime::now_utc());
-        assert_eq!(clock.ahead(), None);
-        assert!(unix(clock.date()).abs_diff(wall()) < 60_000);
-        clock.learn(
-            Instant::now(),
-            OffsetDateTime::now_utc() + Duration::from_secs(3600),
-        );
-        assert!(unix(clock.date()).abs_diff(wall() + HOUR) < 60_000);
-        let another = ServiceClock::of_another(clock.ahead());
-        assert!(unix(another.date()).abs_diff(wall() + HOUR) < 60_000);
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 #[cfg(feature = "cli")]
 use std::path::Path;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
 use super::server::{Names, tls_cause, tls_refusal};
 use crate::clock::{self, Instant};
+use crate::util::lock;
 
 // Long enough for one lost packet (the kernel sends it again after a second); a connection that
 // takes longer is given up, so that the renewal still has time for another.
@@ -54,7 +55,7 @@ pub(crate) struct Client {
     direct: bool,
     // Late, because building fails where no certificates are installed: so that is the error of a
     // request, in words, and none at all for plain http.
-    built: OnceLock<std::result::Result<reqwest::Client, String>>,
+    built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
     // What answers in the place of the network, where a test put something there.
     #[cfg(debug_assertions)]
     simulated: Option<Arc<dyn HttpClient>>,
@@ -68,7 +69,7 @@ impl Client {
             trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
             direct: !https,
-            built: OnceLock::new(),
+            built: Mutex::default(),
             #[cfg(debug_assertions)]
             simulated: None,
         }
@@ -106,16 +107,21 @@ impl Client {
         Client::new(self.https, self.idle).trusting(self.trust.clone())
     }
 
-    fn client(&self) -> Result<&reqwest::Client> {
-        self.built
-            .get_or_init(|| {
+    /// Leaves the present connections to the requests that are under way on them.
+    pub(super) fn hang_up(&self) {
+        lock(&self.built).take();
+    }
+
+    fn client(&self) -> Result<reqwest::Client> {
+        lock(&self.built)
+            .get_or_insert_with(|| {
                 // Fails only where a program that we are a library of installed another, which
                 // serves as well.
                 let _ = set_async_runtime(Arc::new(Tokio));
                 build(self)
             })
-            .as_ref()
-            .map_err(|why| Error::with_message(ErrorKind::Other, why.clone()))
+            .clone()
+            .map_err(|why| Error::with_message(ErrorKind::Other, why))
     }
 }
 

@@ -12,6 +12,7 @@ pub mod health;
 pub mod hold_policy;
 pub mod observed;
 pub mod retry;
+pub mod service_time;
 pub(crate) mod stop;
 pub mod tenure;
 

@@ -6,8 +6,8 @@
 //! it was sent; a secret leaves the process other than to the service.
 //!
 //! **The fencing token** is a counter in the blob's metadata, raised under the lease, on the
-//! condition that nobody wrote since it was read. It starts anew only if somebody deletes the blob
-//! or strips its metadata; a token that is there and no number is refused, not replaced.
+//! condition that nobody wrote since it was read. On a blob that bears none, and that we did not make, it begins
+//! with the seconds since 1970: its metadata may have been replaced. A token that is there and no number is refused, not replaced.
 //!
 //! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers
 //! have no case.
@@ -51,6 +51,9 @@ use crate::core::retry::Backoff;
 use crate::core::{Failure, Grant};
 use crate::lease::errors::lost;
 use crate::util::lock;
+
+// How often a renewal is asked for again that was answered with the answer to an earlier request.
+const AGAIN_AT_ONCE: usize = 2;
 
 /// A lease on a blob, as it was named.
 #[derive(Clone, Debug)]
@@ -363,7 +366,14 @@ impl LeaseStore for Blob {
         let Some((id, known)) = known else {
             return Err(lost("there is no lease to renew".to_owned()));
         };
-        let error = match self.client.renew(&id, give_up_at).await {
+        let mut renewed = self.client.renew(&id, give_up_at).await;
+        // At once, and on another connection: there is time for it in this attempt, and the next is seconds away.
+        for _ in 0..AGAIN_AT_ONCE {
+            if renewed == Err(ServiceError::Stale) {
+                renewed = self.client.renew(&id, give_up_at).await;
+            }
+        }
+        let error = match renewed {
             Ok(etag) => {
                 self.prove(Operation::Renew);
                 self.compare(&(id, known), etag);

@@ -184,7 +184,9 @@ impl Network {
                 put("x-ms-lease-state", state.to_owned());
                 put("etag", format!("\"{etag}\""));
                 let record = record.and_then(|record| usize::try_from(record.series).ok());
-                for (name, value) in record.map_or(&[][..], |record| &texts.metadata[record]) {
+                // A lock that has had no holder yet: of a blob without a token the count begins by the date.
+                let unheld = [("trafficcop_token".to_owned(), "0".to_owned())];
+                for (name, value) in record.map_or(&unheld[..], |record| &texts.metadata[record]) {
                     put(&format!("x-ms-meta-{name}"), value.clone());
                 }
                 200

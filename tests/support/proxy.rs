@@ -71,6 +71,8 @@ pub(crate) enum Fate {
     DelayReply(Duration),
     /// The store does not get it; this is the answer.
     Answer(u16, &'static str, &'static str),
+    /// The store does not get it; the answer is that to the request of its kind before, once more.
+    Repeat,
     /// The store does not get it, and nothing is answered until the proxy ends.
     Swallow,
     /// The store does not get it; it is refused as the store does, with this status and error code.
@@ -107,6 +109,10 @@ struct State {
     date: Option<i64>,
     /// By how many seconds the store's clock is to be ahead of ours; only then are dates looked at.
     clock: Option<i64>,
+    /// The ids of requests do not come back with their answers.
+    nameless: bool,
+    /// The last reply of the store to each kind of request.
+    last: Vec<(Call, Message)>,
     over: bool,
 }
 
@@ -164,6 +170,8 @@ impl Proxy {
             clients: BTreeMap::new(),
             date: None,
             clock: None,
+            nameless: false,
+            last: Vec::new(),
             over: false,
         };
         let shared = Arc::new(Shared {
@@ -197,6 +205,11 @@ impl Proxy {
     /// fifteen minutes off it is refused (Azurite does not look at dates).
     pub(crate) fn keeps_time(&self, ahead: i64) {
         self.shared.lock().clock = Some(ahead);
+    }
+
+    /// From now on no answer bears the id of its request.
+    pub(crate) fn strips_request_ids(&self) {
+        self.shared.lock().nameless = true;
     }
 
     /// What was refused because of its date.
@@ -309,6 +322,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// One message: its head (up to and with the empty line) and its body, byte for byte.
+#[derive(Clone)]
 struct Message {
     head: String,
     body: Vec<u8>,
@@ -328,6 +342,15 @@ impl Message {
             _ => format!("{line}\r\n"),
         });
         self.head = lines.collect();
+    }
+
+    fn remove(&mut self, name: &str) {
+        let is_named = |line: &&str| {
+            let named = line.split_once(':');
+            named.is_some_and(|(key, _)| key.eq_ignore_ascii_case(name))
+        };
+        let lines = self.head.lines().filter(|line| !is_named(line));
+        self.head = lines.map(|line| format!("{line}\r\n")).collect();
     }
 
     fn is_last(&self) -> bool {
@@ -530,6 +553,17 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             drop(shared.changed.wait_while(state, |state| !state.over));
             return Ok(());
         }
+        if fate == Some(Fate::Repeat) {
+            let last = shared
+                .lock()
+                .last
+                .iter()
+                .find(|(kind, _)| *kind == call)
+                .cloned();
+            let (_, reply) = last.expect("an answer before this one");
+            reply.write(client)?;
+            continue;
+        }
         let Some(port) = shared.upstream else {
             return Ok(());
         };
@@ -545,6 +579,14 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         }
         if let Some(ahead) = clock {
             reply.set_date(&date(ahead));
+        }
+        {
+            let mut state = shared.lock();
+            if state.nameless {
+                reply.remove("x-ms-client-request-id");
+            }
+            state.last.retain(|(kind, _)| *kind != call);
+            state.last.push((call, reply.clone()));
         }
         let status = reply
             .head

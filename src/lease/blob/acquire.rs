@@ -35,7 +35,7 @@ impl Blob {
         }
         // Looked at first: a standby polls every two seconds, and an acquire that is refused tells nothing
         // of the holder, nor whether the task is done.
-        let view = self.look_or_create(give_up_at).await?;
+        let (view, is_new) = self.look_or_create(give_up_at).await?;
         self.check(&view.metadata)?;
         self.hear(view.date);
         self.check_task(&view.metadata)?;
@@ -65,7 +65,7 @@ impl Blob {
         };
         // What was read before counts only if nobody wrote until we had the lease.
         let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
-        match self.sign(&id, known, give_up_at).await {
+        match self.sign(&id, known, is_new, give_up_at).await {
             Ok(held) => {
                 let (token, failed) = (held.record.token, self.failed(&held));
                 let mut state = self.state();
@@ -116,11 +116,12 @@ impl Blob {
         self.check_task(&view.metadata)
     }
 
-    async fn look_or_create(&self, give_up_at: Instant) -> Result<View, Failure> {
+    /// The view of the blob, and whether it came into being just now.
+    async fn look_or_create(&self, give_up_at: Instant) -> Result<(View, bool), Failure> {
         let error = match self.client.look(None, give_up_at).await {
             Ok(view) => {
                 self.prove(Operation::Look);
-                return Ok(view);
+                return Ok((view, false));
             }
             Err(error) => error,
         };
@@ -136,12 +137,14 @@ impl Blob {
             )));
         }
         let etag = self.create(missing == "container", give_up_at).await?;
-        Ok(View {
+        let view = View {
             lease: LeaseState::Free,
             etag,
             metadata: Metadata::default(),
             date: None,
-        })
+            is_used: false,
+        };
+        Ok((view, true))
     }
 
     /// Creates the blob, and its container if that is missing. The ETag if nobody else did.
@@ -228,6 +231,7 @@ impl Blob {
         &self,
         id: &str,
         known: Option<View>,
+        is_new: bool,
         give_up_at: Instant,
     ) -> Result<Held, Failure> {
         // Keeps some time to give the lease back.
@@ -260,7 +264,12 @@ impl Blob {
             }
             self.check(&view.metadata)?;
             self.check_task(&view.metadata)?;
-            let token = self.state().floor.checked_add(1).ok_or_else(|| {
+            // Without a token, its metadata may have been replaced, and with them a greater token than 1.
+            let begins = view.metadata.record.is_none() && !is_new;
+            let least = if begins { self.service_seconds() } else { 0 };
+            let warns = begins && view.is_used;
+            let next = self.state().floor.checked_add(1);
+            let token = next.map(|next| next.max(least)).ok_or_else(|| {
                 fatal(format!(
                     "the metadata trafficcop_token of {} is the greatest number there is: set a \
                      smaller one",
@@ -290,6 +299,15 @@ impl Blob {
                     self.prove(Operation::Record);
                     let mut state = self.state();
                     state.floor = state.floor.max(token);
+                    drop(state);
+                    if warns {
+                        tracing::warn!(
+                            "{} has been written to and bears no fencing token: another program \
+                             replaced its metadata; tokens go on from {token}, and the results of \
+                             --once are not known any more: let no other program write to this blob",
+                            self.name
+                        );
+                    }
                     return Ok(held);
                 }
                 Err(error) => {
@@ -303,6 +321,11 @@ impl Blob {
                 }
             }
         }
+    }
+
+    /// Seconds since 1970 by the service's own clock.
+    fn service_seconds(&self) -> u64 {
+        u64::try_from(self.clock.date().unix_timestamp()).unwrap_or(0)
     }
 
     /// Waits a little before the next try, if there is to be one.

@@ -45,6 +45,8 @@ pub(crate) struct View {
     pub(super) metadata: Metadata,
     /// The service's clock, in seconds of the Unix epoch.
     pub(crate) date: Option<u64>,
+    /// The blob was written since it was created, or has content.
+    pub(super) is_used: bool,
 }
 
 /// The official clients for one blob.
@@ -171,7 +173,7 @@ impl BlobApi {
         let headers = answer.headers();
         // The client takes any 200 for a lease, the page of a hotel's portal as well.
         bears(headers, id)?;
-        Ok((etag_of(headers), date(headers)))
+        Ok((etag_of(headers), moment(headers, "date")))
     }
 
     /// Renews the lease. What the blob bears: its ETag, which a renewal does not change.
@@ -258,7 +260,8 @@ pub(super) fn view(headers: &Headers) -> Result<View, ServiceError> {
             .ok_or_else(|| ServiceError::foreign("a lease state", headers))?,
         etag: etag_of(headers),
         metadata: metadata::read(metadata),
-        date: date(headers),
+        date: moment(headers, "date"),
+        is_used: is_used(headers),
     })
 }
 
@@ -266,9 +269,18 @@ fn etag_of(headers: &Headers) -> Option<String> {
     header(headers, "etag").map(str::to_owned)
 }
 
-/// What the service's clock said when it answered.
-fn date(headers: &Headers) -> Option<u64> {
-    let at = azure_core::time::parse_rfc7231(header(headers, "date")?).ok()?;
+fn is_used(headers: &Headers) -> bool {
+    let created = moment(headers, "x-ms-creation-time");
+    let changed = moment(headers, "last-modified");
+    let is_empty = header(headers, "content-length").is_none_or(|length| length.trim() == "0");
+    // A page blob has its length from its creation.
+    let is_page_blob = header(headers, "x-ms-blob-type") == Some("PageBlob");
+    created.is_some_and(|created| changed > Some(created)) || !is_empty && !is_page_blob
+}
+
+/// Moment that a header names, in seconds of the Unix epoch.
+fn moment(headers: &Headers, name: &'static str) -> Option<u64> {
+    let at = azure_core::time::parse_rfc7231(header(headers, name)?).ok()?;
     u64::try_from(at.unix_timestamp()).ok()
 }
 
@@ -281,5 +293,40 @@ fn bears(headers: &Headers, id: &str) -> Result<(), ServiceError> {
             "unknown: the answer bears another lease id".to_owned(),
         )),
         None => Err(ServiceError::foreign("a lease id", headers)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use azure_core::http::headers::HeaderName;
+
+    use super::*;
+
+    #[test]
+    fn blob_that_was_written_after_its_creation_or_has_content_is_used() {
+        let (then, later) = (
+            "Fri, 27 Nov 2026 10:00:00 GMT",
+            "Fri, 27 Nov 2026 10:00:01 GMT",
+        );
+        let is_used = |changed, length, kind| {
+            let mut headers = Headers::new();
+            for (name, value) in [
+                ("x-ms-creation-time", then),
+                ("last-modified", changed),
+                ("content-length", length),
+                ("x-ms-blob-type", kind),
+            ] {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+            is_used(&headers)
+        };
+        assert!(!is_used(then, "0", "BlockBlob"));
+        assert!(!is_used(then, "512", "PageBlob"));
+        assert!(is_used(later, "0", "BlockBlob"));
+        assert!(is_used(later, "512", "PageBlob"));
+        assert!(is_used(then, "7", "BlockBlob"));
+        let mut old = Headers::new();
+        old.insert(HeaderName::from_static("last-modified"), later);
+        assert!(!super::is_used(&old), "a service that does not say it");
     }
 }

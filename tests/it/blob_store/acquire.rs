@@ -99,7 +99,7 @@ async fn what_another_holds_is_only_looked_at() {
 
 #[tokio::test]
 async fn what_an_older_version_left_beside_a_lock_is_refused_as_one() {
-    let left = free().meta("trafficcop_standby_of", "job");
+    let left = seen("available", "\"1\"").meta("trafficcop_standby_of", "job");
     let server = Server::start(vec![("look", left)]);
     let said = server.blob().acquire(later()).await.expect_err("no lock");
     let (why, denied) = fatal(&said);

@@ -27,6 +27,8 @@ pub(crate) struct Request {
     pub(crate) op: String,
     pub(crate) target: String,
     pub(crate) headers: BTreeMap<String, String>,
+    /// The client's port.
+    pub(crate) from: u16,
 }
 
 impl Request {
@@ -51,6 +53,7 @@ pub(crate) struct Reply {
     headers: Vec<(String, String)>,
     body: String,
     echo: bool,
+    named: bool,
     mirror: bool,
     fate: Fate,
 }
@@ -62,6 +65,7 @@ impl Reply {
             headers: vec![("x-ms-version".into(), "2026-04-06".into())],
             body: String::new(),
             echo: false,
+            named: true,
             mirror: false,
             fate: Fate::Answer,
         }
@@ -74,6 +78,18 @@ impl Reply {
         self.headers.clear();
         self
     }
+    /// Without the id of its request.
+    pub(crate) fn nameless(self) -> Reply {
+        Reply {
+            named: false,
+            ..self
+        }
+    }
+    /// With the id of another request.
+    pub(crate) fn misnamed(self) -> Reply {
+        let other = "99999999-2222-3333-4444-555555555555";
+        self.nameless().with("x-ms-client-request-id", other)
+    }
     pub(crate) fn meta(self, name: &str, value: &str) -> Reply {
         self.with(&format!("x-ms-meta-{name}"), value)
     }
@@ -84,8 +100,9 @@ fn view(state: &str, etag: &str) -> Reply {
         .with("x-ms-lease-state", state)
         .with("etag", etag)
 }
+/// A lock that has had no holder yet.
 pub(crate) fn free() -> Reply {
-    view("available", "\"1\"")
+    view("available", "\"1\"").meta("trafficcop_token", "0")
 }
 pub(crate) fn seen(state: &str, etag: &str) -> Reply {
     view(state, etag)
@@ -161,6 +178,8 @@ struct Play {
     lenient: bool,
     /// What it refused because of its date.
     misdated: Vec<String>,
+    /// The ids of all requests.
+    ids: Vec<String>,
 }
 
 impl Play {
@@ -184,7 +203,13 @@ impl Play {
     }
 }
 
-fn now() -> i64 {
+/// The date of a clock that is so many seconds ahead of ours.
+pub(crate) fn date(ahead: i64) -> String {
+    let date = OffsetDateTime::from_unix_timestamp(now() + ahead).expect("a date");
+    to_rfc7231(&date)
+}
+
+pub(crate) fn now() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp()
 }
 
@@ -230,6 +255,11 @@ impl Server {
     /// What it refused because of its date.
     pub(crate) fn misdated(&self) -> Vec<String> {
         self.locked().misdated.clone()
+    }
+
+    /// The ids of all requests so far, also of those that were refused because of their date.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.locked().ids.clone()
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Play> {
@@ -340,6 +370,8 @@ fn serve(stream: &TcpStream, play: &Mutex<Play>) {
     while let Some(request) = read(&mut reader) {
         let reply = {
             let mut play = play.lock().unwrap_or_else(PoisonError::into_inner);
+            play.ids
+                .push(request.header("x-ms-client-request-id").to_owned());
             if play.is_misdated(&request) {
                 play.misdated.push(request.op.clone());
                 error(403, "AuthenticationFailed")
@@ -349,11 +381,10 @@ fn serve(stream: &TcpStream, play: &Mutex<Play>) {
             }
         };
         let reply = match play.lock().unwrap_or_else(PoisonError::into_inner).clock {
-            Some(ahead) => {
-                let date = OffsetDateTime::from_unix_timestamp(now() + ahead).expect("a date");
-                reply.with("date", &to_rfc7231(&date))
+            Some(ahead) if !reply.headers.iter().any(|(name, _)| name == "date") => {
+                reply.with("date", &date(ahead))
             }
-            None => reply,
+            _ => reply,
         };
         match reply.fate {
             Fate::Drop => {
@@ -386,6 +417,10 @@ fn serve(stream: &TcpStream, play: &Mutex<Play>) {
                 id => id,
             };
             text.push_str(&format!("x-ms-lease-id: {id}\r\n"));
+        }
+        if reply.named {
+            let id = request.header("x-ms-client-request-id");
+            text.push_str(&format!("x-ms-client-request-id: {id}\r\n"));
         }
         text.push_str(&format!("content-length: {}\r\n\r\n", reply.body.len()));
         if request.op != "look" {
@@ -431,5 +466,6 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
         op,
         target,
         headers,
+        from: reader.get_ref().peer_addr().ok()?.port(),
     })
 }

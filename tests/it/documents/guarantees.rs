@@ -629,6 +629,35 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ],
         )],
     },
+    Guarantee {
+        fault: "a proxy gives a holder the answer to an earlier request (a blob, a storage queue)",
+        happens: "it counts as no answer, by the id of the request or, where a front end removes that, by its date; a renewal is asked for again at once",
+        how_long: "one more request",
+        shown: &[
+            (
+                "run_blob",
+                &[
+                    "answer_to_the_renewal_before_makes_no_lease_longer",
+                    "answer_to_the_renewal_before_is_known_by_its_date_where_it_bears_no_id",
+                    "one_answer_to_an_earlier_renewal_costs_a_healthy_holder_nothing",
+                    "date_that_becomes_late_in_mid_tenure_stops_no_healthy_holder",
+                ],
+            ),
+            (
+                "storage_queue",
+                &["answer_to_an_earlier_renewal_or_take_is_doubt"],
+            ),
+        ],
+    },
+    Guarantee {
+        fault: "another program replaces the metadata of a lock's blob between two tenures",
+        happens: "the fencing token goes on from the seconds since 1970; the results of `--once` are lost, and a warning says so",
+        how_long: "at once",
+        shown: &[(
+            "run_blob",
+            &["replaced_metadata_never_take_the_token_back_and_are_reported"],
+        )],
+    },
 ];
 
 /// What the table of settings is about.
@@ -839,7 +868,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "an operator breaks the lease at once (or with a period shorter than renewals are apart), or deletes the blob or its container: another can have control before we can know",
-        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71); so they do if it is found out when the lease is given back. Not to be found out: a break during an outage that outlasts the lease, or where an answer to the release was lost. Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1. On a shared drive a break is noticed likewise, or, where an old view or a server's grace period hides it, when the lease ends that was broken: nobody goes on beyond that",
+        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71); so they do if it is found out when the lease is given back. Not to be found out: a break during an outage that outlasts the lease, or where an answer to the release was lost. Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1, unless `--no-create` keeps them from making it anew. On a shared drive a break is noticed likewise, or, where an old view or a server's grace period hides it, when the lease ends that was broken: nobody goes on beyond that",
         shown: &[
             ("faults", &["BreakNow", "Delete"]),
             (

@@ -8,7 +8,10 @@ use crate::support::instance::Ended;
 #[test]
 fn the_record_stands_on_the_blob_and_other_people_s_metadata_stays() {
     let stage = Stage::new("record");
-    stage.blob.create(&[("colour", "red"), ("Owner", "ops")]);
+    let theirs = [("colour", "red"), ("Owner", "ops")];
+    stage
+        .blob
+        .create(&[theirs[0], theirs[1], ("trafficcop_token", "0")]);
     for token in ["1", "2"] {
         let one = stage.instance(azurite().port, "web1", &[], &[]);
         stage

@@ -14,7 +14,9 @@ mod hand_over;
 mod lost_reply;
 mod others;
 mod outage;
+mod own_answers;
 mod refused;
+mod replaced;
 mod standbys;
 
 use std::fs::File;

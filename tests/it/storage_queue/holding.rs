@@ -88,6 +88,31 @@ async fn a_lock_that_ran_out_is_renewed_if_nobody_took_the_message() {
 }
 
 #[tokio::test]
+async fn answer_to_an_earlier_renewal_or_take_is_doubt() {
+    for nameless in [false, true] {
+        let scene = Scene::with("x");
+        if nameless {
+            scene.proxy.strips_request_ids();
+        }
+        let message = scene.take().await;
+        message.lock.renew(later()).await.expect("renewed");
+        let renewed = Instant::now();
+        // Dates are in whole seconds.
+        while Instant::now() < renewed + Duration::from_millis(2500) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for call in [Call::Update, Call::Take] {
+            scene.proxy.next(call, Fate::Repeat);
+        }
+        let said = is_transient(message.lock.renew(later()).await);
+        assert!(said.contains("an earlier request"), "{said}");
+        let said = is_transient(scene.queue.take(1, later()).await.map(drop));
+        assert!(said.contains("an earlier request"), "{said}");
+        message.lock.renew(later()).await.expect("renewed");
+    }
+}
+
+#[tokio::test]
 async fn a_renewal_that_never_arrived_is_doubt_and_the_next_one_ends_it() {
     let scene = Scene::with("x");
     let message = scene.take().await;
