@@ -389,7 +389,7 @@ fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
     // Each number is tried. The high ones go unseen, although a command might have inherited one.
     let end = keep.iter().fold(TRIED, |end, fd| end.max(fd + 1));
     (0..end).for_each(close);
-    raw::close_from(end)
+    raw::close_range(end.unsigned_abs(), u32::MAX)
 }
 
 /// The descriptors of this process, all of them.

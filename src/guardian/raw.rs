@@ -253,27 +253,8 @@ pub(super) fn reap(pid: i32) -> Option<i32> {
     }
 }
 
-/// Closes every descriptor but these (ascending): a helper process must not keep a pipe of ours,
-/// or of the command's, open. Linux 5.9.
-pub(super) fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
-    debug_assert!(kept.is_sorted());
-    let mut from = 0_u32;
-    for &fd in kept {
-        let fd = fd.unsigned_abs();
-        if fd > from {
-            close_range(from, fd - 1)?;
-        }
-        from = fd + 1;
-    }
-    Ok(close_range(from, u32::MAX)?)
-}
-
-/// Closes every descriptor from this number on. Linux 5.9.
-pub(super) fn close_from(first: RawFd) -> nix::Result<()> {
-    close_range(first.unsigned_abs(), u32::MAX)
-}
-
-fn close_range(first: u32, last: u32) -> nix::Result<()> {
+/// Closes the descriptors of these numbers. Linux 5.9.
+pub(super) fn close_range(first: u32, last: u32) -> nix::Result<()> {
     // SAFETY: takes three integers; the caller is a process of its own that uses none of them.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     Errno::result(done).map(drop)
