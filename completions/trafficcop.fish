@@ -88,6 +88,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-fa
 stop\t'The task has failed: that is recorded, and everybody exits with the command\'s status'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'So many failed runs, of all candidates together, are a failure for good [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog -d 'It hangs if it does not say WATCHDOG=1 every D' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog-start -d 'It hangs if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health -d 'It hangs if this fails: a \'sh -c\', or a GET' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-timeout -d 'How long one --health may take; then it is killed, and has failed [default: 5s, or --health-every if that is shorter]' -r

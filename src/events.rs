@@ -171,6 +171,8 @@ impl EventLog {
                     HealthEvent::Answered { again: true } => EventKind::Healthy,
                     // It would be a line for each WATCHDOG=1.
                     HealthEvent::Answered { again: false } => return,
+                    // No change of the command's.
+                    HealthEvent::NotAsked { .. } => return,
                     HealthEvent::Failed { .. } => EventKind::Unhealthy,
                     HealthEvent::Hung(_) => EventKind::Hung,
                     HealthEvent::GuardianLost => EventKind::GuardianLost,

@@ -99,6 +99,7 @@ struct Heard {
     alive: bool,
     trigger: bool,
     period: Option<Duration>,
+    extend: Option<Duration>,
 }
 
 /// A command that can say something.
@@ -217,9 +218,13 @@ impl ServiceManager {
             heard = std::mem::take(&mut state.heard);
         });
         let period = heard.period.map(WatchdogWord::Period);
+        let more = heard.extend.map(WatchdogWord::Extend);
         let alive = heard.alive.then_some(WatchdogWord::Alive);
         let trigger = heard.trigger.then_some(WatchdogWord::Trigger);
-        [alive, period, trigger].into_iter().flatten().collect()
+        [alive, period, more, trigger]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// Resolves when a command has said something of its watchdog that is not to wait for the next look.

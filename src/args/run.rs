@@ -211,12 +211,20 @@ pub struct Health {
     /// It hangs if it does not say WATCHDOG=1 every D
     ///
     /// The command, on the socket in its NOTIFY_SOCKET, as sd_notify(3) has it (systemd-notify WATCHDOG=1), also without
-    /// systemd; WATCHDOG_USEC and WATCHDOG_PID tell it so, and it had better speak twice in that time. Counted from its start.
+    /// systemd; WATCHDOG_USEC and WATCHDOG_PID tell it so, and it had better speak twice in that time. The clock starts with
+    /// its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
     /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. A command that hangs is stopped
     /// (--stop-signal, --grace, SIGKILL); then --restart decides as for a failure, or control is handed over, and
     /// this instance cools down: for --cooldown, or as long as a lease lasts (10s on a local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog))]
     pub watchdog: Option<Checked<Duration>>,
+
+    /// It hangs if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]
+    ///
+    /// Counted from its start, with --watchdog only. EXTEND_TIMEOUT_USEC= on its NOTIFY_SOCKET gives it at least that
+    /// much time from then on, as often as it says so.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG_START", hide_short_help = true, value_parser = checked(watchdog))]
+    pub watchdog_start: Option<Checked<Duration>>,
 
     /// What it is asked by.
     #[command(flatten)]

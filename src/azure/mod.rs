@@ -43,5 +43,5 @@ pub(crate) use account::{is_label, shown, split_url};
 pub(crate) use error::of_the_service;
 pub(crate) use service_clock::ServiceClock;
 #[cfg(feature = "cli")]
-pub(crate) use transport::{for_probes, root_cause};
+pub(crate) use transport::{for_probes, kernel_errno, root_cause};
 pub(crate) use transport::{header, limited, unhurried};

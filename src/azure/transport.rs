@@ -328,18 +328,21 @@ fn told(error: reqwest::Error) -> Error {
         (ErrorKind::Io, "connection lost")
     };
     let text = format!("{what}: {cause}");
-    match io_kind(&error) {
+    match kernel_errno(&error) {
         // Of what is beneath no more than its kind: its text is the library's.
-        Some(beneath) => Error::with_error(kind, io::Error::from(beneath), text),
+        Some(errno) => {
+            let beneath = io::Error::from_raw_os_error(errno).kind();
+            Error::with_error(kind, io::Error::from(beneath), text)
+        }
         None => Error::with_message(kind, text),
     }
 }
 
-/// What the kernel said, where it was the kernel.
-fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
+/// The kernel's error number, where the kernel refused.
+pub(crate) fn kernel_errno(error: &reqwest::Error) -> Option<i32> {
     let chain = std::iter::successors(error.source(), |&error| error.source());
     let mut kernel_s = chain.filter_map(|error| error.downcast_ref::<io::Error>());
-    kernel_s.find_map(|error| error.raw_os_error().map(|_| error.kind()))
+    kernel_s.find_map(io::Error::raw_os_error)
 }
 
 /// The innermost cause: the outer ones only say "error sending request".

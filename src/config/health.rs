@@ -14,6 +14,8 @@ use crate::core::doorbell::is_near;
 use crate::core::{HealthRules, ProbeRules};
 use crate::units::show;
 
+// As systemd's own for the start of a unit.
+const DEFAULT_START: Duration = Duration::from_secs(90);
 const DEFAULT_EVERY: Duration = Duration::from_secs(10);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 // One that fails can be an accident, and so can two in a row on a machine that is busy.
@@ -40,6 +42,14 @@ pub(crate) enum Ask {
 pub(super) fn health(typed: &args::Health, access: &args::Access) -> Result<Health, UsageError> {
     let mut health = checks(&typed.checks, access)?;
     health.rules.watchdog = typed.watchdog.clone().transpose()?;
+    if health.rules.watchdog.is_some() {
+        health.rules.start = typed.watchdog_start.clone().unwrap_or(Ok(DEFAULT_START))?;
+    } else {
+        refuse_first(
+            [("--watchdog-start", typed.watchdog_start.is_some())],
+            |flag| format!("{flag} has no meaning without --watchdog: add it, or leave {flag} out"),
+        )?;
+    }
     Ok(health)
 }
 
@@ -93,8 +103,8 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
         delay: typed.health_delay.clone().unwrap_or(Ok(Duration::ZERO))?,
     };
     let rules = HealthRules {
-        watchdog: None,
         probe: Some(probe),
+        ..HealthRules::default()
     };
     Ok(Health {
         rules,

@@ -27,6 +27,8 @@ pub const LEAST_WATCHDOG: Duration = Duration::from_secs(1);
 pub struct HealthRules {
     /// It says `WATCHDOG=1` at least this often.
     pub watchdog: Option<Duration>,
+    /// From the command's start to its first `READY=1` or `WATCHDOG=1` at most, where it has a watchdog.
+    pub start: Duration,
     /// How it is asked.
     pub probe: Option<ProbeRules>,
 }
@@ -67,6 +69,9 @@ pub enum ProbeFailure {
     Exited(Exit),
     /// It could not be started, for this error number of the kernel.
     NotStarted(i32),
+    /// This machine had no process, memory or descriptor for the probe, for this error number: that is no
+    /// answer about the command, and does not count.
+    NoRoom(i32),
     /// The server answered with this status, which is none of 2xx.
     Answered(u16),
     /// The server cannot be connected to.
@@ -99,6 +104,8 @@ pub enum TlsFailure {
 pub enum Hung {
     /// It did not say `WATCHDOG=1` for this time.
     Silent(Duration),
+    /// It said neither `READY=1` nor `WATCHDOG=1` within this time from its start.
+    NotReady(Duration),
     /// It said `WATCHDOG=trigger`.
     Triggered,
     /// So many probes in a row failed, the last of them so.
@@ -130,6 +137,13 @@ pub enum HealthEvent {
         /// So many are too much.
         of: u32,
     },
+    /// A probe could not begin, for want of room on this machine.
+    NotAsked {
+        /// The kernel's error number.
+        errno: i32,
+        /// As which in a row.
+        number: u32,
+    },
     /// It is hung, and is to end.
     Hung(Hung),
     /// The guardian of the probes is dead: nobody can say whether it is hung.
@@ -139,8 +153,10 @@ pub enum HealthEvent {
 /// What a command says on its notification socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchdogWord {
-    /// `WATCHDOG=1`: it works.
+    /// `WATCHDOG=1`, or `READY=1`: it works.
     Alive,
+    /// `EXTEND_TIMEOUT_USEC=`: its start may take at least so long from now on.
+    Extend(Duration),
     /// `WATCHDOG=trigger`: it does not.
     Trigger,
     /// `WATCHDOG_USEC=`: how often it will say so from now on. Zero, or without end: no more.
@@ -175,12 +191,16 @@ struct Running {
     period: Option<Duration>,
     // When it spoke last, or was given a new period.
     heard: Instant,
+    // Until when it is to speak first; `None`: it has.
+    ready_by: Option<Instant>,
     // When the next probe begins.
     next: Instant,
     // A probe is under way; whether it counts if it fails.
     probing: Option<bool>,
     // Probes in a row that failed.
     failed: u32,
+    // Probes in a row that could not begin.
+    not_asked: u32,
     // When we wanted to look, as we said when we looked last.
     due: Instant,
 }
@@ -206,9 +226,13 @@ impl Health {
         let mut running = Running {
             period: before.map_or(self.rules.watchdog, |before| before.period),
             heard: now,
+            ready_by: before
+                .is_none_or(|before| before.ready_by.is_some())
+                .then(|| now + self.rules.start),
             next: probe.map_or(Instant::FOREVER, |probe| now + probe.delay),
             probing: before.and_then(|before| before.probing).map(|_| false),
             failed: 0,
+            not_asked: 0,
             due: Instant::FOREVER,
         };
         running.due = running.wake_after(now);
@@ -236,15 +260,18 @@ impl Health {
     /// Looks at the clock. To be called after what the command said is handed in, which may have waited,
     /// and before the end of a probe, which may have come late.
     pub fn look(&mut self, now: Instant) -> Look {
-        let rules = self.rules.probe;
+        let (rules, start) = (self.rules.probe, self.rules.start);
         let Some(running) = &mut self.running else {
             return Look::Quiet;
         };
         if now > running.due + running.lateness() {
-            running.was_paused(now, rules);
+            running.was_paused(now, rules, start);
         }
         let look = match (running.period, rules) {
-            (Some(period), _) if now >= running.heard + period => Look::Hung(Hung::Silent(period)),
+            (Some(period), _) if now >= running.silent_at() => Look::Hung(match running.ready_by {
+                Some(_) => Hung::NotReady(start),
+                None => Hung::Silent(period),
+            }),
             (_, Some(probe)) if running.probing.is_none() && now >= running.next => {
                 running.probing = Some(true);
                 running.next = now + probe.every;
@@ -267,8 +294,13 @@ impl Health {
         let running = self.running.as_mut().filter(|_| watched)?;
         match word {
             WatchdogWord::Alive => {
-                running.heard = now;
+                (running.heard, running.ready_by) = (now, None);
+                running.due = running.due.min(running.wake_after(now));
                 return Some(HealthEvent::Answered { again: false });
+            }
+            // As systemd has it: it moves the end of a start on, and never brings it nearer.
+            WatchdogWord::Extend(more) => {
+                running.ready_by = running.ready_by.map(|by| by.max(now + more));
             }
             WatchdogWord::Trigger => {
                 self.running = None;
@@ -296,13 +328,20 @@ impl Health {
         running.due = running.wake_after(now);
         let how = match result {
             Ok(()) => {
+                running.not_asked = 0;
                 let again = std::mem::take(&mut running.failed) > 0;
                 return Some(HealthEvent::Answered { again });
             }
             // We were not there when it should have been answered.
             Err(_) if !counts => return None,
+            Err(ProbeFailure::NoRoom(errno)) => {
+                running.not_asked = running.not_asked.saturating_add(1);
+                let number = running.not_asked;
+                return Some(HealthEvent::NotAsked { errno, number });
+            }
             Err(how) => how,
         };
+        running.not_asked = 0;
         running.failed = running.failed.saturating_add(1);
         let number = running.failed;
         if number < of {
@@ -326,9 +365,6 @@ impl Running {
     }
 
     fn wake_after(&self, now: Instant) -> Instant {
-        let silent = self
-            .period
-            .map_or(Instant::FOREVER, |period| self.heard + period);
         // Between two probes nobody waits for an answer, and nothing wakes us.
         let is_waiting = self.period.is_some() || self.probing.is_some();
         let look = if is_waiting {
@@ -340,12 +376,19 @@ impl Running {
             Some(_) => Instant::FOREVER,
             None => self.next,
         };
-        silent.min(look).min(next)
+        self.silent_at().min(look).min(next)
+    }
+
+    /// When its silence is too long.
+    fn silent_at(&self) -> Instant {
+        let silent = |period| self.ready_by.unwrap_or(self.heard + period);
+        self.period.map_or(Instant::FOREVER, silent)
     }
 
     /// We were not there to hear it: all that it had to do by now, it has its full time for.
-    fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>) {
+    fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>, start: Duration) {
         self.heard = self.heard.max(now);
+        self.ready_by = self.ready_by.map(|by| by.max(now + start));
         self.failed = 0;
         if let Some(counts) = &mut self.probing {
             *counts = false;
@@ -409,7 +452,7 @@ impl HealthRecord {
             HealthEvent::Failed { .. } => Degree::Failing,
             HealthEvent::Hung(_) => Degree::Hung,
             // Nobody knows how it is.
-            HealthEvent::GuardianLost => return,
+            HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
         };
         if let Some(text) = (self.words)(event) {
             (self.degree, self.text) = (degree, text);

@@ -236,6 +236,8 @@ impl Program {
             condition: None,
             health: Health::new(HealthRules {
                 watchdog,
+                // What competes has started: it is counted from when control was obtained.
+                start: watchdog.unwrap_or_default(),
                 probe: None,
             }),
             event: mpsc::unbounded_channel(),

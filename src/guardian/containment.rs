@@ -297,6 +297,21 @@ impl Containment {
     }
 }
 
+/// Closes every descriptor but these (ascending): a helper process must not keep a pipe of ours,
+/// or of the command's, open.
+fn close_all_but(kept: &[RawFd]) -> nix::Result<()> {
+    debug_assert!(kept.is_sorted());
+    let mut from = 0_u32;
+    for &fd in kept {
+        let fd = fd.unsigned_abs();
+        if fd > from {
+            raw::close_range(from, fd - 1)?;
+        }
+        from = fd + 1;
+    }
+    raw::close_range(from, u32::MAX)
+}
+
 fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

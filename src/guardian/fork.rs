@@ -38,6 +38,9 @@ use crate::util::with_awaited_children;
 /// one process alone that has to clean up after it.
 const NAME: &CStr = c"tc-guardian";
 
+/// So many descriptors are tried one by one where they cannot be listed: some 5 ms.
+const TRIED: RawFd = 1 << 16;
+
 /// Children of this process that are not a command's tree: what an handle that kills a dead
 /// guardian's tree has to spare.
 static UNRELATED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
@@ -216,7 +219,12 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
         // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
         // returns from `live`.
         match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
-            nix::unistd::ForkResult::Child => live(setup, context, containment, control, its),
+            nix::unistd::ForkResult::Child => {
+                // By its number, whatever else can be closed: while this end is open here, the guardian
+                // cannot hear of the supervisor's death.
+                drop(ours);
+                live(setup, context, containment, control, its)
+            }
             nix::unistd::ForkResult::Parent { child } => {
                 drop(its);
                 // Both do it, so that it is done before either relies on it.
@@ -302,7 +310,7 @@ fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
         Ok(Event::Ready) => {}
         Ok(Event::Unready { errno }) => {
             return Err(SetupError::System {
-                what: "its timers and signals",
+                what: "its descriptors, timers and signals",
                 why: io::Error::from_raw_os_error(errno),
             });
         }
@@ -332,7 +340,7 @@ fn live(
         keep.extend(control.descriptor());
         keep.extend(setup.partner.iter().map(|it| it.descriptor().as_raw_fd()));
         keep.extend(context.foreground.descriptor());
-        close_ours(&keep);
+        let closed = close_ours(&keep);
         let _ = prctl::set_name(NAME);
         let Setup {
             grace,
@@ -340,7 +348,8 @@ fn live(
             orphan_grace,
             ..
         } = setup;
-        let Some(kernel) = Kernel::open(setup, context, containment, control, socket) else {
+        let Some(kernel) = Kernel::open(closed, setup, context, containment, control, socket)
+        else {
             return;
         };
         let mut event_loop = EventLoop::begin(kernel, grace)
@@ -362,21 +371,35 @@ fn live(
 
 /// Closes every descriptor that is close-on-exec: it was opened by us, not inherited for the
 /// command. Above all the supervisor's ends of other guardians' sockets: while one of those is
-/// open, its guardian cannot see the supervisor's death.
-fn close_ours(keep: &[RawFd]) {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-        return;
-    };
-    let open: Vec<RawFd> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
-    for fd in open {
+/// open, its guardian cannot see the supervisor's death; and a lock's file would stay locked.
+///
+/// # Errors
+/// Those of close_range(2), where /proc does not list them all either: some may be open.
+fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
+    let close = |fd| {
         // The objects that own these are never used or dropped in this process, which leaves by _exit.
         if !keep.contains(&fd) && raw::closes_on_exec(fd) == Some(true) {
             raw::close(fd);
         }
+    };
+    if let Ok(listed) = open_descriptors() {
+        listed.into_iter().for_each(close);
+        return Ok(());
     }
+    // Each number is tried. The high ones go unseen, although a command might have inherited one.
+    let end = keep.iter().fold(TRIED, |end, fd| end.max(fd + 1));
+    (0..end).for_each(close);
+    raw::close_range(end.unsigned_abs(), u32::MAX)
+}
+
+/// The descriptors of this process, all of them.
+fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let mut listed = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        listed.extend(name.to_str().and_then(|name| name.parse::<RawFd>().ok()));
+    }
+    Ok(listed)
 }
 
 /// Overwrites the command line that `ps` and `pkill -f` see.

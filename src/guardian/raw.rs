@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::AtomicI32;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -18,6 +19,10 @@ use crate::core::Exit;
 
 /// The C library's crate has it in a type that is too small for it (clone(2), Linux 5.7).
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// How long a loop rests that cannot wait (poll(2) has no memory, say): at real-time priority it would
+/// leave the others of this machine no processor. Short enough for every deadline.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,14 +218,18 @@ pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()>
 }
 
 /// Whether one of these has `events` (or an error or a hang-up) within `timeout`. False, too, where it
-/// was interrupted.
+/// was interrupted or could not wait: then after a [`PAUSE`], because the caller asks again.
 pub(super) fn poll<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     events: PollFlags,
     timeout: PollTimeout,
 ) -> bool {
     let mut entries = fds.map(|fd| PollFd::new(fd, events));
-    nix::poll::poll(&mut entries, timeout).is_ok_and(|ready| ready > 0)
+    let ready = nix::poll::poll(&mut entries, timeout);
+    if ready.is_err() && timeout != PollTimeout::ZERO {
+        std::thread::sleep(PAUSE);
+    }
+    ready.is_ok_and(|ready| ready > 0)
 }
 
 /// Whether it can be read, or was hung up, by now.
@@ -244,25 +253,11 @@ pub(super) fn reap(pid: i32) -> Option<i32> {
     }
 }
 
-/// Closes every descriptor but these (ascending): a helper process must not keep a pipe of ours,
-/// or of the command's, open. Linux 5.9.
-pub(super) fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
-    debug_assert!(kept.is_sorted());
-    let mut from = 0_u32;
-    for &fd in kept {
-        let fd = fd.unsigned_abs();
-        if fd > from {
-            close_range(from, fd - 1)?;
-        }
-        from = fd + 1;
-    }
-    close_range(from, u32::MAX)
-}
-
-fn close_range(first: u32, last: u32) -> io::Result<()> {
+/// Closes the descriptors of these numbers. Linux 5.9.
+pub(super) fn close_range(first: u32, last: u32) -> nix::Result<()> {
     // SAFETY: takes three integers; the caller is a process of its own that uses none of them.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    Ok(Errno::result(done).map(drop)?)
+    Errno::result(done).map(drop)
 }
 
 /// Blocks every signal, for the time in which a helper process is made: no handler of ours may run

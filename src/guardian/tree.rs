@@ -320,7 +320,10 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
             reaped |= reap(child);
         }
         // Whoever has ended needs no list to be found.
-        while let Some(child) = any_ended().filter(|child| !spare.contains(child)) {
+        let mut last = None;
+        let fresh = |child: &i32, last| !spare.contains(child) && Some(*child) != last;
+        while let Some(child) = any_ended().filter(|child| fresh(child, last)) {
+            last = Some(child);
             reaped |= reap(child);
         }
         if !reaped {

@@ -248,13 +248,20 @@ impl Notification {
         let mut said = Notification::default();
         for line in String::from_utf8_lossy(message).lines() {
             match line.split_once('=') {
-                Some(("READY", "1")) => said.ready = true,
+                Some(("READY", "1")) => {
+                    said.ready = true;
+                    said.watchdog.push(WatchdogWord::Alive);
+                }
                 Some(("STOPPING", "1")) => said.stopping = true,
                 Some(("STATUS", status)) => said.status = Some(status.to_owned()),
                 Some(("WATCHDOG", "1")) => said.watchdog.push(WatchdogWord::Alive),
                 Some(("WATCHDOG", "trigger")) => said.watchdog.push(WatchdogWord::Trigger),
                 Some(("WATCHDOG_USEC", micros)) => {
                     said.watchdog.extend(micros.parse().ok().map(period));
+                }
+                Some(("EXTEND_TIMEOUT_USEC", micros)) => {
+                    let more = micros.parse().ok().map(Duration::from_micros);
+                    said.watchdog.extend(more.map(WatchdogWord::Extend));
                 }
                 _ => {}
             }
@@ -342,12 +349,14 @@ mod tests {
                 ready: true,
                 stopping: false,
                 status,
-                watchdog: vec![WatchdogWord::Alive],
+                watchdog: vec![WatchdogWord::Alive, WatchdogWord::Alive],
             }
         );
         let words = |message: &[u8]| Notification::read(message).watchdog;
         let period = |span| [WatchdogWord::Period(span)];
         assert_eq!(words(b"WATCHDOG=trigger"), [WatchdogWord::Trigger]);
+        let more = WatchdogWord::Extend(Duration::from_secs(3));
+        assert_eq!(words(b"EXTEND_TIMEOUT_USEC=3000000"), [more]);
         assert_eq!(
             words(b"WATCHDOG_USEC=2500000"),
             period(Duration::from_millis(2500))
@@ -366,6 +375,7 @@ mod tests {
             b"STOPPING=0",
             b"WATCHDOG=0",
             b"WATCHDOG_USEC=soon",
+            b"EXTEND_TIMEOUT_USEC=-1",
         ] {
             assert_eq!(Notification::read(message), Notification::default());
         }

@@ -54,6 +54,9 @@ impl State {
         for word in said.watchdog {
             match word {
                 WatchdogWord::Alive => self.heard.alive = true,
+                WatchdogWord::Extend(more) => {
+                    self.heard.extend = self.heard.extend.max(Some(more));
+                }
                 WatchdogWord::Trigger => self.heard.trigger = true,
                 WatchdogWord::Period(period) => self.heard.period = Some(period),
             }

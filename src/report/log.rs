@@ -185,7 +185,7 @@ impl LogObserver {
                 (Level::INFO, "--health succeeds again".to_owned())
             }
             // The rest is said with the drain.
-            HealthEvent::Failed { number, .. } => {
+            HealthEvent::Failed { number, .. } | HealthEvent::NotAsked { number, .. } => {
                 let text = text::failing_health(health).unwrap_or_default();
                 let is_news = *number == 1;
                 (if is_news { Level::WARN } else { Level::DEBUG }, text)

@@ -257,6 +257,10 @@ fn not_fit(unfit: Unfit) -> String {
 fn hangs(hung: Hung) -> String {
     match hung {
         Hung::Silent(span) => format!("hung: no WATCHDOG=1 for {}", show(span)),
+        Hung::NotReady(span) => format!(
+            "hung: neither READY=1 nor WATCHDOG=1 within {} of its start (--watchdog-start)",
+            show(span)
+        ),
         Hung::Triggered => "hung: WATCHDOG=trigger".into(),
         Hung::Unhealthy(1, how) => format!("hung: --health {}", probe_failed(how)),
         Hung::Unhealthy(times, how) => format!(
@@ -274,7 +278,7 @@ pub(crate) fn recorded_health(event: &HealthEvent) -> Option<String> {
             Some(format!("failing: --health {}", probe_failed(*how)))
         }
         HealthEvent::Hung(hung) => Some(hangs(*hung)),
-        HealthEvent::GuardianLost => None,
+        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => None,
     }
 }
 
@@ -282,7 +286,9 @@ fn probe_failed(how: ProbeFailure) -> String {
     match how {
         ProbeFailure::TimedOut => "took too long".into(),
         ProbeFailure::Exited(exit) => failed(Failed::Exited(exit)),
-        ProbeFailure::NotStarted(errno) => failed(Failed::NotStarted(errno)),
+        ProbeFailure::NotStarted(errno) | ProbeFailure::NoRoom(errno) => {
+            failed(Failed::NotStarted(errno))
+        }
         ProbeFailure::Answered(status @ 300..=399) => {
             format!("was answered {status}, a redirect, which is not followed")
         }
@@ -320,6 +326,12 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
         HealthEvent::Failed { how, number, of } => {
             let how = probe_failed(*how);
             Some(format!("--health {how} ({number} of {of} in a row)"))
+        }
+        HealthEvent::NotAsked { errno, .. } => {
+            let how = probe_failed(ProbeFailure::NoRoom(*errno));
+            Some(format!(
+                "--health {how}: this says nothing about the command and does not count; look at the limits of this machine (ulimit -a, pids.max)"
+            ))
         }
         HealthEvent::Hung(hung) => Some(hangs(*hung)),
         HealthEvent::GuardianLost => Some("the guardian of the --health command died".into()),

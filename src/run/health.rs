@@ -16,6 +16,7 @@ use crate::clock::{Instant, sleep};
 use crate::core::{
     Deadlines, Exit, Health, HealthEvent, HealthRules, Look, ProbeFailure, WorkloadEvent,
 };
+use crate::exit::is_for_want_of_room;
 use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::ServiceManager;
 
@@ -267,9 +268,7 @@ impl HealthMonitor {
             WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.ends(Err(ProbeFailure::TimedOut));
             }
-            WorkloadEvent::NotStarted { errno } => {
-                self.ends(Err(ProbeFailure::NotStarted(errno)));
-            }
+            WorkloadEvent::NotStarted { errno } => self.ends(Err(not_started(errno))),
             WorkloadEvent::TreeEmpty { at } => {
                 let result = match exit {
                     _ if *timed_out => Err(ProbeFailure::TimedOut),
@@ -300,6 +299,14 @@ impl HealthMonitor {
     }
 }
 
+/// What it means that nobody could be asked for this error number of the kernel.
+fn not_started(errno: i32) -> ProbeFailure {
+    match is_for_want_of_room(errno) {
+        true => ProbeFailure::NoRoom(errno),
+        false => ProbeFailure::NotStarted(errno),
+    }
+}
+
 /// Killed at this moment, without having been asked to end.
 fn at_once(at: Instant) -> Deadlines {
     Deadlines {
@@ -314,7 +321,10 @@ async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(
         let error = error.without_url();
         // With -v: what is wrong with a certificate, say.
         tracing::debug!("--health: {}", azure::root_cause(&error));
-        if error.is_timeout() {
+        let errno = azure::kernel_errno(&error).filter(|errno| is_for_want_of_room(*errno));
+        if let Some(errno) = errno {
+            ProbeFailure::NoRoom(errno)
+        } else if error.is_timeout() {
             ProbeFailure::TimedOut
         } else if let Some(why) = azure::tls_failure(&error) {
             ProbeFailure::NoTls(why)
@@ -352,13 +362,13 @@ pub(super) mod tests {
     /// A command is asked so often, from its start on.
     pub(in crate::run) fn asked(every: Duration, timeout: Duration, failures: u32) -> HealthRules {
         HealthRules {
-            watchdog: None,
             probe: Some(ProbeRules {
                 every,
                 timeout,
                 failures,
                 delay: Duration::ZERO,
             }),
+            ..HealthRules::default()
         }
     }
 
@@ -372,6 +382,16 @@ pub(super) mod tests {
                 return (events, begun);
             }
             monitor.wait().await;
+        }
+    }
+
+    #[test]
+    fn want_of_room_is_no_answer_and_a_missing_program_is_one() {
+        for errno in [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
+            assert_eq!(not_started(errno), ProbeFailure::NoRoom(errno));
+        }
+        for errno in [libc::ENOENT, libc::EACCES] {
+            assert_eq!(not_started(errno), ProbeFailure::NotStarted(errno));
         }
     }
 

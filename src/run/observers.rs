@@ -359,7 +359,7 @@ impl Observer for StatusObserver {
                         HealthEvent::Answered { .. } => "ok",
                         HealthEvent::Failed { .. } => "failing",
                         HealthEvent::Hung(_) => "hung",
-                        HealthEvent::GuardianLost => return,
+                        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
                     };
                     // It is said again and again.
                     if self.status.health.as_deref() == Some(health) {

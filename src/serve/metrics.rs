@@ -162,6 +162,7 @@ metrics! {
         fit: Gauge = Gauge::default(), "fit", "1 unless --if says that this machine is not to take control";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
         health: MaybeGauge = Family::default(), "health", "1 while the last thing heard of the command's health was good, 0 if it was not; missing where nothing was (--watchdog, --health)";
+        health_not_asked: Counter = Counter::default(), "health_not_asked", "Health checks that could not begin because this machine had no process, memory or descriptor for them; they are no failures";
         health_failures: Counter = Counter::default(), "health_failures", "Health checks that failed, and watchdogs that were not fed";
         health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds, "Since the command was last heard of to work; missing before the first time";
         acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
@@ -229,6 +230,9 @@ impl Metrics {
             Observation::Workload(WorkloadEvent::Health(
                 HealthEvent::Failed { .. } | HealthEvent::Hung(_),
             )) => drop(self.health_failures.inc()),
+            Observation::Workload(WorkloadEvent::Health(HealthEvent::NotAsked { .. })) => {
+                self.health_not_asked.inc();
+            }
             Observation::Rang(ring) => drop(self.doorbell.set(ring.is_alive().into())),
             Observation::Acquired(reply) => {
                 let result = match reply {

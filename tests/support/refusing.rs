@@ -4,19 +4,26 @@
 //!
 //! Not a module: compiled by itself (`programs.rs`) as a shared library. The calls: `pthread_create`
 //! and `fork` (EAGAIN: no more of them may be had), `epoll_wait` (EBADF: what never happens, and what
-//! the runtime panics for).
+//! the runtime panics for), `opendir` (EMFILE: of /proc/self/fd alone), `close_range` (EPERM), and, to
+//! guardians alone, `poll` (ENOMEM) and `waitpid` (EPERM).
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const EAGAIN: c_int = 11;
+const EMFILE: c_int = 24;
+const ENOMEM: c_int = 12;
+const EPERM: c_int = 1;
+const CLOSE_RANGE: c_long = 436;
+const PR_GET_NAME: c_int = 16;
 const EBADF: c_int = 9;
 const RTLD_NEXT: *mut c_void = -1_isize as *mut c_void;
 
 unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
+    fn prctl(option: c_int, ...) -> c_int;
 }
 
 /// How many calls there were to [`fork`].
@@ -92,6 +99,92 @@ pub unsafe extern "C" fn fork() -> c_int {
     unsafe {
         let next: unsafe extern "C" fn() -> c_int = std::mem::transmute(next(c"fork"));
         next()
+    }
+}
+
+/// Whether this process is a guardian.
+fn is_a_guardian() -> bool {
+    let mut name = [0_u8; 16];
+    // SAFETY: the kernel writes 16 bytes at most.
+    unsafe { prctl(PR_GET_NAME, name.as_mut_ptr()) };
+    name.starts_with(b"tc-guardian\0")
+}
+
+/// Stands in for the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(set: *mut c_void, length: c_ulong, timeout: c_int) -> c_int {
+    if is_a_guardian() && is_refused(c"poll") {
+        return fail(ENOMEM);
+    }
+    // SAFETY: the C library's function of this name, and the caller's own arguments.
+    unsafe {
+        let next: unsafe extern "C" fn(*mut c_void, c_ulong, c_int) -> c_int =
+            std::mem::transmute(next(c"poll"));
+        next(set, length, timeout)
+    }
+}
+
+/// Stands in for the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int {
+    if is_a_guardian() && is_refused(c"waitpid") {
+        return fail(EPERM);
+    }
+    // SAFETY: the C library's function of this name, and the caller's own arguments.
+    unsafe {
+        let next: unsafe extern "C" fn(c_int, *mut c_int, c_int) -> c_int =
+            std::mem::transmute(next(c"waitpid"));
+        next(pid, status, options)
+    }
+}
+
+/// Stands in for the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
+    // SAFETY: the caller's string.
+    if unsafe { CStr::from_ptr(name) } == c"/proc/self/fd" && is_refused(c"opendir") {
+        fail(EMFILE);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the C library's function of this name, and the caller's own arguments.
+    unsafe {
+        let next: unsafe extern "C" fn(*const c_char) -> *mut c_void =
+            std::mem::transmute(next(c"opendir"));
+        next(name)
+    }
+}
+
+/// Stands in for the C library's, which takes as many arguments as the call has, six at most.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == CLOSE_RANGE && is_refused(c"close_range") {
+        return fail(EPERM).into();
+    }
+    type Call = unsafe extern "C" fn(c_long, ...) -> c_long;
+    // SAFETY: the C library's function of this name, and the caller's own arguments.
+    unsafe {
+        let next: Call = std::mem::transmute(next(c"syscall"));
+        next(number, a, b, c, d, e, f)
     }
 }
 

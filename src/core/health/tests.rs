@@ -33,14 +33,22 @@ fn probe() -> ProbeRules {
 fn watched(period: Duration) -> Health {
     started(HealthRules {
         watchdog: Some(period),
+        start: secs(90),
         probe: None,
     })
 }
 
+/// It has spoken, at the beginning.
+fn speaking(period: Duration) -> Health {
+    let mut health = watched(period);
+    health.hears(BEGIN, ALIVE);
+    health
+}
+
 fn probed() -> Health {
     started(HealthRules {
-        watchdog: None,
         probe: Some(probe()),
+        ..HealthRules::default()
     })
 }
 
@@ -66,18 +74,82 @@ fn looks(health: &mut Health, until: Instant) -> Option<(Instant, Look)> {
 
 #[test]
 fn a_silence_of_its_period_is_too_much_and_no_moment_less() {
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(29)), None);
     health.hears(at(29), ALIVE);
     assert_eq!(looks(&mut health, at(100)), Some((at(59), HUNG)));
     assert_eq!(health.wake_at(), Instant::FOREVER, "it is said once");
     assert_eq!(health.hears(at(60), ALIVE), None);
-    assert_eq!(looks(&mut watched(secs(30)), at(100)), Some((at(30), HUNG)));
+    assert_eq!(
+        looks(&mut speaking(secs(30)), at(100)),
+        Some((at(30), HUNG))
+    );
+}
+
+#[test]
+fn watchdog_clock_starts_with_the_first_word() {
+    let mut health = watched(secs(1));
+    assert_eq!(looks(&mut health, at(89)), None);
+    health.hears(at(89), ALIVE);
+    let hung = Look::Hung(Hung::Silent(secs(1)));
+    assert_eq!(looks(&mut health, at(200)), Some((at(90), hung)));
+    // Known to run only now, it has spoken all the same.
+    let mut health = speaking(secs(1));
+    health.started(at(0) + ms(500));
+    assert_eq!(looks(&mut health, at(200)), Some((at(1) + ms(500), hung)));
+    // The next command has all of it anew.
+    health.started(at(300));
+    assert_eq!(looks(&mut health, at(389)), None);
+}
+
+#[test]
+fn start_without_a_word_is_limited_and_can_be_extended() {
+    let hung = Look::Hung(Hung::NotReady(secs(90)));
+    let until = at(1000);
+    assert_eq!(looks(&mut watched(secs(1)), until), Some((at(90), hung)));
+    let mut health = watched(secs(1));
+    health.hears(at(10), WatchdogWord::Extend(secs(5)));
+    health.hears(at(10), WatchdogWord::Period(secs(2)));
+    assert_eq!(looks(&mut health, at(80)), None, "none is shortened");
+    health.hears(at(80), WatchdogWord::Extend(secs(60)));
+    assert_eq!(looks(&mut health, until), Some((at(140), hung)));
+    let mut health = speaking(secs(30));
+    health.hears(at(1), WatchdogWord::Extend(secs(600)));
+    assert_eq!(
+        looks(&mut health, until),
+        Some((at(30), HUNG)),
+        "it has begun"
+    );
+    // A pause of ours gives it all of its time again.
+    let mut health = watched(secs(30));
+    assert_eq!(health.look(at(60)), Look::Quiet);
+    assert_eq!(looks(&mut health, until), Some((at(150), hung)));
+}
+
+#[test]
+fn probe_that_cannot_begin_for_want_of_room_does_not_count() {
+    let mut health = probed();
+    let (how, none) = (ProbeFailure::Answered(503), ProbeFailure::NoRoom(11));
+    for number in 1..=20 {
+        let not_asked = Some(HealthEvent::NotAsked { errno: 11, number });
+        assert_eq!(next_probe(&mut health, Err(none)).1, not_asked);
+    }
+    for number in 1..=2 {
+        let failed = Some(HealthEvent::Failed { how, number, of: 3 });
+        assert_eq!(next_probe(&mut health, Err(how)).1, failed);
+        let not_asked = Some(HealthEvent::NotAsked {
+            errno: 11,
+            number: 1,
+        });
+        assert_eq!(next_probe(&mut health, Err(none)).1, not_asked);
+    }
+    let hung = Some(HealthEvent::Hung(Hung::Unhealthy(3, how)));
+    assert_eq!(next_probe(&mut health, Err(how)).1, hung);
 }
 
 #[test]
 fn what_was_said_before_we_looked_counts_however_late_it_is_heard() {
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(29) + ms(500)), None);
     let answered = HealthEvent::Answered { again: false };
     assert_eq!(health.hears(at(30), ALIVE), Some(answered));
@@ -86,23 +158,23 @@ fn what_was_said_before_we_looked_counts_however_late_it_is_heard() {
 
 #[test]
 fn the_command_can_say_that_it_hangs_and_how_often_it_will_speak() {
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     let triggered = HealthEvent::Hung(Hung::Triggered);
     assert_eq!(health.hears(at(1), WatchdogWord::Trigger), Some(triggered));
     assert!(!health.is_running());
 
     let period = WatchdogWord::Period;
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     assert_eq!(health.hears(at(10), period(secs(2))), None);
     let hung = Look::Hung(Hung::Silent(secs(2)));
     assert_eq!(looks(&mut health, at(100)), Some((at(12), hung)));
 
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     health.hears(at(10), period(ms(1)));
     assert_eq!(looks(&mut health, at(100)).unwrap().0, at(11), "the least");
 
     for none in [Duration::ZERO, Duration::MAX] {
-        let mut health = watched(secs(30));
+        let mut health = speaking(secs(30));
         health.hears(at(10), period(none));
         assert_eq!(looks(&mut health, at(100_000)), None);
         health.hears(at(100_000), period(secs(3)));
@@ -164,7 +236,7 @@ fn so_many_failures_in_a_row_are_too_much_and_a_success_begins_anew() {
 
 #[test]
 fn after_a_pause_of_ours_the_command_has_a_full_period() {
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(10)), None);
     assert_eq!(health.look(at(500)), Look::Quiet);
     assert_eq!(looks(&mut health, at(529)), None);
@@ -173,7 +245,7 @@ fn after_a_pause_of_ours_the_command_has_a_full_period() {
 
 #[test]
 fn a_pause_in_the_middle_of_a_period_counts_as_well() {
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(10)), None);
     assert_eq!(health.look(at(25)), Look::Quiet);
     assert_eq!(looks(&mut health, at(54)), None);
@@ -182,7 +254,7 @@ fn a_pause_in_the_middle_of_a_period_counts_as_well() {
 /// A command counts as started some time after the order, if nobody has heard of it by then.
 #[test]
 fn a_pause_of_ours_takes_nothing_from_the_time_for_a_start() {
-    let mut health = watched(secs(1));
+    let mut health = speaking(secs(1));
     health.started(at(10));
     assert_eq!(health.look(BEGIN + ms(100)), Look::Quiet);
     assert_eq!(health.look(BEGIN + ms(1500)), Look::Quiet);
@@ -191,7 +263,7 @@ fn a_pause_of_ours_takes_nothing_from_the_time_for_a_start() {
 
 #[test]
 fn what_a_command_says_before_it_is_known_to_run_stands() {
-    let mut health = watched(secs(1));
+    let mut health = speaking(secs(1));
     health.started(at(10));
     health.hears(BEGIN + ms(1), WatchdogWord::Period(secs(60)));
     health.started(BEGIN + ms(2));
@@ -214,7 +286,7 @@ fn a_probe_that_asks_when_the_command_runs_at_last_goes_on_and_does_not_count() 
 
 #[test]
 fn a_look_that_is_a_little_late_is_no_pause() {
-    let mut health = watched(secs(30));
+    let mut health = speaking(secs(30));
     for second in 1..30 {
         assert_eq!(health.look(at(second) + ms(200)), Look::Quiet);
     }
@@ -336,6 +408,7 @@ impl World {
 fn world(seed: u64, watchdog: Duration) -> World {
     let rules = HealthRules {
         watchdog: Some(watchdog),
+        start: secs(90),
         probe: Some(probe()),
     };
     World {

@@ -373,7 +373,11 @@ impl Holding {
                 | WorkloadEvent::LeftBehind
                 | WorkloadEvent::Standby(_)
                 | WorkloadEvent::Condition(_)
-                | WorkloadEvent::Health(HealthEvent::Answered { .. } | HealthEvent::Failed { .. }),
+                | WorkloadEvent::Health(
+                    HealthEvent::Answered { .. }
+                    | HealthEvent::Failed { .. }
+                    | HealthEvent::NotAsked { .. },
+                ),
             ) => self.go_on(step),
         }
     }

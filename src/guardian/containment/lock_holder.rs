@@ -49,7 +49,7 @@ fn keep(lock: BorrowedFd<'_>, namespace: &Pidns) -> ! {
     let mut kept = [lock, end, guardian].map(|fd| fd.as_raw_fd());
     kept.sort_unstable();
     // A pipe that stays open is the smaller evil, if it cannot close them.
-    let _ = raw::close_all_but(&kept);
+    let _ = super::close_all_but(&kept);
     while !raw::poll([end, guardian], PollFlags::POLLIN, PollTimeout::NONE) {}
     let mut nap = 1;
     while !raw::poll([end], PollFlags::POLLIN, nap.into()) && !namespace.holds_only_the_dead() {

@@ -433,7 +433,7 @@ fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     let _ = prctl::set_name(c"namespace-init");
     raw::ignore(libc::SIGCHLD);
     let _ = nix::unistd::setsid();
-    raw::close_all_but(&[control.as_raw_fd()]).map_err(|e| super::errno(&e))?;
+    super::close_all_but(&[control.as_raw_fd()])?;
     TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)
 }
 

@@ -4,6 +4,7 @@
 //! no memory and none of them. It decides nothing about the command but how often to try a fork, and that none
 //! is begun whose lock has died with the supervisor.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
@@ -37,6 +38,11 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(160),
 ];
 
+/// A wait that was shorter than this was none.
+const WAITED: Duration = Duration::from_millis(1);
+/// So many of those may follow each other: more than the starts and ends of a command make.
+const RUSH: u8 = 200;
+
 /// The machine.
 pub(in crate::guardian) struct Kernel {
     setup: Setup,
@@ -50,20 +56,29 @@ pub(in crate::guardian) struct Kernel {
     image: Option<ExecImage>,
     /// Open until it is known whether the exec succeeded.
     exec_result: Option<OwnedFd>,
+    /// So many waits in a row had nothing to wait for, and nothing was reaped.
+    rush: Cell<u8>,
 }
 
 impl Kernel {
-    /// Sets everything up; or tells the supervisor that there is no guardian, without timers and signals.
+    /// Sets everything up; or tells the supervisor that there is no guardian: what is not its own could not be `closed`, or
+    /// there are no timers and signals.
     pub(in crate::guardian) fn open(
+        closed: nix::Result<()>,
         setup: Setup,
         context: SpawnContext,
         containment: Containment,
         control: ControlFile,
         socket: UnixStream,
     ) -> Option<Kernel> {
-        let fds = match PollFds::open(socket) {
-            Ok(fds) => fds,
-            Err((socket, errno)) => {
+        let fds = match closed.and_then(|()| PollFds::timers()) {
+            Ok((children, deadline, wall)) => PollFds {
+                socket,
+                children,
+                deadline,
+                wall,
+            },
+            Err(errno) => {
                 let frame = Event::Unready {
                     errno: errno as i32,
                 }
@@ -83,6 +98,7 @@ impl Kernel {
             rights: nix::cmsg_space!([std::os::fd::RawFd; 1]),
             image: None,
             exec_result: None,
+            rush: Cell::new(0),
         })
     }
 
@@ -109,7 +125,11 @@ impl Kernel {
             socket,
             PollFd::new(exec_result, PollFlags::POLLIN),
         ];
-        match poll(&mut fds, timeout) {
+        let begun = Instant::now();
+        let polled = poll(&mut fds, timeout);
+        let waited = Instant::now().since(begun) >= WAITED;
+        self.pace(polled.is_ok(), waited);
+        match polled {
             Ok(count) => {
                 let any = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
                 Ready {
@@ -126,6 +146,19 @@ impl Kernel {
                 children: true,
                 socket: true,
             },
+        }
+    }
+
+    /// Rests where nothing was waited for: poll(2) cannot wait, or tells again and again of what cannot be
+    /// taken away (a timer that cannot be set, say).
+    fn pace(&self, can_wait: bool, waited: bool) {
+        let rush = match waited {
+            true => 0,
+            false => self.rush.get().saturating_add(1),
+        };
+        self.rush.set(rush);
+        if !can_wait || rush > RUSH {
+            std::thread::sleep(raw::PAUSE);
         }
     }
 
@@ -170,7 +203,12 @@ impl System for Kernel {
     }
 
     fn reap(&self, pid: i32) -> bool {
-        tree::reap(pid)
+        let reaped = tree::reap(pid);
+        if reaped {
+            // What has headway needs no rest: against a storm of forks it would lose.
+            self.rush.set(0);
+        }
+        reaped
     }
 
     fn is_child(&self, pid: i32) -> bool {
@@ -354,18 +392,6 @@ struct PollFds {
 }
 
 impl PollFds {
-    fn open(socket: UnixStream) -> Result<PollFds, (UnixStream, Errno)> {
-        match PollFds::timers() {
-            Ok((children, deadline, wall)) => Ok(PollFds {
-                socket,
-                children,
-                deadline,
-                wall,
-            }),
-            Err(errno) => Err((socket, errno)),
-        }
-    }
-
     fn timers() -> nix::Result<(SignalFd, TimerFd, TimerFd)> {
         nix::sys::prctl::set_child_subreaper(true)?;
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;

@@ -149,7 +149,10 @@ impl<S: System> EventLoop<S> {
             });
         } else {
             let leader = main.pid;
-            while let Some(pid) = self.system.any_ended() {
+            // One that cannot be reaped is told of again: the next look asks, and the deadlines go on.
+            let mut last = None;
+            while let Some(pid) = self.system.any_ended().filter(|pid| Some(*pid) != last) {
+                last = Some(pid);
                 if pid == leader && !main.reaped {
                     // It ended just now: seen at the next look, which its signal brings about.
                     break;

@@ -220,6 +220,10 @@ fn a_health_that_cannot_be_looked_after() {
     );
     bad_usage(&["--watchdog", "soon"], &["--watchdog"]);
     bad_usage(
+        &["--watchdog-start", "9s"],
+        &["--watchdog-start", "no meaning without --watchdog"],
+    );
+    bad_usage(
         &[
             "--health",
             "true",

@@ -94,6 +94,26 @@ fn checks_that_fail_now_and_then_stop_nothing() {
     assert_eq!(scene.journal.tenures().len(), 1);
 }
 
+#[test]
+fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
+    let scene = Scene::new();
+    let run = scene
+        .run_on_file()
+        .on_a_machine_that_refuses()
+        .args(["--contain", "none", "-v"])
+        .args(["--health-failures", "2"]);
+    let often = ["--health-every", "1s", "--health-timeout", "1s"];
+    let mut one = asked_every(often, &scene, run, "one", "true");
+    scene.journal.await_tag(What::Beat, "one");
+    scene.refuse("fork");
+    // Twice as many as would be too many.
+    one.await_log_times("this says nothing about the command and does not count", 4);
+    scene.grant("fork");
+    assert!(!one.stderr().contains("hung"), "{}", one.stderr());
+    stop(&mut one);
+    assert_eq!(scene.journal.tenures().len(), 1);
+}
+
 /// It forks a daemon that ignores TERM, ignores it itself, and never ends.
 #[test]
 fn nothing_of_a_check_that_hangs_outlives_its_time_or_control() {
@@ -120,7 +140,7 @@ fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
         .args(["--identity", "one", "--health", &script])
         .args(slow)
         // It does not feed it, and is ended for that while it is asked.
-        .args(["--watchdog", "2s"])
+        .args(["--watchdog", "2s", "--watchdog-start", "2s"])
         .args(COOL)
         .journalist("one", &[])
         .start();

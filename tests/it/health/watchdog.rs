@@ -135,7 +135,10 @@ fn with_restart_a_command_that_hangs_is_started_again_and_control_is_kept() {
         "trap 'exit 0' TERM; echo >> {}; while :; do sleep 0.05; done",
         starts.display()
     );
-    let mut one = run.args(["--watchdog", "1s"]).shell(&script).start();
+    let mut one = run
+        .args(["--watchdog", "1s", "--watchdog-start", "1s"])
+        .shell(&script)
+        .start();
     super::await_lines(&starts, 2);
     one.await_log("the command is started again");
     assert!(!one.stderr().contains("token 2"), "{}", one.stderr());
@@ -167,7 +170,10 @@ fn told(scene: &Scene) -> Vec<String> {
 fn the_command_finds_what_systemd_would_tell_it_and_can_say_that_it_hangs() {
     for (word, why) in [
         ("WATCHDOG=trigger", "hung: WATCHDOG=trigger"),
-        ("WATCHDOG_USEC=1000000", "hung: no WATCHDOG=1 for 1s"),
+        (
+            "READY=1\nWATCHDOG_USEC=1000000",
+            "hung: no WATCHDOG=1 for 1s",
+        ),
     ] {
         let scene = Scene::new();
         let mut one = scene
@@ -195,6 +201,70 @@ fn the_command_finds_what_systemd_would_tell_it_and_can_say_that_it_hangs() {
         one.await_log("cooling down");
         stop(&mut one);
     }
+}
+
+#[test]
+fn watchdog_counts_from_the_first_word_and_not_from_the_start() {
+    let scene = Scene::new();
+    let mut one = scene
+        .run_on_file()
+        .args(["--watchdog", "1s"])
+        .args(COOL)
+        // Its start takes longer than it may be silent later.
+        .shell(&format!("sleep 3; {}", telling(&scene)))
+        .start();
+    let [socket, ..] = &told(&scene)[..] else {
+        panic!("not told: {}", one.stderr());
+    };
+    one.assert_running();
+    assert!(!one.stderr().contains("hung"), "{}", one.stderr());
+    let command = UnixDatagram::unbound().expect("a socket");
+    command.send_to(b"READY=1", socket).expect("heard");
+    one.await_log("hung: no WATCHDOG=1 for 1s");
+    one.await_log("cooling down");
+    stop(&mut one);
+}
+
+#[test]
+fn command_that_never_says_ready_is_hung_at_the_end_of_its_start() {
+    let scene = Scene::new();
+    let mut one = scene
+        .run_on_file()
+        .args(["--watchdog", "1h", "--watchdog-start", "1s"])
+        .args(COOL)
+        .shell(&telling(&scene))
+        .start();
+    one.await_log("hung: neither READY=1 nor WATCHDOG=1 within 1s of its start");
+    one.await_log("cooling down");
+    stop(&mut one);
+}
+
+#[test]
+fn extend_timeout_gives_a_start_more_time() {
+    let scene = Scene::new();
+    let later = scene.path("later");
+    // Another process of the tree notes that the limit has passed twice.
+    let script = format!(
+        "(sleep 12; echo >> {}) & {}",
+        later.display(),
+        telling(&scene)
+    );
+    let mut one = scene
+        .run_on_file()
+        .args(["--watchdog", "1h", "--watchdog-start", "6s"])
+        .args(COOL)
+        .shell(&script)
+        .start();
+    let [socket, ..] = &told(&scene)[..] else {
+        panic!("not told: {}", one.stderr());
+    };
+    let command = UnixDatagram::unbound().expect("a socket");
+    command
+        .send_to(b"EXTEND_TIMEOUT_USEC=3600000000", socket)
+        .expect("heard");
+    super::await_lines(&later, 1);
+    assert!(!one.stderr().contains("hung"), "{}", one.stderr());
+    stop(&mut one);
 }
 
 /// The client that scripts use.

@@ -1,9 +1,13 @@
 //! A machine that refuses: descriptors, room in files, and what the runtime cannot do without.
 
 use nix::sys::resource::Resource;
+use nix::sys::signal::Signal;
 
 use crate::contain::namespace::pidns_or_say_so;
-use crate::support::instance::{Ended, assert_ended};
+use crate::support::await_for;
+use crate::support::instance::{Ended, Instance, assert_ended};
+use crate::support::journal::What;
+use crate::support::processes::processor_time;
 use crate::support::scene::Scene;
 
 #[test]
@@ -96,4 +100,107 @@ fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
     let finished = ran().finish();
     assert_ended(&finished, 69, "cannot set up the guardian: forking");
     assert!(finished.stderr.contains("try again"), "{}", finished.stderr);
+}
+
+#[test]
+fn command_ends_with_its_supervisor_where_descriptors_cannot_be_listed() {
+    let scene = Scene::new();
+    scene.refuse("opendir");
+    let start = |name| {
+        scene
+            .run_on_file()
+            .on_a_machine_that_refuses()
+            .args(["--contain", "none", "--identity", name])
+            // More guardians: each holds what those before it must not have.
+            .args(["--health", "true", "--on-lost", "true"])
+            .journalist(name, &[])
+            .start()
+    };
+    let mut one = start("one");
+    scene.journal.await_tag(What::Beat, "one");
+    let mut two = start("two");
+    two.await_log("standing by");
+    one.signal(Signal::SIGKILL);
+    one.wait();
+    scene.journal.await_tag(What::Beat, "two");
+    two.signal(Signal::SIGTERM);
+    two.wait();
+    assert_eq!(scene.journal.judge(), ["one", "two"]);
+}
+
+#[test]
+fn guardian_that_cannot_close_its_descriptors_is_refused() {
+    let scene = Scene::new();
+    scene.refuse("opendir");
+    scene.refuse("close_range");
+    let finished = scene
+        .run_on_file()
+        .on_a_machine_that_refuses()
+        .command(["echo", "ran"])
+        .finish();
+    assert_ended(&finished, 69, "cannot set up the guardian: its descriptors");
+    assert_eq!(finished.stdout, "");
+}
+
+/// An instance whose guardian fails in this call from now on, and was woken since. Its command has left an orphan
+/// that has ended.
+fn with_a_failing_guardian(scene: &Scene, call: &str) -> Instance {
+    let orphan = scene.path("orphan");
+    let script = format!(
+        "( (until [ -e {0}.go ]; do sleep 0.05; done; echo > {0}) & ); exec sleep 1000",
+        orphan.display()
+    );
+    let one = scene
+        .run_on_file()
+        .on_a_machine_that_refuses()
+        .args(["--contain", "none", "--grace", "1s"])
+        .shell(&script)
+        .start();
+    one.await_log("in control");
+    scene.refuse(call);
+    std::fs::write(scene.path("orphan.go"), "").unwrap();
+    await_for(
+        "the orphan to end",
+        || orphan.exists().then_some(()),
+        String::new,
+    );
+    one
+}
+
+/// Half a second of its loop at the most while three pass, and what waits by looking does.
+fn rests(one: &Instance) {
+    let guardian = one.guardian();
+    let begun = trafficcop::Instant::now();
+    let before = processor_time(guardian);
+    let three = std::time::Duration::from_secs(3);
+    await_for(
+        "three seconds",
+        || (trafficcop::Instant::now().since(begun) >= three).then_some(()),
+        String::new,
+    );
+    let used = processor_time(guardian) - before;
+    assert!(used < three / 6, "{used:?}");
+}
+
+#[test]
+fn guardian_whose_poll_fails_rests_between_turns_and_still_ends_the_command() {
+    let scene = Scene::new();
+    let mut one = with_a_failing_guardian(&scene, "poll");
+    rests(&one);
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), Ended::Died(Signal::SIGTERM), "{}", one.stderr());
+    scene.await_nobody();
+}
+
+#[test]
+fn guardian_that_cannot_reap_keeps_its_deadlines_and_says_so() {
+    let scene = Scene::new();
+    scene.excuse_event_logs("it cannot be known that nothing of the command lives");
+    let mut one = with_a_failing_guardian(&scene, "waitpid");
+    rests(&one);
+    one.signal(Signal::SIGTERM);
+    one.await_log("a process of the command cannot be killed");
+    assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
+    scene.grant("waitpid");
+    scene.await_nobody();
 }

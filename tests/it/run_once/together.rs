@@ -109,13 +109,14 @@ fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate
         );
         let one = stage
             .run()
-            .args(["--once", "--identity", "one", "--watchdog", "2s"])
+            .args(["--once", "--identity", "one"])
+            .args(["--watchdog", "2s", "--watchdog-start", "2s"])
             .shell(&script)
             .start();
         await_for("it to run", || hung.exists().then_some(()), || one.stderr());
         let two = stage.candidate("two", &[]);
         two.await_log("standing by");
-        one.await_log("stopping the command: hung: no WATCHDOG=1 for 2s");
+        one.await_log("stopping the command: hung: neither READY=1 nor WATCHDOG=1 within 2s");
         one.await_log("recorded that attempt 1 has failed");
         stage.scene.journal.await_tag(What::Beat, "two");
         // What the record says of it while the second runs.
@@ -148,7 +149,8 @@ fn a_command_that_hangs_in_its_last_attempt_has_failed_for_good() {
         let run = || {
             stage
                 .run()
-                .args(["--once", "--once-attempts", "1", "--watchdog", "1s"])
+                .args(["--once", "--once-attempts", "1"])
+                .args(["--watchdog", "1s", "--watchdog-start", "1s"])
                 .shell("trap 'exit 0' TERM; while :; do sleep 0.05; done")
                 .finish()
         };

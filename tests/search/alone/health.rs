@@ -217,10 +217,12 @@ impl World {
 /// Which rules there are of it.
 pub(super) fn health(rng: &mut Rng) -> HealthRules {
     let every = ms(one(rng, &[300, 1000, 10_000]));
+    let watchdog = maybe(rng, 60, |rng| {
+        ms(one(rng, &[1000, 2000, 6000, 20_000, 60_000]))
+    });
     HealthRules {
-        watchdog: maybe(rng, 60, |rng| {
-            ms(one(rng, &[1000, 2000, 6000, 20_000, 60_000]))
-        }),
+        start: watchdog.map_or(Duration::ZERO, |_| ms(one(rng, &[1000, 5000, 90_000]))),
+        watchdog,
         probe: maybe(rng, 60, |rng| ProbeRules {
             every,
             timeout: every / one(rng, &[1, 2, 5]),
@@ -234,6 +236,7 @@ pub(super) fn health(rng: &mut Rng) -> HealthRules {
 pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
     let word = match rng.u8(0..40) {
         0 => WatchdogWord::Trigger,
+        3 => WatchdogWord::Extend(one(rng, &[Duration::ZERO, secs(3), secs(40)])),
         1 | 2 => WatchdogWord::Period(one(
             rng,
             &[Duration::ZERO, Duration::MAX, ms(20), secs(3), secs(40)],
@@ -258,6 +261,7 @@ pub(super) fn probe(
     let failures = [
         ProbeFailure::Exited(Exit::Code(1)),
         ProbeFailure::NotStarted(2),
+        ProbeFailure::NoRoom(11),
         ProbeFailure::Answered(503),
         ProbeFailure::NoConnection,
     ];

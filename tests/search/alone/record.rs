@@ -31,7 +31,7 @@ pub(super) fn words(event: &HealthEvent) -> Option<String> {
         HealthEvent::Answered { .. } => "",
         HealthEvent::Failed { .. } => "failing",
         HealthEvent::Hung(_) => "hung",
-        HealthEvent::GuardianLost => return None,
+        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return None,
     };
     Some(word.to_owned())
 }

@@ -18,7 +18,7 @@ fn words(event: &HealthEvent) -> Option<String> {
         HealthEvent::Answered { .. } => String::new(),
         HealthEvent::Failed { number, .. } => format!("failing {number}"),
         HealthEvent::Hung(_) => "hung".to_owned(),
-        HealthEvent::GuardianLost => return None,
+        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return None,
     })
 }
 

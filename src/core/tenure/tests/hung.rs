@@ -151,7 +151,7 @@ fn words(event: &HealthEvent) -> Option<String> {
         HealthEvent::Answered { .. } => Some(String::new()),
         HealthEvent::Failed { .. } => Some("failing".to_owned()),
         HealthEvent::Hung(_) => Some("hung".to_owned()),
-        HealthEvent::GuardianLost => None,
+        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => None,
     }
 }
 

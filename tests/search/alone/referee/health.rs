@@ -16,11 +16,15 @@ pub(super) struct Watched {
     period: Option<Duration>,
     /// When it spoke last, or was given a new time.
     heard: Instant,
+    /// Until when it is to speak first; nothing, once it has.
+    ready_by: Option<Instant>,
     /// When it is asked next.
     next: Instant,
     /// It is being asked; whether it counts if that fails.
     asking: Option<bool>,
     failed: u32,
+    /// So many in a row could not begin.
+    not_asked: u32,
     /// When it was to be looked at again.
     due: Instant,
 }
@@ -32,9 +36,14 @@ impl Watched {
         often.min(secs(1))
     }
 
+    fn hung_at(&self) -> Option<Instant> {
+        let period = self.period?;
+        Some(self.ready_by.unwrap_or(self.heard + period))
+    }
+
     fn looks_again(&mut self, now: Instant) {
         let waits = self.period.is_some() || self.asking.is_some();
-        let hung = self.period.map(|period| self.heard + period);
+        let hung = self.hung_at();
         let asks = Some(self.next).filter(|_| self.asking.is_none());
         let soon = waits.then(|| now + self.interval());
         let all = [hung, asks, soon].into_iter().flatten();
@@ -49,11 +58,13 @@ impl World {
         let mut watched = Watched {
             period: rules.watchdog,
             heard: now,
+            ready_by: Some(now + rules.start),
             next: rules
                 .probe
                 .map_or(Instant::FOREVER, |rule| now + rule.delay),
             asking: None,
             failed: 0,
+            not_asked: 0,
             due: now,
         };
         watched.looks_again(now);
@@ -76,8 +87,15 @@ impl World {
         };
         let expected = match word {
             WatchdogWord::Alive => {
-                watched.heard = now;
+                (watched.heard, watched.ready_by) = (now, None);
+                let due = watched.due;
+                watched.looks_again(now);
+                watched.due = watched.due.min(due);
                 Some(HealthEvent::Answered { again: false })
+            }
+            WatchdogWord::Extend(more) => {
+                watched.ready_by = watched.ready_by.map(|by| by.max(now + more));
+                None
             }
             WatchdogWord::Trigger => Some(HealthEvent::Hung(Hung::Triggered)),
             WatchdogWord::Period(period) => {
@@ -100,6 +118,7 @@ impl World {
 
     pub(crate) fn judge_look_after(&mut self, look: Look) {
         let (now, probe) = (self.now, self.plan.health.probe);
+        let start = self.plan.health.start;
         let said_at = self.monitor.said_at;
         let Some(watched) = &mut self.ledger.watched else {
             return;
@@ -108,16 +127,17 @@ impl World {
         let late = watched.interval().max(ms(250));
         if now > watched.due + late {
             (watched.heard, watched.failed) = (now, 0);
+            watched.ready_by = watched.ready_by.map(|by| by.max(now + start));
             watched.asking = watched.asking.map(|_| false);
             if let Some(probe) = probe {
                 watched.next = watched.next.max(now + probe.every);
             }
         }
-        let silent = watched
-            .period
-            .filter(|period| now >= watched.heard + *period);
+        let is_silent = watched.hung_at().is_some_and(|at| now >= at);
+        let silent = watched.period.filter(|_| is_silent);
         let asks = probe.filter(|_| watched.asking.is_none() && now >= watched.next);
         let expected = match (silent, asks) {
+            (Some(_), _) if watched.ready_by.is_some() => Look::Hung(Hung::NotReady(start)),
             (Some(period), _) => Look::Hung(Hung::Silent(period)),
             (None, Some(probe)) => Look::Probe {
                 kill_at: now + probe.timeout,
@@ -156,10 +176,17 @@ impl World {
             let counts = watched.asking.take();
             expected = match result {
                 Ok(()) => {
+                    watched.not_asked = 0;
                     let again = std::mem::take(&mut watched.failed) > 0;
                     counts.map(|_| HealthEvent::Answered { again })
                 }
+                Err(ProbeFailure::NoRoom(errno)) => counts.filter(|counts| *counts).map(|_| {
+                    watched.not_asked += 1;
+                    let number = watched.not_asked;
+                    HealthEvent::NotAsked { errno, number }
+                }),
                 Err(how) => counts.filter(|counts| *counts).map(|_| {
+                    watched.not_asked = 0;
                     watched.failed += 1;
                     let number = watched.failed;
                     match number < of {
