@@ -11,8 +11,11 @@
 //! **One second more.** The service tells the ends of locks in whole seconds, and nothing says that
 //! it keeps them finer. So it is asked for one second more than is counted on.
 //!
-//! **A message that is about to expire** cannot be locked beyond that (the service refuses): then
-//! it is held as long as it was, and vanishes or comes again at its sender's wish.
+//! **A message that expires** is gone for everybody, which is not the same as another's: its command may
+//! finish. Azure locks a message beyond its expiry when it is taken, and never by a renewal. So a message that
+//! is taken less than one lock before it expires is never renewed: no other worker can be given it. One that
+//! is taken earlier is held until the end of the last lock that the service grants, and stopped before
+//! that ends: another worker can be given it in what is left of its time.
 //!
 //! A URL's query is a secret, and never shown.
 
@@ -29,11 +32,12 @@ use url::Url;
 
 pub use self::client::Encoding;
 use self::client::{QueueApi, Received};
-use self::lock::{Held, Service};
+use self::lock::{Held, Service, is_deleted};
 use super::{Message, Missing, Queue};
 use crate::azure::{Account, AccountError, Operation, ServiceError, is_label, shown, split_url};
 use crate::clock::Instant;
 use crate::core::Failure;
+use crate::units;
 
 // The longest that the service hides a message.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -89,6 +93,8 @@ pub struct StorageQueue {
     create: bool,
     /// Taking has succeeded before.
     proven: AtomicBool,
+    /// The queue was deleted, by the last answer.
+    deleted: AtomicBool,
 }
 
 impl StorageQueue {
@@ -130,6 +136,7 @@ impl StorageQueue {
             max_body: config.max_body,
             create: config.create,
             proven: AtomicBool::new(false),
+            deleted: AtomicBool::new(false),
         })
     }
 
@@ -140,6 +147,15 @@ impl StorageQueue {
     }
 
     fn message(&self, told: Received, t0: Instant) -> Message {
+        if told.is_last {
+            tracing::warn!(
+                "message {} expires at {}, before its lock of {} ends: its command may finish, but the \
+                 message cannot come again",
+                told.id,
+                told.about.expires.as_deref().unwrap_or_default(),
+                units::show(self.service.lock_time)
+            );
+        }
         Message {
             attempt: told.attempt,
             t0,
@@ -148,17 +164,15 @@ impl StorageQueue {
             // believed.
             first_renewal: None,
             body: self.encoding.read(&told.text, self.max_body),
-            about: told.about,
+            about: told.about.clone(),
+            id: told.id.clone(),
+            // The same end that the core counts with: nobody else has it before, if nothing is confirmed
+            // later.
             lock: Arc::new(Held::new(
                 Arc::clone(&self.service),
-                told.id.clone(),
-                told.receipt,
-                told.text,
-                // The same end that the core counts with: nobody else has it before, if nothing is
-                // confirmed later.
+                told,
                 t0 + self.service.lock_time,
             )),
-            id: told.id,
         }
     }
 }
@@ -217,6 +231,8 @@ impl Queue for StorageQueue {
         // Before the request: the service cannot have begun to count earlier.
         let t0 = Instant::now();
         let told = client.take(most.min(MOST), *seconds, give_up_at).await;
+        let deleted = matches!(&told, Err(error) if is_deleted(error));
+        self.deleted.store(deleted, Ordering::Relaxed);
         let told = told.map_err(|error| {
             // What has worked before is in doubt, not wrong: a right that is taken away for a moment
             // must not end the worker.
@@ -228,6 +244,10 @@ impl Queue for StorageQueue {
             .into_iter()
             .map(|told| self.message(told, t0))
             .collect())
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Relaxed)
     }
 }
 

@@ -37,6 +37,8 @@ use crate::signals::{SignalEvent, Signals};
 const CLOSING: Duration = Duration::from_secs(2);
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// From one line to the next that says that the queue was deleted.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// Works on the messages of `config`'s queue.
 ///
@@ -182,6 +184,7 @@ async fn begin(
         hurry,
         leaving,
         doubt: false,
+        deletion_told: None,
         last: None,
     };
     let ended = match prepared {
@@ -258,9 +261,8 @@ fn ending(why: &Why, last: Option<&Done>) -> Ending {
         Some(last) => last.exit.filter(|exit| match last.outcome {
             // Nothing can be claimed for work that may be done again.
             Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => false,
-            Outcome::Completed => true,
-            // It said 0, and it did not count: it was told to end.
-            _ => *exit != Exit::Code(0),
+            // One that says 0 and was told to end has not succeeded.
+            _ => last.succeeded || *exit != Exit::Code(0),
         }),
     };
     let overlap = last.is_some_and(|last| last.overlap);
@@ -289,6 +291,8 @@ struct Worker {
     leaving: watch::Sender<bool>,
     /// The queue did not answer as hoped, and that was told.
     doubt: bool,
+    /// When it was last told that the queue was deleted.
+    deletion_told: Option<Instant>,
     /// The last message whose command was started.
     last: Option<Done>,
 }
@@ -438,6 +442,18 @@ impl Worker {
         let now = Instant::now();
         let messages = match taken {
             Ok(messages) => messages,
+            Err(failure) if self.queue.is_deleted() => {
+                self.scheduler.took_from_deleted(now);
+                let due = self.deletion_told.is_none_or(|at| now.since(at) >= REMINDER);
+                if due && !self.scheduler.is_leaving() {
+                    self.deletion_told = Some(now);
+                    tracing::warn!("the queue was deleted: {failure}; looking for it again and again");
+                }
+                self.doubt = true;
+                let why = format!("the queue was deleted: {failure}");
+                self.context.observer.doubts(Some(why));
+                return;
+            }
             Err(failure) => {
                 let denied = match failure {
                     Failure::Fatal { denied, .. } => Some(denied),
@@ -454,6 +470,7 @@ impl Worker {
                 return;
             }
         };
+        self.deletion_told = None;
         if std::mem::take(&mut self.doubt) {
             tracing::info!("the queue answers again");
             self.context.observer.doubts(None);
@@ -522,10 +539,13 @@ mod tests {
             (Outcome::Lost, killed, false, ExitAction::Status(70)),
             (Outcome::Lost, killed, true, ExitAction::Status(71)),
             (Outcome::Completed, None, false, ExitAction::Status(70)),
+            (Outcome::Expired, code(0), false, ExitAction::Status(0)),
+            (Outcome::Expired, code(3), false, ExitAction::Status(3)),
         ] {
             let done = Done {
                 ran: true,
                 exit,
+                succeeded: exit == code(0) && outcome != Outcome::Retried,
                 outcome,
                 errno: None,
                 no_handover: None,

@@ -12,6 +12,7 @@ use azure_storage_queue::models::{
     ReceivedMessage, ReceivedMessages,
 };
 use azure_storage_queue::{QueueClient, QueueClientOptions};
+use time::OffsetDateTime;
 
 use crate::azure::{ServiceError, header, limited, of_the_service, unhurried};
 use crate::clock::Instant;
@@ -28,6 +29,10 @@ pub(super) struct Received {
     pub(super) attempt: u32,
     pub(super) text: String,
     pub(super) about: About,
+    /// When it vanishes by itself, by the service's clock, in whole seconds.
+    pub(super) expires: Option<OffsetDateTime>,
+    /// It vanishes before its lock ends, so that no other worker can be given it.
+    pub(super) is_last: bool,
 }
 
 /// The official client for one queue.
@@ -165,6 +170,9 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
     }
     // From 1: an attempt 0 would run once more than --max-attempts says.
     let count = message.dequeue_count.unwrap_or(1).max(1);
+    // The year 9999 is the service's word for never.
+    let expires = message.expiration_time.filter(|at| at.year() < 9999);
+    let locked_until = message.time_next_visible;
     Ok(Received {
         id,
         receipt: message.pop_receipt.ok_or_else(|| lacks("a pop receipt"))?,
@@ -173,14 +181,13 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
         text: message.message_text.unwrap_or_default(),
         about: About {
             enqueued: message.insertion_time.and_then(date),
-            locked_until: message.time_next_visible.and_then(date),
-            // The service's word for never.
-            expires: message
-                .expiration_time
-                .filter(|at| at.year() < 9999)
-                .and_then(date),
+            locked_until: locked_until.and_then(date),
+            expires: expires.and_then(date),
             ..About::default()
         },
+        // Both are told in whole seconds, by one clock: a second more is later whatever was cut off.
+        is_last: matches!((expires, locked_until), (Some(end), Some(lock)) if lock > end),
+        expires,
     })
 }
 
