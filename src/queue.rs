@@ -130,6 +130,8 @@ pub struct About {
     pub locked_until: Option<String>,
     /// When it vanishes by itself.
     pub expires: Option<String>,
+    /// How its body was read, where that has to be said: `text`, as it was sent, or `base64`, decoded.
+    pub encoding: Option<&'static str>,
     /// The type of its content, by its sender.
     pub content_type: Option<String>,
     /// Properties of the service and of its sender, by name.

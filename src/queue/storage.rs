@@ -31,9 +31,9 @@ use async_trait::async_trait;
 use url::Url;
 
 pub use self::client::Encoding;
-use self::client::{QueueApi, Received};
+use self::client::{QueueApi, Received, is_ambiguous};
 use self::lock::{Held, Service, is_deleted};
-use super::{Message, Missing, Queue};
+use super::{About, Message, Missing, Queue};
 use crate::azure::{Account, AccountError, Operation, ServiceError, is_label, shown, split_url};
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -60,8 +60,8 @@ pub struct Config {
     pub account: Account,
     /// For how long a message is locked; whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
-    /// What the bytes of a message are.
-    pub encoding: Encoding,
+    /// How senders encode; `None`: nobody has said, so the text is passed on as it is.
+    pub encoding: Option<Encoding>,
     /// The largest body that is handed over, in bytes.
     pub max_body: usize,
     /// The queue for what is put aside, unless it is `QUEUE-poison`. It is created when it is
@@ -88,7 +88,9 @@ pub enum OpenError {
 /// The queue as one worker takes from it.
 pub struct StorageQueue {
     service: Arc<Service>,
-    encoding: Encoding,
+    encoding: Option<Encoding>,
+    /// A message that can have been encoded was warned of.
+    warned: AtomicBool,
     max_body: usize,
     create: bool,
     /// Taking has succeeded before.
@@ -133,6 +135,7 @@ impl StorageQueue {
                 lock_time: hidden - GRAIN,
             }),
             encoding: config.encoding,
+            warned: AtomicBool::new(false),
             max_body: config.max_body,
             create: config.create,
             proven: AtomicBool::new(false),
@@ -156,6 +159,21 @@ impl StorageQueue {
                 units::show(self.service.lock_time)
             );
         }
+        if self.encoding.is_none()
+            && is_ambiguous(&told.text)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "the text of message {} is valid base64, too, and the command gets it as it was sent: pass \
+                 --encoding base64 if senders encode what they put into this queue, --encoding text if not",
+                told.id
+            );
+        }
+        let encoding = self.encoding.unwrap_or(Encoding::Text);
+        let how = match encoding {
+            Encoding::Base64 => "base64",
+            Encoding::Text => "text",
+        };
         Message {
             attempt: told.attempt,
             t0,
@@ -163,8 +181,11 @@ impl StorageQueue {
             // We said ourselves for how long it is locked: no clock of another machine has to be
             // believed.
             first_renewal: None,
-            body: self.encoding.read(&told.text, self.max_body),
-            about: told.about.clone(),
+            body: encoding.read(&told.text, self.max_body),
+            about: About {
+                encoding: Some(how),
+                ..told.about.clone()
+            },
             id: told.id.clone(),
             // The same end that the core counts with: nobody else has it before, if nothing is confirmed
             // later.
@@ -404,7 +425,7 @@ mod tests {
             target: Target::parse("jobs").expect("a target"),
             account: Account::find_queue(&|_| None, &emulator, None).expect("an account"),
             lock_time: Duration::from_secs(60),
-            encoding: Encoding::Auto,
+            encoding: None,
             max_body: 1 << 20,
             poison: None,
             create: false,

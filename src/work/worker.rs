@@ -444,10 +444,14 @@ impl Worker {
             Ok(messages) => messages,
             Err(failure) if self.queue.is_deleted() => {
                 self.scheduler.took_from_deleted(now);
-                let due = self.deletion_told.is_none_or(|at| now.since(at) >= REMINDER);
+                let due = self
+                    .deletion_told
+                    .is_none_or(|at| now.since(at) >= REMINDER);
                 if due && !self.scheduler.is_leaving() {
                     self.deletion_told = Some(now);
-                    tracing::warn!("the queue was deleted: {failure}; looking for it again and again");
+                    tracing::warn!(
+                        "the queue was deleted: {failure}; looking for it again and again"
+                    );
                 }
                 self.doubt = true;
                 let why = format!("the queue was deleted: {failure}");

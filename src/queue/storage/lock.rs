@@ -40,8 +40,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
-use super::{GRAIN, LONGEST};
 use super::client::{QueueApi, Received};
+use super::{GRAIN, LONGEST};
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -178,8 +178,8 @@ impl Held {
     /// Whether this answer, which does not find the message, says that it is gone for everybody.
     fn has_gone(&self, state: &State, error: &ServiceError) -> bool {
         // Another worker may have taken it before it vanished, and its command may run.
-        let was_ours = state.settling.is_none()
-            && (self.message.is_last || Instant::now() < state.until);
+        let was_ours =
+            state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
         let why = match (error.code(), self.message.expires, error.date()) {
             _ if is_deleted(error) => "its queue was deleted",
             // By one clock, the service's, which tells both in whole seconds.
@@ -376,11 +376,7 @@ impl Lock for Held {
 
 /// The service itself says that the message is not there under this receipt.
 fn is_not_found(error: &ServiceError) -> bool {
-    is_deleted(error)
-        || matches!(
-            error.code(),
-            Some("PopReceiptMismatch" | "MessageNotFound")
-        )
+    is_deleted(error) || matches!(error.code(), Some("PopReceiptMismatch" | "MessageNotFound"))
 }
 
 /// The service itself says that the queue is not there; it takes its messages along.

@@ -272,7 +272,10 @@ fn the_second_stop_is_at_once_and_an_echo_is_none() {
 #[test]
 fn deleted_queue_is_an_empty_one() {
     let idle_exit = Some(secs(5));
-    let mut scheduler = scheduler(SchedulerConfig { idle_exit, ..terms() });
+    let mut scheduler = scheduler(SchedulerConfig {
+        idle_exit,
+        ..terms()
+    });
     take(&mut scheduler, T, 0);
     for second in 1..5 {
         scheduler.takes(T + secs(second), 4);

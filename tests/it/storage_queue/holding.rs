@@ -87,7 +87,14 @@ async fn message_of_a_deleted_queue_is_gone_and_not_lost() {
     is_transient(scene.queue.take(1, later()).await.map(drop));
     assert!(scene.queue.is_deleted());
     scene.mailbox.create();
-    assert!(scene.queue.take(1, later()).await.expect("empty").is_empty());
+    assert!(
+        scene
+            .queue
+            .take(1, later())
+            .await
+            .expect("empty")
+            .is_empty()
+    );
     assert!(!scene.queue.is_deleted());
 }
 
@@ -151,7 +158,10 @@ async fn lock_that_would_outlast_its_message_is_refused_in_words_and_costs_no_se
     scene.proxy.keeps_time(80);
     scene.proxy.next(Call::Update, refused.clone());
     let said = is_transient(message.lock.renew(later()).await);
-    assert!(said.contains("expires") && said.contains("--lock-time"), "{said}");
+    assert!(
+        said.contains("expires") && said.contains("--lock-time"),
+        "{said}"
+    );
     scene.proxy.next(Call::Update, refused);
     let retry = Settlement::Retry(Duration::from_secs(30));
     let settled = message.lock.settle(&retry, later()).await;

@@ -32,7 +32,7 @@ fn config(mailbox: &Mailbox, port: u16) -> Config {
         target: Target::parse(&mailbox.name).expect("a target"),
         account: account(port, KEY),
         lock_time: Duration::from_secs(60),
-        encoding: Encoding::Auto,
+        encoding: None,
         max_body: 1 << 20,
         poison: None,
         create: false,
