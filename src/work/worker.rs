@@ -450,7 +450,7 @@ impl Worker {
                 if due && !self.scheduler.is_leaving() {
                     self.deletion_told = Some(now);
                     tracing::warn!(
-                        "the queue was deleted: {failure}; looking for it again and again"
+                        "the queue was deleted: {failure}; trafficcop keeps looking for it"
                     );
                 }
                 self.doubt = true;

@@ -271,6 +271,8 @@ fn a_message_that_its_guardian_cannot_receive_is_given_back_and_nothing_runs_wit
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     let run = worker(&scene, &mailbox).args(["--retry-delay", "1s"]);
     let working = run.shell("cat; echo .").start();
+    // By then its guardian is set up, for which it needs descriptors.
+    working.await_log("takes messages from");
     let guardian = working.guardian();
     allow_descriptors(guardian, 0);
     mailbox.put("a whole body");
