@@ -37,7 +37,6 @@ use super::{About, Message, Missing, Queue};
 use crate::azure::{Account, AccountError, Operation, ServiceError, is_label, shown, split_url};
 use crate::clock::Instant;
 use crate::core::Failure;
-use crate::units;
 
 // The longest that the service hides a message.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -152,11 +151,11 @@ impl StorageQueue {
     fn message(&self, told: Received, t0: Instant) -> Message {
         if told.is_last {
             tracing::warn!(
-                "message {} expires at {}, before its lock of {} ends: its command may finish, but the \
+                "message {} expires at {}, before its lock of {}s ends: its command may finish, but the \
                  message cannot come again",
                 told.id,
                 told.about.expires.as_deref().unwrap_or_default(),
-                units::show(self.service.lock_time)
+                self.service.lock_time.as_secs()
             );
         }
         if self.encoding.is_none()

@@ -37,8 +37,6 @@ use crate::signals::{SignalEvent, Signals};
 const CLOSING: Duration = Duration::from_secs(2);
 /// The longest sleep between two looks at the clock: the runtime's stands still while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// From one line to the next that says that the queue was deleted.
-const REMINDER: Duration = Duration::from_secs(60);
 
 /// Works on the messages of `config`'s queue.
 ///
@@ -183,8 +181,6 @@ async fn begin(
         posts,
         hurry,
         leaving,
-        doubt: false,
-        deletion_told: None,
         last: None,
     };
     let ended = match prepared {
@@ -289,10 +285,6 @@ struct Worker {
     posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
-    /// The queue did not answer as hoped, and that was told.
-    doubt: bool,
-    /// When it was last told that the queue was deleted.
-    deletion_told: Option<Instant>,
     /// The last message whose command was started.
     last: Option<Done>,
 }
@@ -442,43 +434,25 @@ impl Worker {
         let now = Instant::now();
         let messages = match taken {
             Ok(messages) => messages,
-            Err(failure) if self.queue.is_deleted() => {
-                self.scheduler.took_from_deleted(now);
-                let due = self
-                    .deletion_told
-                    .is_none_or(|at| now.since(at) >= REMINDER);
-                if due && !self.scheduler.is_leaving() {
-                    self.deletion_told = Some(now);
-                    tracing::warn!(
-                        "the queue was deleted: {failure}; trafficcop keeps looking for it"
-                    );
-                }
-                self.doubt = true;
-                let why = format!("the queue was deleted: {failure}");
-                self.context.observer.doubts(Some(why));
-                return;
-            }
             Err(failure) => {
+                let is_deleted = self.queue.is_deleted();
                 let denied = match failure {
                     Failure::Fatal { denied, .. } => Some(denied),
                     _ => None,
                 };
-                self.scheduler
-                    .took_nothing(now, failure.to_string(), denied);
-                if !std::mem::replace(&mut self.doubt, true) && !self.scheduler.is_leaving() {
-                    tracing::warn!("cannot take messages: {failure}; retrying");
+                match is_deleted {
+                    true => self.scheduler.took_from_deleted(now),
+                    false => self
+                        .scheduler
+                        .took_nothing(now, failure.to_string(), denied),
                 }
-                self.context
-                    .observer
-                    .doubts(Some(format!("cannot take messages: {failure}")));
+                let is_leaving = self.scheduler.is_leaving();
+                let observer = &self.context.observer;
+                observer.takes_nothing(&failure, is_deleted, is_leaving);
                 return;
             }
         };
-        self.deletion_told = None;
-        if std::mem::take(&mut self.doubt) {
-            tracing::info!("the queue answers again");
-            self.context.observer.doubts(None);
-        }
+        self.context.observer.takes();
         let mut count = 0;
         for message in messages {
             let Some(processor) = self.idle.pop() else {
