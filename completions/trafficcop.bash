@@ -747,7 +747,7 @@ _trafficcop() {
                     return 0
                     ;;
                 --encoding)
-                    COMPREPLY=($(compgen -W "auto base64 text" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "base64 text" -- "${cur}"))
                     return 0
                     ;;
                 --max-body)

@@ -130,9 +130,8 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How messages were encoded by their sender' -r -f -a "auto\t'As base64 where that is evident, else as text'
-base64\t'As base64; others are put aside'
-text\t'Not at all'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How senders to a storage queue encode messages [default: text, with a warning]' -r -f -a "base64\t'Decode every message; dead-letter what is not base64'
+text\t'Pass every message on as it was sent'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body -d 'The longest body; longer ones are dead-lettered [default: 100M]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages are worked on at once [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messages -d 'Exit 0 after N messages' -r

@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         account: Account::find_queue(&variable, &AuthOptions::default(), target.url())?,
         target,
         lock_time: Duration::from_secs(60),
-        encoding: Encoding::Auto,
+        encoding: Some(Encoding::Text),
         max_body: 64 << 10,
         poison: None,
         create: true,

@@ -72,6 +72,12 @@ pub trait Queue: Send + Sync {
         let _nothing_is_on_its_way = give_up_at;
     }
 
+    /// Whether the service answered last that the queue does not exist any more. A queue that was deleted has
+    /// no messages, and those that were taken from it can be given to no worker.
+    fn is_deleted(&self) -> bool {
+        false
+    }
+
     /// Nothing more will be asked for: everything taken was settled, or never will be.
     async fn close(&self, give_up_at: Instant) {
         let _nothing_is_open = give_up_at;
@@ -124,6 +130,8 @@ pub struct About {
     pub locked_until: Option<String>,
     /// When it vanishes by itself.
     pub expires: Option<String>,
+    /// How its body was read, where that has to be said: `text`, as it was sent, or `base64`, decoded.
+    pub encoding: Option<&'static str>,
     /// The type of its content, by its sender.
     pub content_type: Option<String>,
     /// Properties of the service and of its sender, by name.
@@ -184,6 +192,13 @@ pub trait Lock: Send + Sync {
     /// `Lost` if it is not ours any more and nothing was settled; `Transient` if it could not be
     /// said; `Fatal` if it will never work (no right to put it aside, say).
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
+
+    /// Whether the queue has said that the message is gone for good, so that no worker can be given it any more:
+    /// it expired, or its queue was deleted. Its command may finish. Renewals then succeed, and so does every
+    /// settlement: nothing is left to settle but a copy for the dead letters, where that is asked for.
+    fn is_gone(&self) -> bool {
+        false
+    }
 
     /// For how long the renewal before this lasts, from the moment before it was asked for, where the queue
     /// can have made that another time than [`Message::lock_time`]; `None`: it has not, or nobody can say.

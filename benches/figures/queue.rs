@@ -248,7 +248,7 @@ fn bare_loop(mailbox: &Mailbox, slots: usize, count: usize) -> Result<f64, Strin
         account: Account::find_queue(&get, &AuthOptions::default(), None)
             .map_err(|why| why.to_string())?,
         lock_time: Duration::from_secs(60),
-        encoding: Encoding::Auto,
+        encoding: Some(Encoding::Text),
         max_body: 1 << 20,
         poison: None,
         create: false,

@@ -59,9 +59,18 @@ pub struct Work {
     #[command(flatten)]
     pub access: Access,
 
-    /// How messages were encoded by their sender
-    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_ENCODING", hide_short_help = true, value_enum, default_value_t = Encoding::Auto, help_heading = "The queue")]
-    pub encoding: Encoding,
+    /// How senders to a storage queue encode messages [default: text, with a warning]
+    ///
+    /// The default passes each message on as it was sent, and warns of the first that can be base64.
+    #[arg(
+        long,
+        value_name = "HOW",
+        env = "TRAFFICCOP_ENCODING",
+        hide_short_help = true,
+        value_enum,
+        help_heading = "The queue"
+    )]
+    pub encoding: Option<Encoding>,
 
     /// The longest body; longer ones are dead-lettered [default: 100M]
     ///
@@ -299,6 +308,8 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
     "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" => "until when the service had locked it when it was taken; \
         it is renewed, so ask TRAFFICCOP_CONTROL",
+    "TRAFFICCOP_MESSAGE_ENCODING" => "on a storage queue, how the body was read: text, as it was sent, or \
+        base64, decoded (--encoding)",
     "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, where the queue knows one",
     "TRAFFICCOP_MESSAGE_PROPERTIES" =>
         "further properties, as a JSON object, if it is not longer than 32 KiB",
@@ -323,6 +334,9 @@ pub const SETTLED: Rows<'_> = rows! {
         Service Bus: into the dead-letter queue, with reason and text)",
     "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is dead-lettered",
+    "its time to live ends, or its queue is deleted" =>
+        "on a storage queue no worker can be given it any more: the command may finish, its exit status \
+        counts, and what would be dead-lettered still is",
     "its lock is lost or in doubt" =>
         "the command is killed before another can have the message; nothing is settled",
     "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \

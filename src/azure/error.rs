@@ -9,7 +9,7 @@ use std::time::Duration;
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::RawResponse;
 use azure_core::http::headers::Headers;
-use azure_core::time::parse_rfc7231;
+use azure_core::time::{OffsetDateTime, parse_rfc7231};
 
 use super::transport::header;
 use crate::core::Failure;
@@ -106,6 +106,8 @@ pub enum ServiceError {
         page: bool,
         /// The service asked not to be asked again for so long.
         retry_after: Option<Duration>,
+        /// When it answered, by its own clock.
+        date: Option<OffsetDateTime>,
     },
     /// No connection: the request never left us.
     Unsent(String),
@@ -136,6 +138,7 @@ impl ServiceError {
                         code: None,
                         page: false,
                         retry_after: None,
+                        date: None,
                     },
                 }
             }
@@ -182,6 +185,7 @@ impl ServiceError {
             code: header("x-ms-error-code").map(clean).filter(|_| !page),
             page,
             retry_after,
+            date,
         }
     }
 
@@ -206,6 +210,14 @@ impl ServiceError {
     pub fn code(&self) -> Option<&str> {
         match self {
             ServiceError::Answer { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// When the service answered, by its own clock.
+    pub fn date(&self) -> Option<OffsetDateTime> {
+        match self {
+            ServiceError::Answer { date, .. } => *date,
             _ => None,
         }
     }
@@ -399,7 +411,7 @@ mod tests {
     use std::collections::HashMap;
 
     use azure_core::http::headers::{HeaderName, HeaderValue};
-    use azure_core::time::{OffsetDateTime, to_rfc7231};
+    use azure_core::time::to_rfc7231;
 
     use super::*;
 

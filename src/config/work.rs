@@ -226,8 +226,8 @@ pub struct Storage {
     pub options: AuthOptions,
     /// Where dead-lettered messages go, if not beside the queue.
     pub poison_queue: Option<String>,
-    /// How messages were encoded.
-    pub encoding: Encoding,
+    /// How messages are encoded; `None`: nobody has said.
+    pub encoding: Option<Encoding>,
     /// For how long a message is locked.
     pub lock_time: Duration,
 }
@@ -390,7 +390,7 @@ fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageEr
         ),
         (
             "--encoding",
-            typed.encoding != Encoding::Auto,
+            typed.encoding.is_some(),
             "its messages are bytes, and are handed over as they are",
         ),
     ] {

@@ -292,6 +292,11 @@ impl Queue for ServiceBusQueue {
         }
     }
 
+    fn is_deleted(&self) -> bool {
+        let error = self.shared.error();
+        error.is_some_and(|error| error.is_not_found())
+    }
+
     async fn stop(&self, give_up_at: Instant) {
         // Dropped, its link ends.
         drop(lock(&self.accepted).take());

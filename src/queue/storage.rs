@@ -11,8 +11,11 @@
 //! **One second more.** The service tells the ends of locks in whole seconds, and nothing says that
 //! it keeps them finer. So it is asked for one second more than is counted on.
 //!
-//! **A message that is about to expire** cannot be locked beyond that (the service refuses): then
-//! it is held as long as it was, and vanishes or comes again at its sender's wish.
+//! **A message that expires** is gone for everybody, which is not the same as another's: its command may
+//! finish. Azure locks a message beyond its expiry when it is taken, and never by a renewal. So a message that
+//! is taken less than one lock before it expires is never renewed: no other worker can be given it. One that
+//! is taken earlier is held until the end of the last lock that the service grants, and stopped before
+//! that ends: another worker can be given it in what is left of its time.
 //!
 //! A URL's query is a secret, and never shown.
 
@@ -28,9 +31,9 @@ use async_trait::async_trait;
 use url::Url;
 
 pub use self::client::Encoding;
-use self::client::{QueueApi, Received};
-use self::lock::{Held, Service};
-use super::{Message, Missing, Queue};
+use self::client::{QueueApi, Received, is_ambiguous};
+use self::lock::{Held, Service, is_deleted};
+use super::{About, Message, Missing, Queue};
 use crate::azure::{Account, AccountError, Operation, ServiceError, is_label, shown, split_url};
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -56,8 +59,8 @@ pub struct Config {
     pub account: Account,
     /// For how long a message is locked; whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
-    /// What the bytes of a message are.
-    pub encoding: Encoding,
+    /// How senders encode; `None`: nobody has said, so the text is passed on as it is.
+    pub encoding: Option<Encoding>,
     /// The largest body that is handed over, in bytes.
     pub max_body: usize,
     /// The queue for what is put aside, unless it is `QUEUE-poison`. It is created when it is
@@ -84,11 +87,15 @@ pub enum OpenError {
 /// The queue as one worker takes from it.
 pub struct StorageQueue {
     service: Arc<Service>,
-    encoding: Encoding,
+    encoding: Option<Encoding>,
+    /// A message that can have been encoded was warned of.
+    warned: AtomicBool,
     max_body: usize,
     create: bool,
     /// Taking has succeeded before.
     proven: AtomicBool,
+    /// The queue was deleted, by the last answer.
+    deleted: AtomicBool,
 }
 
 impl StorageQueue {
@@ -127,9 +134,11 @@ impl StorageQueue {
                 lock_time: hidden - GRAIN,
             }),
             encoding: config.encoding,
+            warned: AtomicBool::new(false),
             max_body: config.max_body,
             create: config.create,
             proven: AtomicBool::new(false),
+            deleted: AtomicBool::new(false),
         })
     }
 
@@ -140,6 +149,30 @@ impl StorageQueue {
     }
 
     fn message(&self, told: Received, t0: Instant) -> Message {
+        if told.is_last {
+            tracing::warn!(
+                "message {} expires at {}, before its lock of {}s ends: its command may finish, but the \
+                 message cannot come again",
+                told.id,
+                told.about.expires.as_deref().unwrap_or_default(),
+                self.service.lock_time.as_secs()
+            );
+        }
+        if self.encoding.is_none()
+            && is_ambiguous(&told.text)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "the text of message {} is valid base64, too, and the command gets it as it was sent: pass \
+                 --encoding base64 if senders encode what they put into this queue, --encoding text if not",
+                told.id
+            );
+        }
+        let encoding = self.encoding.unwrap_or(Encoding::Text);
+        let how = match encoding {
+            Encoding::Base64 => "base64",
+            Encoding::Text => "text",
+        };
         Message {
             attempt: told.attempt,
             t0,
@@ -147,18 +180,19 @@ impl StorageQueue {
             // We said ourselves for how long it is locked: no clock of another machine has to be
             // believed.
             first_renewal: None,
-            body: self.encoding.read(&told.text, self.max_body),
-            about: told.about,
+            body: encoding.read(&told.text, self.max_body),
+            about: About {
+                encoding: Some(how),
+                ..told.about.clone()
+            },
+            id: told.id.clone(),
+            // The same end that the core counts with: nobody else has it before, if nothing is confirmed
+            // later.
             lock: Arc::new(Held::new(
                 Arc::clone(&self.service),
-                told.id.clone(),
-                told.receipt,
-                told.text,
-                // The same end that the core counts with: nobody else has it before, if nothing is
-                // confirmed later.
+                told,
                 t0 + self.service.lock_time,
             )),
-            id: told.id,
         }
     }
 }
@@ -217,6 +251,8 @@ impl Queue for StorageQueue {
         // Before the request: the service cannot have begun to count earlier.
         let t0 = Instant::now();
         let told = client.take(most.min(MOST), *seconds, give_up_at).await;
+        let deleted = matches!(&told, Err(error) if is_deleted(error));
+        self.deleted.store(deleted, Ordering::Relaxed);
         let told = told.map_err(|error| {
             // What has worked before is in doubt, not wrong: a right that is taken away for a moment
             // must not end the worker.
@@ -228,6 +264,10 @@ impl Queue for StorageQueue {
             .into_iter()
             .map(|told| self.message(told, t0))
             .collect())
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Relaxed)
     }
 }
 
@@ -384,7 +424,7 @@ mod tests {
             target: Target::parse("jobs").expect("a target"),
             account: Account::find_queue(&|_| None, &emulator, None).expect("an account"),
             lock_time: Duration::from_secs(60),
-            encoding: Encoding::Auto,
+            encoding: None,
             max_body: 1 << 20,
             poison: None,
             create: false,

@@ -85,6 +85,7 @@ const OUTCOME: &[&str] = &[
     "retried",
     "dead-lettered",
     "released",
+    "expired",
     "lost",
     "unconfirmed",
     "unsettled",

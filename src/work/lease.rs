@@ -91,6 +91,12 @@ impl MessageLease {
         lock(&self.result).clone()
     }
 
+    /// Whether the message is gone for good: it expired, or its queue was deleted.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.lock.is_gone()
+    }
+
     /// How often the lock was renewed.
     #[must_use]
     pub fn renewals(&self) -> u32 {

@@ -36,6 +36,7 @@ const ATTEMPT: &str = "TRAFFICCOP_MESSAGE_ATTEMPT";
 const MAX_ATTEMPTS: &str = "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS";
 const ENQUEUED_AT: &str = "TRAFFICCOP_MESSAGE_ENQUEUED_AT";
 const LOCKED_UNTIL: &str = "TRAFFICCOP_MESSAGE_LOCKED_UNTIL";
+const ENCODING: &str = "TRAFFICCOP_MESSAGE_ENCODING";
 const CONTENT_TYPE: &str = "TRAFFICCOP_MESSAGE_CONTENT_TYPE";
 const PROPERTIES: &str = "TRAFFICCOP_MESSAGE_PROPERTIES";
 const DIR: &str = "TRAFFICCOP_MESSAGE_DIR";
@@ -57,6 +58,7 @@ pub(super) const FOREIGN: &[&str] = &[
     ID,
     ENQUEUED_AT,
     LOCKED_UNTIL,
+    ENCODING,
     CONTENT_TYPE,
     MAX_ATTEMPTS,
     PROPERTIES,
@@ -305,6 +307,7 @@ pub(super) fn environment(
         (MAX_ATTEMPTS, max_attempts.map(|most| most.to_string())),
         (ENQUEUED_AT, about.enqueued.clone()),
         (LOCKED_UNTIL, about.locked_until.clone()),
+        (ENCODING, about.encoding.map(str::to_owned)),
         (CONTENT_TYPE, about.content_type.clone()),
         (PROPERTIES, properties),
         (SESSION, session.map(|session| session.id().to_owned())),
@@ -365,6 +368,10 @@ pub const FIELDS: &[(&str, &str)] = &[
         "until when the service had locked it when it was taken; the lock is renewed",
     ),
     ("expires", "when it vanishes by itself"),
+    (
+        "encoding",
+        "on a storage queue, how the body was read: text, as it was sent, or base64, decoded",
+    ),
     ("content_type", "the type of its content, by its sender"),
     (
         "properties",

@@ -6,10 +6,11 @@
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::config;
-use crate::core::{Notice, WorkloadEvent};
+use crate::core::{Failure, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
@@ -22,6 +23,8 @@ use crate::util::lock;
 
 /// The state of a worker that takes no more messages.
 pub(super) const DRAINING: &str = "draining";
+/// From one line to the next that says that the queue was deleted.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// See the module's text. Clones are the same one.
 #[derive(Clone)]
@@ -29,6 +32,8 @@ pub(super) struct WorkerObserver(Arc<Mutex<State>>);
 
 struct State {
     status: Status,
+    /// Since when nothing can be taken, as it was last told, and whether the queue was deleted.
+    failing: Option<(bool, Instant)>,
     file: Option<StatusFile>,
     event_log: Option<EventLog>,
     service_manager: Option<ServiceManager>,
@@ -56,6 +61,7 @@ impl WorkerObserver {
         let path = config.event_log.clone();
         WorkerObserver(Arc::new(Mutex::new(State {
             status,
+            failing: None,
             file: config.status_file.clone().map(StatusFile::new),
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
@@ -76,6 +82,7 @@ impl WorkerObserver {
     pub(super) fn of_nobody() -> WorkerObserver {
         WorkerObserver(Arc::new(Mutex::new(State {
             status: Status::default(),
+            failing: None,
             file: None,
             event_log: None,
             service_manager: None,
@@ -112,6 +119,32 @@ impl WorkerObserver {
     pub(super) fn doubts(&self, why: Option<String>) {
         if let Some(service_manager) = &self.state().service_manager {
             service_manager.doubts(why);
+        }
+    }
+
+    /// Nothing can be taken from the queue, for this reason. It is said once, and of a queue that was deleted
+    /// once a minute.
+    pub(super) fn takes_nothing(&self, failure: &Failure, is_deleted: bool, is_leaving: bool) {
+        let why = match is_deleted {
+            true => format!("the queue was deleted: {failure}"),
+            false => format!("cannot take messages: {failure}"),
+        };
+        let now = Instant::now();
+        let is_told = self.state().failing.is_some_and(|(deleted, at)| {
+            deleted == is_deleted && (!deleted || now.since(at) < REMINDER)
+        });
+        if !is_told && !is_leaving {
+            self.state().failing = Some((is_deleted, now));
+            tracing::warn!("{why}; retrying");
+        }
+        self.doubts(Some(why));
+    }
+
+    /// The queue answers.
+    pub(super) fn takes(&self) {
+        if self.state().failing.take().is_some() {
+            tracing::info!("the queue answers again");
+            self.doubts(None);
         }
     }
 

@@ -71,6 +71,8 @@ pub(super) struct MessageProcessor {
 pub(super) struct Done {
     pub(super) ran: bool,
     pub(super) exit: Option<Exit>,
+    /// Its command did what it was to do, whatever became of the message.
+    pub(super) succeeded: bool,
     pub(super) outcome: Outcome,
     /// The command cannot be started, for this error number.
     pub(super) errno: Option<i32>,
@@ -290,7 +292,12 @@ impl MessageProcessor {
         let result = held.result();
         let asked = decision.settlement.is_some();
         // What was decided is a wish; what the queue said of it is what became of the message.
-        let outcome = outcome(decision.outcome, asked, result.as_ref());
+        let outcome = match outcome(decision.outcome, asked, result.as_ref()) {
+            Outcome::Completed | Outcome::Retried | Outcome::Released if held.is_gone() => {
+                Outcome::Expired
+            }
+            outcome => outcome,
+        };
         let detail = match (&result, &decision.settlement) {
             (Some(Err(why)), _) => Some(why.to_string()),
             (_, Some(Settlement::DeadLetter { detail, .. })) => Some(detail.clone()),
@@ -323,6 +330,7 @@ impl MessageProcessor {
         Done {
             ran: progress.is_some_and(Progress::ran),
             exit,
+            succeeded: decision.outcome == Outcome::Completed,
             outcome,
             errno: progress.and_then(|progress| progress.errno),
             no_handover: None,

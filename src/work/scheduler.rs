@@ -352,6 +352,14 @@ impl Scheduler {
         }
     }
 
+    /// The queue was deleted, so it has no messages: it is asked again as often as if it were empty.
+    pub(super) fn took_from_deleted(&mut self, now: Instant) {
+        self.taking = None;
+        self.failing = None;
+        self.empty = true;
+        self.look_later(now);
+    }
+
     fn look_later(&mut self, now: Instant) {
         self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }

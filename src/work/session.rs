@@ -98,7 +98,7 @@ impl MessageProcessor {
                 // What the queue has confirmed, and nothing else.
                 Outcome::Completed | Outcome::Retried | Outcome::DeadLettered => "",
                 Outcome::Released => "a message is given back with it",
-                Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => {
+                Outcome::Expired | Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => {
                     "what became of a message is in doubt"
                 }
             };
@@ -145,6 +145,7 @@ impl Done {
         Done {
             ran: false,
             exit: None,
+            succeeded: false,
             outcome: Outcome::Lost,
             errno: None,
             no_handover: None,

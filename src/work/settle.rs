@@ -40,6 +40,8 @@ pub(super) enum Outcome {
     DeadLettered,
     /// Given back as it was.
     Released,
+    /// It was gone before it was settled, for everybody: its time to live had ended, or its queue was deleted.
+    Expired,
     /// Its lock was lost, or in doubt at the deadline: nothing was settled.
     Lost,
     /// It was to be settled, and the queue did not say whether it was: it may come again.
@@ -55,6 +57,7 @@ impl Outcome {
             Outcome::Retried => "retried",
             Outcome::DeadLettered => "dead-lettered",
             Outcome::Released => "released",
+            Outcome::Expired => "expired",
             Outcome::Lost => "lost",
             Outcome::Unconfirmed => "unconfirmed",
             Outcome::Unsettled => "unsettled",

@@ -181,7 +181,6 @@ async fn begin(
         posts,
         hurry,
         leaving,
-        doubt: false,
         last: None,
     };
     let ended = match prepared {
@@ -258,9 +257,8 @@ fn ending(why: &Why, last: Option<&Done>) -> Ending {
         Some(last) => last.exit.filter(|exit| match last.outcome {
             // Nothing can be claimed for work that may be done again.
             Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => false,
-            Outcome::Completed => true,
-            // It said 0, and it did not count: it was told to end.
-            _ => *exit != Exit::Code(0),
+            // One that says 0 and was told to end has not succeeded.
+            _ => last.succeeded || *exit != Exit::Code(0),
         }),
     };
     let overlap = last.is_some_and(|last| last.overlap);
@@ -287,8 +285,6 @@ struct Worker {
     posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
-    /// The queue did not answer as hoped, and that was told.
-    doubt: bool,
     /// The last message whose command was started.
     last: Option<Done>,
 }
@@ -439,25 +435,24 @@ impl Worker {
         let messages = match taken {
             Ok(messages) => messages,
             Err(failure) => {
+                let is_deleted = self.queue.is_deleted();
                 let denied = match failure {
                     Failure::Fatal { denied, .. } => Some(denied),
                     _ => None,
                 };
-                self.scheduler
-                    .took_nothing(now, failure.to_string(), denied);
-                if !std::mem::replace(&mut self.doubt, true) && !self.scheduler.is_leaving() {
-                    tracing::warn!("cannot take messages: {failure}; retrying");
+                match is_deleted {
+                    true => self.scheduler.took_from_deleted(now),
+                    false => self
+                        .scheduler
+                        .took_nothing(now, failure.to_string(), denied),
                 }
-                self.context
-                    .observer
-                    .doubts(Some(format!("cannot take messages: {failure}")));
+                let is_leaving = self.scheduler.is_leaving();
+                let observer = &self.context.observer;
+                observer.takes_nothing(&failure, is_deleted, is_leaving);
                 return;
             }
         };
-        if std::mem::take(&mut self.doubt) {
-            tracing::info!("the queue answers again");
-            self.context.observer.doubts(None);
-        }
+        self.context.observer.takes();
         let mut count = 0;
         for message in messages {
             let Some(processor) = self.idle.pop() else {
@@ -522,10 +517,13 @@ mod tests {
             (Outcome::Lost, killed, false, ExitAction::Status(70)),
             (Outcome::Lost, killed, true, ExitAction::Status(71)),
             (Outcome::Completed, None, false, ExitAction::Status(70)),
+            (Outcome::Expired, code(0), false, ExitAction::Status(0)),
+            (Outcome::Expired, code(3), false, ExitAction::Status(3)),
         ] {
             let done = Done {
                 ran: true,
                 exit,
+                succeeded: exit == code(0) && outcome != Outcome::Retried,
                 outcome,
                 errno: None,
                 no_handover: None,

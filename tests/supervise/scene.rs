@@ -27,6 +27,9 @@ pub(crate) struct Who {
 pub(crate) struct Props {
     /// Whatever loses its parent goes to one in the same session.
     pub(crate) nursery: bool,
+    /// It has a session of its own: whoever adopts its children, a child subreaper above us for example, is in
+    /// another one.
+    pub(crate) own_session: bool,
     /// Words before the supervisor's own: `nice -n 5`, `sh -c ...`.
     pub(crate) through: Vec<&'static str>,
     pub(crate) env: Vec<(&'static str, &'static str)>,
@@ -86,8 +89,14 @@ impl Scene {
             )
             .envs(props.env)
             .current_dir(dir.path())
-            .process_group(0)
             .stdin(props.stdin.map_or_else(Stdio::null, Stdio::from));
+        if props.own_session {
+            let in_a_session = || nix::unistd::setsid().map(drop).map_err(Into::into);
+            // SAFETY: setsid is a system call and no more.
+            unsafe { start.pre_exec(in_a_session) };
+        } else {
+            start.process_group(0);
+        }
         start.env("CONTAIN", format!("{:?}", who.contain));
         if who.nobody {
             start.uid(65534).gid(65534);

@@ -113,12 +113,21 @@ impl Mailbox {
 
     /// Puts a message with this text (nothing in it is escaped but what must be).
     pub(crate) fn put(&self, text: &str) {
+        self.put_with("", text);
+    }
+
+    /// Puts one that expires after so many seconds.
+    pub(crate) fn put_for(&self, seconds: u32, text: &str) {
+        self.put_with(&format!("messagettl={seconds}"), text);
+    }
+
+    fn put_with(&self, query: &str, text: &str) {
         let text = text
             .replace('&', "&amp;")
             .replace('<', "&lt;")
             .replace('\r', "&#xD;");
         let body = format!("<QueueMessage><MessageText>{text}</MessageText></QueueMessage>");
-        self.demand("POST", "/messages", "", &body);
+        self.demand("POST", "/messages", query, &body);
     }
 
     /// The messages that are visible now (32 at most); they stay.
@@ -140,6 +149,15 @@ impl Mailbox {
             || self.take(seconds),
             String::new,
         )
+    }
+
+    /// Waits until none is left: those that expire have. Azurite drops them when somebody looks.
+    pub(crate) fn await_none(&self) {
+        await_for(
+            &format!("the messages of {} to expire", self.name),
+            || (self.visible().is_empty() && self.count() == 0).then_some(()),
+            String::new,
+        );
     }
 
     /// Deletes all messages, locked ones too, as an operator does it.

@@ -34,7 +34,7 @@ fn what_is_not_said_is_as_documented() {
         panic!("{:?}", config.source);
     };
     assert_eq!((storage.lock_time, config.renew_at), (secs(60), 70));
-    assert_eq!(storage.encoding, Encoding::Auto);
+    assert_eq!(storage.encoding, None);
     assert_eq!((config.concurrency, config.max_attempts), (1, Some(5)));
     assert_eq!(config.retry_delay, (secs(10), secs(300)));
     assert_eq!(config.dead_letter_exit, [65..=65]);

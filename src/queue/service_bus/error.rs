@@ -123,7 +123,8 @@ impl BusError {
         )
     }
 
-    fn is_not_found(&self) -> bool {
+    /// The service says that there is no such queue.
+    pub(super) fn is_not_found(&self) -> bool {
         self.condition() == "amqp:not-found" || self.status() == Some(404)
     }
 

@@ -120,6 +120,7 @@ pub(super) fn delivery(
     // Senders need not give one; by the number a person finds it, too.
     let id = id.or_else(|| sequence.map(|number| number.to_string()));
     let about = About {
+        encoding: None,
         enqueued: enqueued.and_then(moment),
         locked_until: locked_until.and_then(moment),
         expires: expires(&header, &known, enqueued),

@@ -12,6 +12,7 @@ use azure_storage_queue::models::{
     ReceivedMessage, ReceivedMessages,
 };
 use azure_storage_queue::{QueueClient, QueueClientOptions};
+use time::OffsetDateTime;
 
 use crate::azure::{ServiceError, header, limited, of_the_service, unhurried};
 use crate::clock::Instant;
@@ -28,6 +29,10 @@ pub(super) struct Received {
     pub(super) attempt: u32,
     pub(super) text: String,
     pub(super) about: About,
+    /// When it vanishes by itself, by the service's clock, in whole seconds.
+    pub(super) expires: Option<OffsetDateTime>,
+    /// It vanishes before its lock ends, so that no other worker can be given it.
+    pub(super) is_last: bool,
 }
 
 /// The official client for one queue.
@@ -165,6 +170,9 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
     }
     // From 1: an attempt 0 would run once more than --max-attempts says.
     let count = message.dequeue_count.unwrap_or(1).max(1);
+    // The year 9999 is the service's word for never.
+    let expires = message.expiration_time.filter(|at| at.year() < 9999);
+    let locked_until = message.time_next_visible;
     Ok(Received {
         id,
         receipt: message.pop_receipt.ok_or_else(|| lacks("a pop receipt"))?,
@@ -173,38 +181,24 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
         text: message.message_text.unwrap_or_default(),
         about: About {
             enqueued: message.insertion_time.and_then(date),
-            locked_until: message.time_next_visible.and_then(date),
-            // The service's word for never.
-            expires: message
-                .expiration_time
-                .filter(|at| at.year() < 9999)
-                .and_then(date),
+            locked_until: locked_until.and_then(date),
+            expires: expires.and_then(date),
             ..About::default()
         },
+        // Both are told in whole seconds, by one clock: a second more is later whatever was cut off.
+        is_last: matches!((expires, locked_until), (Some(end), Some(lock)) if lock > end),
+        expires,
     })
 }
 
 /// How the text of a message becomes the bytes of its body; as it is typed, with its help.
-///
-/// **The rule** of `Auto`. A text is decoded if it is base64 as RFC 4648 writes it (its standard letters,
-/// padded, nothing else before, between or behind, not empty, no stray bits) and if, moreover,
-/// it ends in `=`, or it has an upper-case letter, a lower-case letter and one of `0-9+/` in it
-/// and is 24 letters long or decodes to text (UTF-8 without control characters other than tab
-/// and line ends).
-///
-/// So words, numbers, hexadecimal digests, UUIDs, JSON and paths stay what they are, and what
-/// Azure Functions, the older SDKs and anybody's `base64` send is decoded. Where bodies are
-/// tokens that look exactly like base64, or so short that it cannot be told, say which it is.
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// As base64 where that is evident, else as text
-    #[default]
-    Auto,
-    /// As base64; others are put aside
+    /// Decode every message; dead-letter what is not base64
     // White space is passed over.
     Base64,
-    /// Not at all
+    /// Pass every message on as it was sent
     Text,
 }
 
@@ -216,7 +210,6 @@ impl Encoding {
     pub(super) fn read(self, text: &str, most: usize) -> Result<Vec<u8>, Unreadable> {
         let bytes = match self {
             Encoding::Text => text.as_bytes().to_vec(),
-            Encoding::Auto => evident(text).unwrap_or_else(|| text.as_bytes().to_vec()),
             Encoding::Base64 => {
                 let dense: String = text.split_ascii_whitespace().collect();
                 canonical(&dense).ok_or_else(|| Unreadable {
@@ -247,22 +240,9 @@ fn canonical(text: &str) -> Option<Vec<u8>> {
     (base64::encode(&bytes) == text).then_some(bytes)
 }
 
-/// What the text encodes, if it is evident that it does: see [`Encoding::Auto`].
-fn evident(text: &str) -> Option<Vec<u8>> {
-    let bytes = canonical(text).filter(|bytes| !bytes.is_empty())?;
-    let has = |kind: fn(u8) -> bool| text.bytes().any(kind);
-    // `test`, `1500` and `deadbeef` are base64 as well: without padding it takes letters of every
-    // kind, and for a short word a result that somebody could have meant.
-    let mixed = has(|b| b.is_ascii_uppercase())
-        && has(|b| b.is_ascii_lowercase())
-        && has(|b| !b.is_ascii_alphabetic());
-    let evident = text.ends_with('=') || mixed && (text.len() >= 24 || is_text(&bytes));
-    evident.then_some(bytes)
-}
-
-fn is_text(bytes: &[u8]) -> bool {
-    let plain = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r');
-    std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(plain))
+/// Whether the text can have been encoded: many a word of plain text is base64 as well, so nobody can say.
+pub(super) fn is_ambiguous(text: &str) -> bool {
+    canonical(text).is_some_and(|bytes| !bytes.is_empty())
 }
 
 #[cfg(test)]
@@ -339,59 +319,23 @@ mod tests {
 
     const PLENTY: usize = 1 << 20;
 
-    fn auto(text: &str) -> Vec<u8> {
-        Encoding::Auto.read(text, PLENTY).expect("readable")
-    }
-
     #[test]
-    fn what_looks_like_base64_by_chance_stays_text() {
-        for text in [
-            "",
-            "test",
-            "ping",
-            "Test",
-            "TestRun1",
-            "Order123",
-            "Job1",
-            "1500",
-            "0400",
-            "12345678",
-            "deadbeef",
-            "550e8400e29b41d4a716446655440000",
-            "DA39A3EE5E6B4B0D3255BFEF95601890AFD80709",
-            "550e8400-e29b-41d4-a716-446655440000",
-            "incoming/2026/report",
-            "{\"a\":1}",
-            "<a>&b</a>",
-            "grüße",
-            "two words==",
-            "line\n",
-            " ",
-            "====",
-        ] {
-            assert_eq!(auto(text), text.as_bytes(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn what_an_encoder_wrote_is_decoded() {
+    fn every_body_that_was_encoded_is_decoded_and_no_other_is_changed() {
         let all: Vec<u8> = (0..=255).cycle().take(48 * 1024).collect();
         for bytes in [
             b"hello".as_slice(),
-            b"hello world!",
             b"{\"id\":42}",
-            b"foobar",
-            b"a",
-            &[0, 0xff],
+            &[0x69, 0xb7, 0x1d],
+            b"",
             "grüße, grüße!".as_bytes(),
             &all,
         ] {
             let text = base64::encode(bytes);
-            assert_eq!(auto(&text), bytes, "{text:.80}");
             let read = Encoding::Base64.read(&text, PLENTY);
             assert_eq!(read.as_deref(), Ok(bytes));
             let read = Encoding::Text.read(&text, PLENTY);
             assert_eq!(read.as_deref(), Ok(text.as_bytes()));
+            assert_eq!(is_ambiguous(&text), !bytes.is_empty());
         }
     }
 
@@ -399,7 +343,7 @@ mod tests {
     fn only_what_an_encoder_would_write_is_base64() {
         // Without its padding, with stray bits, of the other alphabet, with a line end behind it.
         for text in ["aGVsbG8", "aGVsbG9=", "_-8eyJhIjoxfQ==", "aGVsbG8=\n"] {
-            assert_eq!(auto(text), text.as_bytes(), "{text:?}");
+            assert!(!is_ambiguous(text), "{text:?}");
         }
         let wrapped = Encoding::Base64.read("aGVs\r\nbG8=\n", PLENTY);
         assert_eq!(wrapped.as_deref(), Ok(b"hello".as_slice()));
@@ -416,8 +360,8 @@ mod tests {
 
     #[test]
     fn the_limit_is_that_of_the_bytes_that_are_handed_over() {
-        assert!(Encoding::Auto.read("aGVsbG8=", 5).is_ok());
-        let said = Encoding::Auto.read("aGVsbG8=", 4).expect_err("too large");
+        assert!(Encoding::Base64.read("aGVsbG8=", 5).is_ok());
+        let said = Encoding::Base64.read("aGVsbG8=", 4).expect_err("too large");
         assert_eq!(said.reason, "TooLarge");
         assert!(Encoding::Text.read("aGVsbG8=", 5).is_err());
     }

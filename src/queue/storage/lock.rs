@@ -21,6 +21,12 @@
 //! it instead of being killed at once. A refusal that no doubt of ours explains means that somebody
 //! else has it, or has deleted it, and is told without an `until`.
 //!
+//! # When the message is gone for everybody
+//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss: as
+//! long as its last confirmed lock had not ended by then, nobody else has it, and nobody will. So
+//! renewals succeed from then on, and settlements have nothing left to do. A message that is not found
+//! before it expires was deleted by somebody, and is lost.
+//!
 //! # When a settlement was not answered
 //! If its repetition is refused, then the first one did it, as long as nobody else can have the
 //! message for another reason: the last confirmed lock has not ended, and no renewal was unanswered.
@@ -28,13 +34,14 @@
 
 use std::mem::discriminant;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
-use super::LONGEST;
-use super::client::QueueApi;
+use super::client::{QueueApi, Received};
+use super::{GRAIN, LONGEST};
 use crate::azure::{Operation, ServiceError};
 use crate::clock::Instant;
 use crate::core::Failure;
@@ -57,10 +64,11 @@ pub(super) struct Service {
 /// A message that was taken.
 pub(super) struct Held {
     service: Arc<Service>,
-    id: String,
-    /// As the service told it, for the poison queue.
-    text: String,
+    /// As the service told it; its text is for the poison queue.
+    message: Received,
     state: Mutex<State>,
+    /// The service has said that it is gone for everybody.
+    gone: AtomicBool,
 }
 
 struct State {
@@ -150,15 +158,9 @@ enum Last {
 }
 
 impl Held {
-    pub(super) fn new(
-        service: Arc<Service>,
-        id: String,
-        receipt: String,
-        text: String,
-        until: Instant,
-    ) -> Held {
+    pub(super) fn new(service: Arc<Service>, message: Received, until: Instant) -> Held {
         let state = State {
-            receipt,
+            receipt: message.receipt.clone(),
             until,
             renewing: false,
             settling: None,
@@ -167,10 +169,48 @@ impl Held {
         };
         Held {
             service,
-            id,
-            text,
+            message,
             state: Mutex::new(state),
+            gone: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this answer, which does not find the message, says that it is gone for everybody.
+    fn has_gone(&self, state: &State, error: &ServiceError) -> bool {
+        // Another worker may have taken it before it vanished, and its command may run.
+        let was_ours =
+            state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
+        let why = match (error.code(), self.message.expires, error.date()) {
+            _ if is_deleted(error) => "its queue was deleted",
+            // By one clock, the service's, which tells both in whole seconds.
+            (Some("MessageNotFound"), Some(expires), Some(date)) if date + GRAIN >= expires => {
+                "it has expired"
+            }
+            _ => return false,
+        };
+        if was_ours {
+            let id = &self.message.id;
+            tracing::warn!("message {id} is gone: {why}; no worker can be given it any more");
+            self.gone.store(true, Ordering::Relaxed);
+        }
+        was_ours
+    }
+
+    /// Whether this refused to hide it for so long because it expires before that.
+    fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
+        let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        let refused = matches!(error, ServiceError::Answer { status: 400, .. });
+        match (self.message.expires, error.date()) {
+            (Some(expires), Some(date)) => {
+                refused && !is_not_found(error) && date + hidden + GRAIN >= expires
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether no other worker can be given it, although nobody locks it any more.
+    fn keeps_itself(&self) -> bool {
+        self.message.is_last || self.is_gone()
     }
 
     /// Locks it anew, in its turn.
@@ -185,7 +225,7 @@ impl Held {
         let doubt = std::mem::replace(&mut state.renewing, true);
         let t0 = Instant::now();
         match client
-            .update(&self.id, &state.receipt, *seconds, give_up_at)
+            .update(&self.message.id, &state.receipt, *seconds, give_up_at)
             .await
         {
             Ok(receipt) => {
@@ -202,10 +242,20 @@ impl Held {
                 if !error.is_unclear() {
                     state.renewing = doubt;
                 }
-                Err(match is_gone(&error) {
-                    true => state.lose(&error),
-                    false => error.doubt(Operation::Update),
-                })
+                if self.outlasts_it(*seconds, &error) {
+                    let why = format!(
+                        "{}: the message expires before a new lock would end; a --lock-time longer than \
+                         its time to live locks it for good",
+                        error.why()
+                    );
+                    let retry_after = None;
+                    return Err(Failure::Transient { why, retry_after });
+                }
+                match is_not_found(&error) {
+                    true if self.has_gone(state, &error) => Ok(()),
+                    true => Err(state.lose(&error)),
+                    false => Err(error.doubt(Operation::Update)),
+                }
             }
         }
     }
@@ -218,7 +268,7 @@ impl Held {
         last: Last,
         give_up_at: Instant,
     ) -> Result<(), Failure> {
-        let (client, id) = (&self.service.client, self.id.as_str());
+        let (client, id) = (&self.service.client, self.message.id.as_str());
         // Written down before it is asked for: this call can be dropped at any await.
         let earlier = state.settling.replace(settlement.clone());
         let sent = Instant::now();
@@ -239,10 +289,15 @@ impl Held {
             if !error.is_unclear() {
                 state.settling.clone_from(&earlier);
             }
-            if !is_gone(&error) {
-                return Err(error.doubt(operation));
+            match last {
+                // It stays hidden until its lock ends, and comes again then unless it has expired.
+                Last::Show(seconds) if self.outlasts_it(seconds, &error) => {
+                    self.gone.store(self.message.is_last, Ordering::Relaxed);
+                }
+                _ if !is_not_found(&error) => return Err(error.doubt(operation)),
+                _ if self.has_gone(state, &error) => {}
+                _ => state.judge(settlement, earlier.as_ref(), &error, sent)?,
             }
-            state.judge(settlement, earlier.as_ref(), &error, sent)?;
         }
         state.closed = Some(Closed::Settled(settlement.clone()));
         Ok(())
@@ -253,7 +308,7 @@ impl Held {
         // What is not ours any more is not ours to put aside: the copy would be one of a message
         // that another worker has. And time is needed for what follows.
         let enough = Instant::now() + self.service.lock_time / 2;
-        if state.renewing || state.until < enough {
+        if !self.keeps_itself() && (state.renewing || state.until < enough) {
             self.relock(state, give_up_at).await?;
         }
         let Service {
@@ -261,14 +316,14 @@ impl Held {
             poison_name,
             ..
         } = &*self.service;
-        let mut put = poison.put(&self.text, give_up_at).await;
+        let mut put = poison.put(&self.message.text, give_up_at).await;
         if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
             // Refused where it may not be created; somebody else may have done it meanwhile.
             poison
                 .create(give_up_at)
                 .await
                 .map_err(|error| error.failure(Operation::CreateQueue, poison_name, false))?;
-            put = poison.put(&self.text, give_up_at).await;
+            put = poison.put(&self.message.text, give_up_at).await;
         }
         put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
         // Kept beyond this call: where the deletion fails it is repeated alone, and no second copy
@@ -284,6 +339,7 @@ impl Lock for Held {
         let mut state = turn(&self.state, give_up_at).await?;
         match &state.closed {
             Some(closed) => Err(closed.failure()),
+            None if self.keeps_itself() => Ok(()),
             None => self.relock(&mut state, give_up_at).await,
         }
     }
@@ -306,18 +362,26 @@ impl Lock for Held {
                 Last::Delete
             }
         };
+        if self.is_gone() {
+            state.closed = Some(Closed::Settled(settlement.clone()));
+            return Ok(());
+        }
         self.finish(&mut state, settlement, last, give_up_at).await
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
     }
 }
 
 /// The service itself says that the message is not there under this receipt.
-fn is_gone(error: &ServiceError) -> bool {
-    matches!(
-        error.code(),
-        // A deleted queue takes its messages along: there is no lock left to keep, and nothing to
-        // settle.
-        Some("PopReceiptMismatch" | "MessageNotFound" | "QueueNotFound" | "QueueBeingDeleted")
-    )
+fn is_not_found(error: &ServiceError) -> bool {
+    is_deleted(error) || matches!(error.code(), Some("PopReceiptMismatch" | "MessageNotFound"))
+}
+
+/// The service itself says that the queue is not there; it takes its messages along.
+pub(super) fn is_deleted(error: &ServiceError) -> bool {
+    matches!(error.code(), Some("QueueNotFound" | "QueueBeingDeleted"))
 }
 
 /// In the service's whole seconds, never sooner than asked and never longer than it hides one.

@@ -269,6 +269,22 @@ fn the_second_stop_is_at_once_and_an_echo_is_none() {
     assert_eq!(scheduler.asked_to_stop(T + secs(1), 2), Stop::AtOnce);
 }
 
+#[test]
+fn deleted_queue_is_an_empty_one() {
+    let idle_exit = Some(secs(5));
+    let mut scheduler = scheduler(SchedulerConfig {
+        idle_exit,
+        ..terms()
+    });
+    take(&mut scheduler, T, 0);
+    for second in 1..5 {
+        scheduler.takes(T + secs(second), 4);
+        scheduler.took_from_deleted(T + secs(second));
+        assert!(matches!(scheduler.next(T + secs(second)), Next::Wait(_)));
+    }
+    assert_eq!(scheduler.next(T + secs(5)), Next::Leave(Why::Idle));
+}
+
 fn waiting(idle_exit: Option<Duration>) -> Scheduler {
     scheduler(SchedulerConfig {
         idle_exit,

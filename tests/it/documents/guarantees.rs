@@ -203,12 +203,18 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         shown: &[("faults", &["StopThenKillSupervisor"])],
     },
     Guarantee {
-        fault: "the guardian is stopped, the supervisor SIGKILLed, and the guardian continued (by the kernel, where its process group was orphaned by that)",
+        fault: "the guardian is stopped, the supervisor SIGKILLed, and the guardian continued. The kernel continues it, unless a child subreaper of the same session (a supervisor, some CI runners) adopts it: then it stays stopped until somebody continues it",
         happens: "the guardian looks at the clock, ends the tree and gives the lock back",
         how_long: "from when it is continued, as if the supervisor was SIGKILLed; at once where SIGKILL was due",
         shown: &[
             ("faults", &["StopGuardianKillSupervisor"]),
-            ("supervise", &["a_stopped_guardian_and_a_killed_supervisor"]),
+            (
+                "supervise",
+                &[
+                    "a_stopped_guardian_and_a_killed_supervisor",
+                    "a_guardian_that_stays_stopped_and_a_killed_supervisor",
+                ],
+            ),
         ],
     },
     Guarantee {

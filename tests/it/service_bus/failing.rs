@@ -341,3 +341,18 @@ fn a_machine_without_a_thread_to_spare_keeps_its_message() {
     assert_eq!(stage.expired(), 0);
     stage.assert_holds(0, 0);
 }
+
+#[test]
+fn worker_on_a_deleted_queue_is_idle() {
+    let stage = Stage::one("x");
+    let running = stage
+        .worker()
+        .args(["--idle-exit", "4s"])
+        .command(["true"])
+        .start();
+    running.await_log("completed");
+    stage.broker.delete(JOBS);
+    running.await_log("the queue was deleted");
+    let done = running.finish();
+    assert_ended(&done, 0, "there was no message for --idle-exit");
+}

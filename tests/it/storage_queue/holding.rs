@@ -65,13 +65,108 @@ async fn a_message_that_another_has_taken_is_lost_without_a_term() {
 
 #[tokio::test]
 async fn a_message_that_an_operator_deleted_is_lost() {
-    for delete in [Mailbox::clear, Mailbox::delete] {
-        let scene = Scene::with("x");
-        let message = scene.take().await;
-        delete(&scene.mailbox);
-        assert_eq!(is_lost(message.lock.renew(later()).await), None);
-        is_lost(message.lock.settle(&Settlement::Complete, later()).await);
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    scene.mailbox.clear();
+    assert_eq!(is_lost(message.lock.renew(later()).await), None);
+    is_lost(message.lock.settle(&Settlement::Complete, later()).await);
+    assert!(!message.lock.is_gone());
+}
+
+#[tokio::test]
+async fn message_of_a_deleted_queue_is_gone_and_not_lost() {
+    let scene = Scene::with("x");
+    let message = scene.take().await;
+    scene.mailbox.delete();
+    for _ in 0..2 {
+        message.lock.renew(later()).await.expect("nobody has it");
     }
+    assert!(message.lock.is_gone());
+    let settled = message.lock.settle(&Settlement::Complete, later()).await;
+    settled.expect("nothing is left to settle");
+    is_transient(scene.queue.take(1, later()).await.map(drop));
+    assert!(scene.queue.is_deleted());
+    scene.mailbox.create();
+    assert!(
+        scene
+            .queue
+            .take(1, later())
+            .await
+            .expect("empty")
+            .is_empty()
+    );
+    assert!(!scene.queue.is_deleted());
+}
+
+#[tokio::test]
+async fn message_that_expires_between_renewals_is_gone_and_not_lost() {
+    for settlement in [
+        Settlement::Complete,
+        Settlement::Release,
+        Settlement::Retry(Duration::from_secs(1)),
+        dead_letter(),
+    ] {
+        let scene = Scene::expiring(4, 2);
+        let message = scene.take().await;
+        while !message.lock.is_gone() {
+            message.lock.renew(later()).await.expect("ours or gone");
+            // The pace of the renewals.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let asked = scene.asked(Call::Update);
+        message.lock.renew(later()).await.expect("nobody has it");
+        let settled = message.lock.settle(&settlement, later()).await;
+        settled.expect("nothing is left to settle");
+        assert_eq!(scene.asked(Call::Update), asked);
+        let copies = match settlement {
+            Settlement::DeadLetter { .. } => scene.mailbox.poison().count(),
+            _ => 0,
+        };
+        assert_eq!(copies, u32::from(settlement == dead_letter()));
+    }
+}
+
+/// Azure hides a message beyond its expiry when it is taken, and refuses to do so later.
+#[tokio::test]
+async fn message_that_expires_before_its_lock_ends_is_not_renewed() {
+    let scene = Scene::expiring(2, 60);
+    let message = scene.take().await;
+    message.lock.renew(later()).await.expect("nobody has it");
+    assert_eq!(scene.asked(Call::Update), 0);
+    assert!(!message.lock.is_gone(), "it can still be given back");
+    scene.mailbox.await_none();
+    let settled = message.lock.settle(&Settlement::Complete, later()).await;
+    settled.expect("nothing is left to settle");
+    assert!(message.lock.is_gone());
+}
+
+#[tokio::test]
+async fn expired_message_that_another_has_taken_before_is_lost() {
+    let scene = Scene::expiring(6, 2);
+    let message = scene.take().await;
+    scene.mailbox.await_take(60);
+    scene.mailbox.await_none();
+    assert_eq!(is_lost(message.lock.renew(later()).await), None);
+    assert!(!message.lock.is_gone());
+}
+
+#[tokio::test]
+async fn lock_that_would_outlast_its_message_is_refused_in_words_and_costs_no_settlement() {
+    let refused = Fate::Refuse(400, "OutOfRangeQueryParameterValue");
+    let scene = Scene::expiring(90, 60);
+    let message = scene.take().await;
+    scene.proxy.keeps_time(80);
+    scene.proxy.next(Call::Update, refused.clone());
+    let said = is_transient(message.lock.renew(later()).await);
+    assert!(
+        said.contains("expires") && said.contains("--lock-time"),
+        "{said}"
+    );
+    scene.proxy.next(Call::Update, refused);
+    let retry = Settlement::Retry(Duration::from_secs(30));
+    let settled = message.lock.settle(&retry, later()).await;
+    settled.expect("it comes again when its lock ends");
+    assert!(!message.lock.is_gone());
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ fn config(mailbox: &Mailbox, port: u16) -> Config {
         target: Target::parse(&mailbox.name).expect("a target"),
         account: account(port, KEY),
         lock_time: Duration::from_secs(60),
-        encoding: Encoding::Auto,
+        encoding: None,
         max_body: 1 << 20,
         poison: None,
         create: false,
@@ -58,6 +58,17 @@ impl Scene {
     fn locking(text: &str, seconds: u64) -> Scene {
         let mailbox = Mailbox::fresh();
         mailbox.put(text);
+        Scene::on(mailbox, seconds)
+    }
+
+    /// A message that expires after `life` seconds, locked for `seconds` at a time.
+    fn expiring(life: u32, seconds: u64) -> Scene {
+        let mailbox = Mailbox::fresh();
+        mailbox.put_for(life, "x");
+        Scene::on(mailbox, seconds)
+    }
+
+    fn on(mailbox: Mailbox, seconds: u64) -> Scene {
         let proxy = Proxy::before(queues().port);
         let queue = open(Config {
             lock_time: Duration::from_secs(seconds),

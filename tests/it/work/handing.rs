@@ -54,6 +54,34 @@ fn text_stays_what_it_is() {
     );
 }
 
+/// Each of these was decoded by an earlier version, by what it looked like.
+#[test]
+fn text_is_never_decoded_unasked_and_the_first_that_can_be_base64_is_warned_of() {
+    let texts = ["abc=", "aGVsbG8=", "YWJjZGVm", "Zm9vYmFyMTIzZm9vYmFyMTIz"];
+    let script = "cat; echo \" $TRAFFICCOP_MESSAGE_ENCODING\"";
+    let ask = |more: &[&str]| {
+        let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
+        texts.iter().for_each(|text| mailbox.put(text));
+        let worker = worker(&scene, &mailbox)
+            .args(["--idle-exit", "0s"])
+            .args(more);
+        worker.shell(script).finish()
+    };
+    let warning = "pass --encoding base64 if";
+    let as_sent: String = texts.iter().map(|text| format!("{text} text\n")).collect();
+    let done = ask(&[]);
+    assert_ended(&done, 0, warning);
+    assert_eq!(done.stdout, as_sent);
+    assert_eq!(done.stderr.matches(warning).count(), 1, "{}", done.stderr);
+    let done = ask(&["--encoding", "text"]);
+    assert_eq!(done.stdout, as_sent);
+    assert!(!done.stderr.contains(warning), "{}", done.stderr);
+    // The first of them is two bytes that are no text.
+    let done = ask(&["--encoding", "base64"]);
+    let decoded = "hello base64\nabcdef base64\nfoobar123foobar123 base64\n";
+    assert!(done.stdout.ends_with(decoded), "{}", done.stdout);
+}
+
 #[test]
 fn a_command_that_never_reads_or_closes_its_stdin_is_none_the_worse_and_its_lock_is_renewed() {
     for script in ["exec 0<&-; sleep 11", "sleep 11"] {
@@ -243,6 +271,8 @@ fn a_message_that_its_guardian_cannot_receive_is_given_back_and_nothing_runs_wit
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     let run = worker(&scene, &mailbox).args(["--retry-delay", "1s"]);
     let working = run.shell("cat; echo .").start();
+    // By then its guardian is set up, for which it needs descriptors.
+    working.await_log("takes messages from");
     let guardian = working.guardian();
     allow_descriptors(guardian, 0);
     mailbox.put("a whole body");

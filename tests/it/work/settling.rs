@@ -43,16 +43,89 @@ fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
     let go = scene.path("go");
     let running = worker(&scene, &mailbox)
         .args(["--once", "--lock-time", "5s"])
-        .shell(&format!(
-            "echo runs >&2; until [ -e '{}' ]; do sleep 0.05; done",
-            go.display()
-        ))
+        .shell(&until_there(&go, 0))
         .start();
     running.await_log("runs");
     stand_still_past_the_lock(&running, &go);
     let done = running.finish();
     assert_ended(&done, 0, "completed, attempt 1");
     assert_eq!(mailbox.count(), 0);
+}
+
+#[test]
+fn command_whose_message_expires_may_finish() {
+    for (code, row) in [
+        (0, "expired, attempt 1, exit 0"),
+        (3, "expired, attempt 1, exit 3"),
+        (65, "dead-lettered, attempt 1, exit 65"),
+    ] {
+        let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
+        mailbox.put_for(3, "x");
+        let (go, lock) = (scene.path("go"), ["--lock-time", "2s", "--once"]);
+        let running = worker(&scene, &mailbox)
+            .args(lock)
+            .shell(&until_there(&go, code))
+            .start();
+        running.await_log("is gone: it has expired");
+        std::fs::write(&go, "").unwrap();
+        let done = running.finish();
+        assert_ended(&done, code, row);
+        assert!(!done.stderr.contains("beside"), "{}", done.stderr);
+        assert_eq!(mailbox.poison().exists(), code == 65);
+    }
+}
+
+#[test]
+fn message_that_expires_before_its_lock_is_warned_of() {
+    let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
+    mailbox.put_for(30, "x");
+    let done = once(&scene, &mailbox, &[], "exit 0");
+    assert_ended(&done, 0, "completed, attempt 1, exit 0, ");
+    assert!(
+        done.stderr.contains("before its lock of 60s ends"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn command_whose_queue_is_deleted_may_finish_and_then_the_worker_is_idle() {
+    let (scene, mailbox) = with("x");
+    let go = scene.path("go");
+    let running = worker(&scene, &mailbox)
+        .args(["--lock-time", "2s", "--idle-exit", "1s"])
+        .shell(&until_there(&go, 0))
+        .start();
+    running.await_log("runs");
+    mailbox.delete();
+    running.await_log("is gone: its queue was deleted");
+    std::fs::write(&go, "").unwrap();
+    let done = running.finish();
+    assert_ended(&done, 0, "there was no message for --idle-exit");
+    assert!(
+        done.stderr.contains("expired, attempt 1, exit 0") && !done.stderr.contains("beside"),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn worker_on_a_deleted_queue_waits_until_it_is_made_again() {
+    let (scene, mailbox) = with("x");
+    let running = worker(&scene, &mailbox).command(["true"]).start();
+    running.await_log("completed");
+    mailbox.delete();
+    running.await_log("the queue was deleted");
+    mailbox.create();
+    mailbox.put("y");
+    running.await_log_times("completed", 2);
+    stopped_by(Signal::SIGTERM, running);
+}
+
+/// A command that ends with this status as soon as the file is there.
+fn until_there(go: &Path, code: i32) -> String {
+    let go = go.display();
+    format!("echo runs >&2; until [ -e '{go}' ]; do sleep 0.05; done; exit {code}")
 }
 
 #[test]

@@ -42,9 +42,13 @@ pub(super) fn both_killed_at_once(who: Who) {
     }
 }
 
-/// The guardian is continued by the kernel when its group is orphaned, and finds itself alone.
+/// The kernel continues the guardian when its group is orphaned: whoever adopts it is in another session.
 pub(super) fn a_stopped_guardian_and_a_killed_supervisor(who: Who) {
-    let mut scene = Scene::acting(who, &["family", "@/journal"]);
+    let props = Props {
+        own_session: true,
+        ..Props::default()
+    };
+    let mut scene = Scene::acting_with(who, &["family", "@/journal"], props);
     // No grace.
     scene.start_family(Deadlines::within(FAR, FAR), 3);
     scene.set_release_info();
@@ -55,8 +59,8 @@ pub(super) fn a_stopped_guardian_and_a_killed_supervisor(who: Who) {
     scene.assert_testament();
 }
 
-/// Where the group is not orphaned, the guardian stays stopped, and only a namespace has another
-/// who looks at the clock.
+/// A child subreaper in the same session adopts the guardian, so its group is not orphaned and it stays stopped.
+/// Once continued it acts by its own timer.
 pub(super) fn a_guardian_that_stays_stopped_and_a_killed_supervisor(who: Who) {
     let props = Props {
         nursery: true,
