@@ -295,6 +295,14 @@ pub enum Notice {
         /// When the command is asked to end if nothing changes; `None` while standing by.
         term_at: Option<Instant>,
     },
+    /// The store refuses the credential that it accepted before, while standing by; said at once, and once a
+    /// minute.
+    Refused {
+        /// What the store said.
+        why: String,
+        /// When this instance leaves if nothing changes.
+        leaves_at: Instant,
+    },
     /// The store answers again after a doubt that had been reported.
     Recovered,
     /// The command is being drained, and why.

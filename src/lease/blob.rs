@@ -366,6 +366,7 @@ impl LeaseStore for Blob {
         let error = match self.client.renew(&id, give_up_at).await {
             Ok(etag) => {
                 self.prove(Operation::Renew);
+                self.lock.account.tell();
                 self.compare(&(id, known), etag);
                 return Ok(());
             }

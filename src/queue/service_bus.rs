@@ -160,7 +160,7 @@ impl ServiceBusQueue {
     }
 
     fn unreachable(&self, error: &BusError) -> Failure {
-        error.doubt(&format!("cannot reach {}", self.name))
+        error.refusal_or_doubt(&self.name)
     }
 
     /// Whether the queue is what was said: one with sessions refuses others, and one without refuses who

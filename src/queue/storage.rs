@@ -89,6 +89,7 @@ pub struct StorageQueue {
     create: bool,
     /// Taking has succeeded before.
     proven: AtomicBool,
+    account: Account,
 }
 
 impl StorageQueue {
@@ -130,6 +131,7 @@ impl StorageQueue {
             max_body: config.max_body,
             create: config.create,
             proven: AtomicBool::new(false),
+            account: config.account.clone(),
         })
     }
 
@@ -224,6 +226,7 @@ impl Queue for StorageQueue {
             error.failure(Operation::Take, &self.service.name, proven)
         })?;
         self.proven.store(true, Ordering::Relaxed);
+        self.account.tell();
         Ok(told
             .into_iter()
             .map(|told| self.message(told, t0))
