@@ -289,7 +289,7 @@ impl ServiceError {
         Some(match (status, code.as_deref()) {
             (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => format!(
                 "the service does not know version {API_VERSION} of its interface: use a newer \
-                 service (of Azurite 3.15 or later), or start Azurite with --skipApiVersionCheck"
+                 service, or start Azurite with --skipApiVersionCheck"
             ),
             (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
             (

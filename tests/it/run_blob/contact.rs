@@ -60,7 +60,7 @@ fn refused_standby_is_not_ready_names_no_holder_and_exits_77() {
             String::new,
         )
     };
-    standby.await_log("standing by behind holder");
+    standby.await_log("holder is in control");
     assert_eq!(get(at, "/readyz").status, 200);
     proxy.set(Mode::Refuse(403, "AuthenticationFailed"));
     let status = await_state("refused");
