@@ -203,15 +203,16 @@ impl ServiceError {
 
     /// The service refused, and the answer to a HEAD does not say what it is about.
     pub(crate) fn needs_a_reason(&self) -> bool {
-        matches!(
-            self,
-            ServiceError::Answer {
-                status: 400,
-                header: None,
-                page: false,
-                ..
-            }
-        )
+        let ServiceError::Answer {
+            status: 400,
+            code,
+            page: false,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        matches!(code.as_deref(), None | Some("InvalidHeaderValue"))
     }
 
     /// Whether that is the same refusal, and names the header that it is about.

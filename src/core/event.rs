@@ -92,7 +92,7 @@ pub enum Failure {
         /// The service asked not to be asked again for so long (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// It will never work as it was configured.
+    /// It will never work as it was configured; or, where it did, the credential is refused now.
     #[error("{why}")]
     Fatal {
         /// One line for a person: what failed, on what, why, and what to do.
