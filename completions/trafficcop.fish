@@ -44,6 +44,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'T
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if -d 'Compete only while this, run by \'sh -c\', exits 0' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth-patience -d 'Exit with 77 after the store has refused the credential for this long [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'How many may have it at once [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby looks [default: 2s]' -r
@@ -136,6 +137,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages are worked on at once [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messages -d 'Exit 0 after N messages' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 when there was no message for this time' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth-patience -d 'Exit with 77 after the queue has refused the credential for this long [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'How the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
 file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run [default: no limit]' -r
@@ -267,6 +269,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if -d 'Compete only while this, run by \'sh -c\', exits 0' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth-patience -d 'Exit with 77 after the store has refused the credential for this long [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r

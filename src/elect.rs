@@ -264,9 +264,9 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // Whoever is not fit does not know who is in control: it is not this one.
+            // Whoever is not fit, or refused, does not know who is in control: it is not this one.
             Observation::Notice {
-                notice: Notice::Unfit(_),
+                notice: Notice::Unfit(_) | Notice::Refused { .. },
                 ..
             } => self
                 .lines_out

@@ -125,6 +125,7 @@ impl EventLog {
             Notice::Unfit(unfit) => record.cause = Some(report::cause(&Cause::Unfit(*unfit))),
             Notice::Draining(cause) => record.cause = Some(report::cause(cause)),
             Notice::Doubt { why, .. }
+            | Notice::Refused { why, .. }
             | Notice::Cordoned { why }
             | Notice::FoundLost { why }
             | Notice::LeftToRunOut { why } => record.cause = Some(why.clone()),

@@ -313,7 +313,9 @@ impl ServiceManager {
                 state.is_ready();
             }
             match notice {
-                Notice::Doubt { .. } => state.doubt = Some(report::text(notice, now)),
+                Notice::Doubt { .. } | Notice::Refused { .. } => {
+                    state.doubt = Some(report::text(notice, now))
+                }
                 Notice::Recovered => state.doubt = None,
                 _ => {
                     state.words = report::text(notice, now);

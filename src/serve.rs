@@ -44,7 +44,7 @@ use tokio::task::AbortHandle;
 use self::listener::{BoundPath, Socket};
 use self::shared_status::Snapshot;
 use crate::runtime::runtime;
-use crate::status::{Status, UNFIT};
+use crate::status::{REFUSED, Status, UNFIT};
 
 pub(crate) use listener::{Address, Listener};
 pub(crate) use shared_status::SharedStatus;
@@ -337,9 +337,10 @@ async fn healthz(shared_status: &SharedStatus) -> Page {
 
 fn readyz(snapshot: &Snapshot) -> Page {
     // Whoever asks wants to know how many could take over.
-    if snapshot.status.state == UNFIT {
+    let state = &*snapshot.status.state;
+    if [UNFIT, REFUSED].contains(&state) {
         let cause = snapshot.status.cause.as_deref().unwrap_or_default();
-        return Page::yes_or_no(false, format!("{UNFIT}: {cause}"));
+        return Page::yes_or_no(false, format!("{state}: {cause}"));
     }
     // A standby is as ready as the holder: else a rolling update would wait for a fail-over.
     if snapshot.competes {

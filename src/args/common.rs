@@ -66,6 +66,14 @@ pub struct Common {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
     pub connect_timeout: Option<Checked<Duration>>,
 
+    /// Exit with 77 after the store has refused the credential for this long [default: 5m]
+    ///
+    /// Counts while standing by, for a credential that was accepted before: a key that was rotated, a SAS
+    /// that ended, a role that was taken away. A restart reads the new one. From the first refusal on
+    /// /readyz is 503, and the status names the cause. Any other answer, or none, begins the count anew.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
+    pub auth_patience: Option<Checked<Duration>>,
+
     /// Exit with N instead of 75
     ///
     /// When control was not obtained (-n, -w; without them it is waited for): 0 keeps cron quiet on the
@@ -234,7 +242,8 @@ pub struct Listen {
     ///
     /// ADDR is an address and a port, or unix:/PATH. /healthz (200 while supervisor and guardian are
     /// sound), /readyz (200 for holder and standby, 503 until the
-    /// store has answered, and where --if says no), /leader or /primary (200 only
+    /// store has answered, where --if says no, and where the store
+    /// refuses the credential), /leader or /primary (200 only
     /// while the command runs and nobody else can have been given control, else 503), /status (JSON, as in
     /// the status file) and /metrics (for Prometheus), by GET, HEAD and OPTIONS. Port 0 takes a free one,
     /// and the log says which. A socket that was left behind is replaced.

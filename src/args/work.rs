@@ -102,6 +102,14 @@ pub struct Work {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages", value_parser = checked(duration))]
     pub idle_exit: Option<Checked<Duration>>,
 
+    /// Exit with 77 after the queue has refused the credential for this long [default: 5m]
+    ///
+    /// Counts while no message is worked on, for a credential that was accepted before: a key that was rotated, a SAS
+    /// that ended, a role that was taken away. A restart reads the new one. From the first refusal on
+    /// /readyz is 503, and the status names the cause. Any other answer, or none, begins the count anew.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Taking messages", value_parser = checked(duration))]
+    pub auth_patience: Option<Checked<Duration>>,
+
     /// How the command gets its message
     #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
     pub message: Hand,

@@ -6,15 +6,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 #[cfg(debug_assertions)]
 use azure_core::http::HttpClient;
 use azure_core::http::policies::Policy;
 use azure_core::http::{ClientOptions, RetryOptions, Transport};
+use azure_core::time::{OffsetDateTime, parse_rfc3339, to_rfc3339};
 use url::{Host, Url};
 
-use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
+use super::account_builder::{ACCOUNT, AccountBuilder, EMULATOR, KEY, SAS, STRING, SUFFIX};
 use super::credential::{AuthOptions, Credential, trimmed};
 use super::error::ServiceError;
 use super::service_clock::{OwnAnswers, ServiceClock};
@@ -27,6 +29,9 @@ use crate::clock::Instant;
 use crate::util::SharedMemory;
 use crate::util::spelt_out;
 
+// How long before its end a SAS is warned of.
+const LAST_WEEK: azure_core::time::Duration = azure_core::time::Duration::days(7);
+
 /// A service of a storage account and the credential for it. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Account {
@@ -36,6 +41,9 @@ pub struct Account {
     pub(super) endpoint: Url,
     pub(super) client: Arc<Client>,
     pub(super) clock: Arc<ServiceClock>,
+    // When the SAS ends, and what of that was said: a level of [`Account::tell`].
+    pub(super) sas_end: Option<OffsetDateTime>,
+    pub(super) told: Arc<AtomicU8>,
 }
 
 impl fmt::Debug for Account {
@@ -170,6 +178,46 @@ impl Account {
             self.credential = Credential::Token(Arc::new(tokens));
         }
         self
+    }
+
+    /// When the SAS ends, if there is one, for people; `true`: within a week, or it has ended.
+    pub fn sas_end(&self) -> Option<(String, bool)> {
+        let end = self.sas_end?;
+        let left = end - OffsetDateTime::now_utc();
+        let ends = if left.is_positive() {
+            "ends"
+        } else {
+            "has ended"
+        };
+        let soon = left < LAST_WEEK;
+        Some((format!("the SAS {ends} at {}", to_rfc3339(&end)), soon))
+    }
+
+    /// Says in the log what is to be known of the credential: once, and when the last week of a SAS begins.
+    pub(crate) fn tell(&self) {
+        let known = self.sas_end();
+        let level = if known.as_ref().is_some_and(|(_, soon)| *soon) {
+            2
+        } else {
+            1
+        };
+        let told = self.told.fetch_max(level, Ordering::Relaxed);
+        if told >= level {
+            return;
+        }
+        if told == 0 && self.endpoint.scheme() == "http" && !is_loopback(&self.endpoint) {
+            tracing::warn!(
+                "plain http to {}: everyone on the way can read and change what is sent: for the emulator alone",
+                self.endpoint
+            );
+        }
+        match known {
+            Some((text, true)) => tracing::warn!(
+                "{text}: replace it before that and start again, or every instance is refused"
+            ),
+            Some((text, false)) => tracing::info!("{text}"),
+            None => {}
+        }
     }
 
     /// The account's name, where it is known.
@@ -392,7 +440,8 @@ pub(crate) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     };
     // An emulator has no host name for each account: the first part of the path is for that.
     let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
-        || url.host_str() == Some("localhost");
+        || url.host_str() == Some("localhost")
+        || names_the_emulator(url);
     let (account, path) = if in_path {
         let (account, rest) = path.split_once('/').unwrap_or((path, ""));
         endpoint.set_path(account);
@@ -430,13 +479,32 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
+/// When the SAS ends (`se`), if it says so in one of the forms that the service takes.
+pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
+    let mut pairs = url::form_urlencoded::parse(sas.as_bytes());
+    let (_, end) = pairs.find(|(name, _)| name == "se")?;
+    let forms = [
+        end.to_string(),
+        format!("{end}T00:00:00Z"),
+        end.replace('Z', ":00Z"),
+    ];
+    forms.iter().find_map(|form| parse_rfc3339(form).ok())
+}
+
+/// Whether the path begins with the emulator's well-known account.
+pub(super) fn names_the_emulator(url: &Url) -> bool {
+    let mut parts = url.path_segments().into_iter().flatten();
+    parts.next() == Some(EMULATOR)
+}
+
 /// Only https, and plain http to this machine: on the way to another one everybody could read a SAS,
-/// or take the lock with the lease id that he saw.
+/// or take the lock with the lease id that he saw. To the emulator's account anywhere, until it is known
+/// whether the credential is the public one.
 pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
     match (url.scheme(), url.host_str()) {
         (_, None) => Err(malformed("the URL", "names no host")),
         ("https", _) => Ok(()),
-        ("http", _) if is_loopback(url) => Ok(()),
+        ("http", _) if is_loopback(url) || names_the_emulator(url) => Ok(()),
         ("http", Some(host)) => Err(AccountError::PlainHttp {
             host: host.to_owned(),
         }),

@@ -10,8 +10,8 @@ use azure_core::credentials::Secret;
 use url::Url;
 
 use super::account::{
-    Account, AccountError, Service, SplitUrl, contradiction, is_loopback, is_sas, malformed,
-    missing, safe, split_url,
+    Account, AccountError, Service, SplitUrl, contradiction, end_of, is_loopback, is_sas,
+    malformed, missing, names_the_emulator, safe, split_url,
 };
 use super::credential::{
     AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
@@ -191,8 +191,8 @@ impl AccountBuilder {
         self.name(EMULATOR, THE_FLAG)?;
         self.key(EMULATOR_KEY, THE_FLAG)?;
         match &self.endpoint {
-            Some((known, first)) if !is_loopback(known) => {
-                let about = "the emulator is on this machine";
+            Some((known, first)) if !is_loopback(known) && !names_the_emulator(known) => {
+                let about = "the emulator's account is not there";
                 Err(contradiction(*first, THE_FLAG, about))
             }
             // A port of one's own stands; else the well-known one, unless the URL has one.
@@ -266,8 +266,16 @@ impl AccountBuilder {
         let client = Arc::new(
             Client::new(endpoint.scheme() == "https", self.service.idle).trusting(options.trust()?),
         );
-        let known_key =
-            matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY) && is_loopback(&endpoint);
+        // Both are public: they may go over plain http to any host, and nothing else may.
+        let is_local = is_loopback(&endpoint);
+        let known_key = matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY)
+            && (is_local || name.as_deref() == Some(EMULATOR));
+        let unsafe_host = (endpoint.scheme() == "http" && !is_local)
+            .then(|| endpoint.host_str().unwrap_or_default().to_owned());
+        if let (Some(host), false) = (&unsafe_host, known_key) {
+            let host = host.clone();
+            return Err(AccountError::PlainHttp { host });
+        }
         let flag = options.auth.flag();
         let needs = |what, variable| {
             let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
@@ -329,7 +337,16 @@ impl AccountBuilder {
                 Credential::entra(options.auth, env, &endpoint, client, STORAGE)?
             }
         };
+        if let (Some(host), false) = (unsafe_host, matches!(credential, Credential::Key { .. })) {
+            return Err(AccountError::PlainHttp { host });
+        }
+        let sas_end = match &credential {
+            Credential::Sas(sas) => end_of(sas.secret()),
+            _ => None,
+        };
         Ok(Account {
+            sas_end,
+            told: Arc::default(),
             name,
             credential,
             emulator: options.emulator || known_key,

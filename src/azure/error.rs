@@ -11,6 +11,7 @@ use azure_core::http::RawResponse;
 use azure_core::http::headers::Headers;
 use azure_core::time::{OffsetDateTime, parse_rfc7231};
 
+use super::API_VERSION;
 use super::transport::header;
 use crate::core::Failure;
 
@@ -102,6 +103,8 @@ pub enum ServiceError {
         status: u16,
         /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
         code: Option<String>,
+        /// The header that the service does not take, as the answer's body names it.
+        header: Option<String>,
         /// The answer is a web page: a proxy or a portal answered, not the service.
         page: bool,
         /// The service asked not to be asked again for so long.
@@ -136,6 +139,7 @@ impl ServiceError {
                     None => ServiceError::Answer {
                         status,
                         code: None,
+                        header: None,
                         page: false,
                         retry_after: None,
                         date: None,
@@ -183,6 +187,7 @@ impl ServiceError {
         ServiceError::Answer {
             status,
             code: header("x-ms-error-code").map(clean).filter(|_| !page),
+            header: header_named_in(body),
             page,
             retry_after,
             date,
@@ -220,6 +225,32 @@ impl ServiceError {
             ServiceError::Answer { date, .. } => *date,
             _ => None,
         }
+    }
+
+    /// The service refused, and the answer to a HEAD does not say what it is about.
+    pub(crate) fn needs_a_reason(&self) -> bool {
+        let ServiceError::Answer {
+            status: 400,
+            code,
+            page: false,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        matches!(code.as_deref(), None | Some("InvalidHeaderValue"))
+    }
+
+    /// Whether that is the same refusal, and names the header that it is about.
+    pub(crate) fn is_explained_by(&self, asked: &ServiceError) -> bool {
+        let names = matches!(
+            asked,
+            ServiceError::Answer {
+                header: Some(_),
+                ..
+            }
+        );
+        names && asked.is_refusal() && (self.code().is_none() || self.code() == asked.code())
     }
 
     /// The service itself refused: what was asked for was not done.
@@ -274,10 +305,20 @@ impl ServiceError {
 
     /// What to do about it, where that can be said.
     pub fn advice(&self, operation: Operation) -> Option<String> {
-        let ServiceError::Answer { status, code, .. } = self else {
+        let ServiceError::Answer {
+            status,
+            code,
+            header,
+            ..
+        } = self
+        else {
             return None;
         };
         Some(match (status, code.as_deref()) {
+            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => format!(
+                "the service does not know version {API_VERSION} of its interface: use a newer \
+                 service, or start Azurite with --skipApiVersionCheck"
+            ),
             (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
             (
                 _,
@@ -324,19 +365,22 @@ impl ServiceError {
     }
 
     /// The meaning outside a tenure. `proven`: this operation has succeeded before, so what was
-    /// configured can work, and refusals are doubt.
+    /// configured can work, and refusals are doubt, but for those of the credential.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
             ServiceError::Ours(_) => false,
-            ServiceError::Denied(_) if !proven => true,
+            ServiceError::Denied(_) => true,
             ServiceError::Answer {
                 status,
                 code,
                 page: false,
                 ..
-            } if !proven => match (status, code.as_deref()) {
-                (401 | 403, _)
+            } => match (status, code.as_deref()) {
+                // Said by the service it is a refusal at any time, which a credential that was changed ends.
+                (401 | 403, Some(_))
                 | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
+                _ if proven => return self.doubt(operation),
+                (401 | 403, _) => true,
                 // Being deleted takes a while, then it can be created again. A condition that is
                 // not met is another candidate that was faster.
                 (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
@@ -387,6 +431,14 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
+}
+
+/// The name of the header in the body of a refusal, without what is no letter or digit.
+fn header_named_in(body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?;
+    let (_, rest) = text.split_once("<HeaderName>")?;
+    let (name, _) = rest.split_once("</HeaderName>")?;
+    Some(clean(name))
 }
 
 fn clean(code: &str) -> String {

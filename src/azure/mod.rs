@@ -22,6 +22,11 @@ mod shared_key;
 mod token_cache;
 mod transport;
 
+/// The version of the storage services' interface that is spoken: the oldest that has what is used, so that
+/// an emulator or a service on premises that is some years old knows it.
+// It brought names in listings that XML cannot have; all else is older.
+pub(crate) const API_VERSION: &str = "2021-02-12";
+
 pub use account::{Account, AccountError};
 #[cfg(feature = "service-bus")]
 pub(crate) use credential::Credential;

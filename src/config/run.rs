@@ -18,7 +18,7 @@ use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
 use crate::args::{self, Checked};
 use crate::azure::AuthOptions;
-use crate::core::{Budget, Rules};
+use crate::core::{AUTH_PATIENCE, Budget, Rules};
 use crate::doorbell::DoorbellAddress;
 use crate::exit;
 use crate::guardian::Contain;
@@ -304,6 +304,7 @@ impl Basis {
             poll: Some(self.poll),
             wait: wait(typed)?,
             patience: patience.unwrap_or(Ok(DEFAULT_PATIENCE))?,
+            auth_patience: typed.auth_patience.clone().unwrap_or(Ok(AUTH_PATIENCE))?,
             grace: grace?,
             stop_signal: stop_signal?,
             if_lost: typed.if_lost,

@@ -18,7 +18,7 @@ use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;
 #[cfg(feature = "service-bus")]
 use crate::azure::ServiceBusOptions;
-use crate::core::Budget;
+use crate::core::{AUTH_PATIENCE, Budget};
 use crate::guardian::Contain;
 use crate::queue::storage::Encoding;
 use crate::units::show;
@@ -59,6 +59,8 @@ pub struct Work {
     pub max_messages: Option<u64>,
     /// After how long without a message we leave.
     pub idle_exit: Option<Duration>,
+    /// How long the queue may refuse the credential that it accepted before.
+    pub auth_patience: Duration,
     /// Messages are handed over in directories.
     pub in_directories: bool,
     /// The longest a command may run.
@@ -148,6 +150,7 @@ impl Work {
             // `--once` is a limit of one that passes on the command's status, too.
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
+            auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
             in_directories: typed.message == args::Hand::File,
             timeout,
             stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,

@@ -93,7 +93,7 @@ pub enum Failure {
         /// The service asked not to be asked again for so long (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// It will never work as it was configured.
+    /// It will never work as it was configured; or, where it did, the credential is refused now.
     #[error("{why}")]
     Fatal {
         /// One line for a person: what failed, on what, why, and what to do.
@@ -295,6 +295,14 @@ pub enum Notice {
         why: String,
         /// When the command is asked to end if nothing changes; `None` while standing by.
         term_at: Option<Instant>,
+    },
+    /// The store refuses the credential that it accepted before, while standing by; said at once, and once a
+    /// minute.
+    Refused {
+        /// What the store said.
+        why: String,
+        /// When this instance leaves if nothing changes.
+        leaves_at: Instant,
     },
     /// The store answers again after a doubt that had been reported.
     Recovered,

@@ -29,4 +29,4 @@ pub use health::{
 };
 pub use hold_policy::{After, HoldPolicy, OnFailure, Once, Outcome, Restart, TaskResult};
 pub use observed::Observed;
-pub use tenure::{IfLost, Rules, State, Tenure};
+pub use tenure::{AUTH_PATIENCE, IfLost, Rules, State, Tenure};

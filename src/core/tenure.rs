@@ -64,6 +64,9 @@ pub enum IfLost {
     Exit,
 }
 
+/// How long a store may refuse a credential that it accepted before, unless something else is said.
+pub const AUTH_PATIENCE: Duration = Duration::from_secs(300);
+
 /// What an instance goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -80,6 +83,9 @@ pub struct Rules {
     /// How long a store that has never answered is asked. With one look (`wait` of zero) it is not
     /// asked for longer than 3 seconds.
     pub patience: Duration,
+    /// How long a store may refuse the credential that it accepted before, and say nothing else, until a
+    /// standby leaves.
+    pub auth_patience: Duration,
     /// From the stop signal to SIGKILL when a stop was asked for or the command left processes behind.
     pub grace: Duration,
     /// What a drain sends first.

@@ -15,8 +15,8 @@ use tokio::task::JoinHandle;
 use super::Guards;
 use crate::clock::{self, Instant};
 use crate::core::{
-    Budget, Cordon, Deadlines, Ending, Health, HealthRules, HoldPolicy, IfLost, Look, Notice,
-    Rules, Tenure, Unfit, WatchdogWord, WorkloadEvent,
+    AUTH_PATIENCE, Budget, Cordon, Deadlines, Ending, Health, HealthRules, HoldPolicy, IfLost,
+    Look, Notice, Rules, Tenure, Unfit, WatchdogWord, WorkloadEvent,
 };
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
@@ -159,6 +159,7 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
         // Whoever does not want to wait any more drops the future.
         wait: None,
         patience: PATIENCE,
+        auth_patience: AUTH_PATIENCE,
         grace: budget.map_or(GRACE, |budget| budget.grace_on_loss),
         stop_signal: libc::SIGTERM,
         if_lost,

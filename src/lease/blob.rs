@@ -376,6 +376,7 @@ impl LeaseStore for Blob {
         let error = match renewed {
             Ok(etag) => {
                 self.prove(Operation::Renew);
+                self.lock.account.tell();
                 self.compare(&(id, known), etag);
                 return Ok(());
             }

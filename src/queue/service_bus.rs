@@ -28,6 +28,7 @@ mod shared;
 mod stream;
 mod wire;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -104,6 +105,8 @@ pub struct ServiceBusQueue {
     accepted: Mutex<Option<Accepted>>,
     // Begins with the first call that needs a connection: only then is there a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
+    /// A call to take was answered.
+    answered: AtomicBool,
 }
 
 impl ServiceBusQueue {
@@ -130,6 +133,7 @@ impl ServiceBusQueue {
             sessions: config.sessions.then_some(config.max_body),
             accepted: Mutex::new(None),
             connection_task: Mutex::new(Some(connection_task)),
+            answered: AtomicBool::new(false),
         }
     }
 
@@ -160,7 +164,11 @@ impl ServiceBusQueue {
     }
 
     fn unreachable(&self, error: &BusError) -> Failure {
-        error.doubt(&format!("cannot reach {}", self.name))
+        // At first a token that was just replaced may be refused, and a worker would leave at once for it.
+        match self.answered.load(Ordering::Relaxed) {
+            true => error.refusal_or_doubt(&self.name),
+            false => error.doubt(&format!("cannot reach {}", self.name)),
+        }
     }
 
     /// Whether the queue is what was said: one with sessions refuses others, and one without refuses who
@@ -209,6 +217,49 @@ impl ServiceBusQueue {
         };
         Ok(message.into_iter().collect())
     }
+
+    async fn take_once(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
+        self.begin();
+        if let Some(max_body) = self.sessions {
+            return self.take_session(max_body, give_up_at).await;
+        }
+        let (prefetch, shared) = (&self.prefetch, &self.shared);
+        // Only what fails from now on is the answer to this call.
+        let failures = shared.failures();
+        // At once: where there are more free slots than before, credit is added while we wait.
+        prefetch.want(most);
+        loop {
+            let filled = prefetch.filled.notified();
+            // Nothing is awaited between here and the caller: it could be dropped there.
+            let messages = prefetch.hand_out(Instant::now());
+            if !messages.is_empty() {
+                return Ok(messages);
+            }
+            let woken = async {
+                tokio::select! {
+                    biased;
+                    () = filled => Ok(()),
+                    error = shared.failing(failures) => Err(error),
+                }
+            };
+            let failed = match before(give_up_at, woken).await {
+                Some(Ok(())) => continue,
+                Some(Err(error)) => Some(error),
+                // An empty queue and one out of reach are equally silent: only the connection tells
+                // them apart.
+                None => shared.error(),
+            };
+            return match failed {
+                Some(error) => {
+                    // Whoever asked comes again after a while. A connection that comes before is not to have
+                    // messages sent that lie here for nobody while their locks run out.
+                    prefetch.want(0);
+                    Err(self.unreachable(&error))
+                }
+                None => Ok(Vec::new()),
+            };
+        }
+    }
 }
 
 #[async_trait]
@@ -250,46 +301,9 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
-        self.begin();
-        if let Some(max_body) = self.sessions {
-            return self.take_session(max_body, give_up_at).await;
-        }
-        let (prefetch, shared) = (&self.prefetch, &self.shared);
-        // Only what fails from now on is the answer to this call.
-        let failures = shared.failures();
-        // At once: where there are more free slots than before, credit is added while we wait.
-        prefetch.want(most);
-        loop {
-            let filled = prefetch.filled.notified();
-            // Nothing is awaited between here and the caller: it could be dropped there.
-            let messages = prefetch.hand_out(Instant::now());
-            if !messages.is_empty() {
-                return Ok(messages);
-            }
-            let woken = async {
-                tokio::select! {
-                    biased;
-                    () = filled => Ok(()),
-                    error = shared.failing(failures) => Err(error),
-                }
-            };
-            let failed = match before(give_up_at, woken).await {
-                Some(Ok(())) => continue,
-                Some(Err(error)) => Some(error),
-                // An empty queue and one out of reach are equally silent: only the connection tells
-                // them apart.
-                None => shared.error(),
-            };
-            return match failed {
-                Some(error) => {
-                    // Whoever asked comes again after a while. A connection that comes before is not to have
-                    // messages sent that lie here for nobody while their locks run out.
-                    prefetch.want(0);
-                    Err(self.unreachable(&error))
-                }
-                None => Ok(Vec::new()),
-            };
-        }
+        let taken = self.take_once(most, give_up_at).await;
+        self.answered.fetch_or(taken.is_ok(), Ordering::Relaxed);
+        taken
     }
 
     fn is_deleted(&self) -> bool {

@@ -96,6 +96,7 @@ pub struct StorageQueue {
     proven: AtomicBool,
     /// The queue was deleted, by the last answer.
     deleted: AtomicBool,
+    account: Account,
 }
 
 impl StorageQueue {
@@ -139,6 +140,7 @@ impl StorageQueue {
             create: config.create,
             proven: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
+            account: config.account.clone(),
         })
     }
 
@@ -260,6 +262,7 @@ impl Queue for StorageQueue {
             error.failure(Operation::Take, &self.service.name, proven)
         })?;
         self.proven.store(true, Ordering::Relaxed);
+        self.account.tell();
         Ok(told
             .into_iter()
             .map(|told| self.message(told, t0))

@@ -121,6 +121,7 @@ impl LogObserver {
             }
             Notice::Uncordoned | Notice::Fit => (line.token, line.left) = (None, None),
             Notice::Doubt { .. }
+            | Notice::Refused { .. }
             | Notice::Recovered
             | Notice::CommandEnded(_)
             | Notice::BackingOff { .. }

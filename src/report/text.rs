@@ -30,6 +30,12 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             )
         }
         Notice::Doubt { why, term_at: None } => format!("cannot reach the lock: {why}; retrying"),
+        Notice::Refused { why, leaves_at } => {
+            let left = span(leaves_at);
+            format!(
+                "the store refuses this instance's credential: {why}; retrying, exit in {left} if nothing changes"
+            )
+        }
         Notice::Recovered => "the store answers again".into(),
         Notice::Draining(Cause::CommandEnded) => "stopping what the command left behind".into(),
         Notice::Draining(Cause::Stopped(signal)) => {
@@ -102,6 +108,7 @@ fn level(notice: &Notice) -> Level {
         Notice::Draining(_)
         | Notice::Recorded { .. }
         | Notice::Doubt { .. }
+        | Notice::Refused { .. }
         | Notice::CommandEnded(Exit::Signal(_))
         | Notice::LeftBehind
         | Notice::RestartsSpent
@@ -133,7 +140,7 @@ pub(crate) fn event(notice: &Notice) -> &'static str {
     match notice {
         Notice::StandingBy(_) => "standby",
         Notice::InControl { .. } => "holding",
-        Notice::Doubt { .. } => "doubt",
+        Notice::Doubt { .. } | Notice::Refused { .. } => "doubt",
         Notice::Recovered => "recovered",
         Notice::Draining(_) => "draining",
         Notice::CommandEnded(_) => "command-ended",

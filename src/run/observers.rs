@@ -24,7 +24,7 @@ use crate::notify::{ServiceManager, Surroundings};
 use crate::report::{self, StatusLine};
 use crate::serve::SharedStatus;
 use crate::signals::Signals;
-use crate::status::{Status, StatusFile, UNFIT};
+use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 
 // A machine that is about to be frozen must not take over first; one without a metadata service
 // must not wait for it either.
@@ -304,7 +304,12 @@ impl StatusObserver {
                 (status.holder, status.cause) = (None, Some(cause));
                 UNFIT
             }
-            Notice::Uncordoned | Notice::Fit => {
+            Notice::Refused { why, .. } => {
+                (status.holder, status.cause) = (None, Some(why.clone()));
+                REFUSED
+            }
+            Notice::Recovered if status.state != REFUSED => return None,
+            Notice::Uncordoned | Notice::Fit | Notice::Recovered => {
                 status.cause = None;
                 "standby"
             }
@@ -317,7 +322,6 @@ impl StatusObserver {
             | Notice::RestartsSpent
             | Notice::HookFailed(_)
             | Notice::Doubt { .. }
-            | Notice::Recovered
             | Notice::Recorded { .. }
             | Notice::NotDone
             | Notice::LeftBehind => return None,

@@ -20,7 +20,7 @@ use super::shared_status::Snapshot;
 use crate::clock::Instant;
 use crate::core::{Cause, Exit, Failure, HandOverReason, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::Observation;
-use crate::status::UNFIT;
+use crate::status::{REFUSED, UNFIT};
 use crate::util::lock;
 
 /// What the text is, for the header of the answer.
@@ -106,6 +106,7 @@ const STATES: &[&str] = &[
     "cooling down",
     "cordoned",
     UNFIT,
+    REFUSED,
 ];
 /// From what an answer on the same machine takes to the longest an attempt may.
 const LATENCIES: [f64; 11] = [

@@ -117,7 +117,10 @@ impl WorkerObserver {
 
     /// The queue does not do what we ask of it, for this reason; or does again.
     pub(super) fn doubts(&self, why: Option<String>) {
-        if let Some(service_manager) = &self.state().service_manager {
+        let state = &mut *self.state();
+        // Written with the state that it leads to.
+        state.status.cause.clone_from(&why);
+        if let Some(service_manager) = &state.service_manager {
             service_manager.doubts(why);
         }
     }

@@ -24,7 +24,8 @@ use super::workload::{MessageWorkload, Progress};
 use crate::clock::Instant;
 use crate::config::Sessions;
 use crate::core::{
-    self, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure, WorkloadEvent,
+    self, AUTH_PATIENCE, Budget, Cause, Ending, Exit, Failure, HoldPolicy, IfLost, Tenure,
+    WorkloadEvent,
 };
 use crate::driver::drive;
 use crate::guardian::GuardianHandle;
@@ -406,6 +407,7 @@ impl ProcessorContext {
             poll: Some(Duration::from_millis(1)),
             wait: None,
             patience: Duration::ZERO,
+            auth_patience: AUTH_PATIENCE,
             grace: self.kill_after,
             stop_signal: self.stop_signal,
             if_lost: IfLost::Exit,

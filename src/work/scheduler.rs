@@ -38,6 +38,8 @@ pub(super) struct SchedulerConfig {
     pub(super) idle_exit: Option<Duration>,
     /// How long messages may go on after a stop was asked for.
     pub(super) grace: Duration,
+    /// How long the queue may refuse the credential that it accepted before until it leaves.
+    pub(super) auth_patience: Duration,
     /// How many messages a request can bring at most.
     pub(super) batch: usize,
     /// A request to take waits for messages by itself, and can be withdrawn for another.
@@ -157,6 +159,8 @@ pub(super) struct Scheduler {
     failing: Option<(Instant, String)>,
     /// It has answered once.
     answered: bool,
+    /// Since when it has refused our credential, and has said nothing else.
+    refused_since: Option<Instant>,
     /// Since when a stop is asked for, or decided.
     leaving: Option<(Why, Instant)>,
     stop: StopRequests,
@@ -188,6 +192,7 @@ impl Scheduler {
             empty: false,
             failing: None,
             answered: false,
+            refused_since: None,
             leaving: None,
             stop: StopRequests::default(),
             ended: false,
@@ -286,6 +291,11 @@ impl Scheduler {
         self.taking = Some(TakeRequest { most, at: now });
     }
 
+    /// Whether the queue refuses our credential, though it accepted it before.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused_since.is_some()
+    }
+
     /// Whether a request to take is under way that is still wanted.
     pub(super) fn is_taking(&self) -> bool {
         self.taking.is_some()
@@ -305,6 +315,7 @@ impl Scheduler {
         let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
         self.answered = true;
         self.failing = None;
+        self.refused_since = None;
         self.empty = count == 0;
         if count > 0 {
             self.busy_at = now;
@@ -342,9 +353,16 @@ impl Scheduler {
             }
             self.most = (asked / 2).max(1);
         }
+        let since = (denied == Some(true)).then(|| self.refused_since.unwrap_or(now));
+        self.refused_since = since;
+        // What still runs is not stopped for it.
+        let for_good = self.running == 0
+            && since.is_some_and(|since| now.since(since) >= self.terms.auth_patience);
         match denied {
             // A queue that has answered once is the right one: what it says later can pass.
-            Some(denied) if !self.answered => self.leave(now, Why::CannotTake { why, denied }),
+            Some(denied) if !self.answered || for_good => {
+                self.leave(now, Why::CannotTake { why, denied });
+            }
             _ => {
                 let since = self.failing.take().map_or(now, |(since, _)| since);
                 self.failing = Some((since, why));

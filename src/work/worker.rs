@@ -32,6 +32,7 @@ use crate::run::{no_guardian, not_runnable};
 use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
+use crate::status::REFUSED;
 
 /// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -163,6 +164,7 @@ async fn begin(
         max_messages: config.max_messages,
         idle_exit: config.idle_exit,
         grace: config.grace,
+        auth_patience: config.auth_patience,
         // A session at a time: while one is waited for another slot may become free, and to ask anew is
         // to stand at the end of the line.
         batch: match context.sessions {
@@ -377,6 +379,7 @@ impl Worker {
     fn show(&self) {
         let state = match self.scheduler.running() {
             _ if self.scheduler.is_leaving() => DRAINING,
+            0 if self.scheduler.is_refused() => REFUSED,
             0 => "waiting",
             _ => "working",
         };

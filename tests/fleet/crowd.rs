@@ -544,6 +544,7 @@ impl Member {
             poll: Some(plan.poll),
             wait: None,
             patience: Duration::from_secs(30),
+            auth_patience: std::time::Duration::from_secs(300),
             grace: plan.drain + Duration::from_secs(1),
             stop_signal: TERM,
             if_lost: IfLost::Compete,

@@ -600,6 +600,7 @@ impl World {
             poll: Some(schedule.poll).filter(|_| schedule.place != Place::File),
             wait: None,
             patience: std::time::Duration::from_secs(30),
+            auth_patience: std::time::Duration::from_secs(300),
             grace: schedule.grace,
             stop_signal: 15,
             if_lost: if schedule.compete {

@@ -45,6 +45,7 @@ pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
         poll: Some(Duration::from_secs(2)),
         wait: None,
         patience: Duration::from_secs(3600),
+        auth_patience: std::time::Duration::from_secs(300),
         grace: TICK,
         stop_signal: STOP,
         if_lost: IfLost::Compete,

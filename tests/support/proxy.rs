@@ -58,6 +58,8 @@ pub(crate) enum Mode {
     Delay(Duration),
     /// Answers by itself, with this status, content type and body.
     Answer(u16, &'static str, &'static str),
+    /// Refuses everything as the store does, with this status and error code.
+    Refuse(u16, &'static str),
     /// Forwards what only reads; refuses the rest as the store does, with this status and error code.
     RefuseWrites(u16, &'static str),
 }
@@ -457,7 +459,9 @@ fn refuse(
     code: &str,
     date: &str,
 ) -> io::Result<()> {
-    let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+    let body = format!(
+        "<?xml version=\"1.0\"?><Error><Code>{code}</Code><HeaderName>x-ms-version</HeaderName></Error>"
+    );
     let head = format!(
         "HTTP/1.1 {status} By The Proxy\r\nContent-Type: application/xml\r\n\
          x-ms-error-code: {code}\r\nx-ms-version: 2021-12-02\r\nDate: {date}\r\n\
@@ -516,6 +520,7 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             _ if clock.is_some_and(|ahead| is_misdated(&request, ahead)) => {
                 Some((403, "AuthenticationFailed"))
             }
+            (Mode::Refuse(status, code), _) => Some((*status, *code)),
             (Mode::RefuseWrites(status, code), _) if request.head.starts_with("PUT ") => {
                 Some((*status, *code))
             }

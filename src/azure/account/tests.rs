@@ -279,6 +279,69 @@ fn plain_http_goes_to_this_machine_only() {
 }
 
 #[test]
+fn plain_http_to_another_machine_is_for_the_public_account_of_the_emulator() {
+    let far = "http://azurite:10000/devstoreaccount1";
+    let string = |name, key, url| format!("AccountName={name};AccountKey={key};BlobEndpoint={url}");
+    let public = string(EMULATOR, EMULATOR_KEY, far);
+    let account = resolve(&[(STRING, &public)], false, None).expect("an account");
+    assert_eq!(
+        (account.endpoint().as_str(), account.kind()),
+        (far, "emulator key")
+    );
+    let lock = format!("{far}/locks/x");
+    let account = resolve(&[], true, Some(&lock)).expect("an account");
+    assert_eq!(
+        (account.endpoint().as_str(), account.kind()),
+        (far, "emulator key")
+    );
+    let own_key = string(EMULATOR, SECRET, far);
+    let own_name = string("acct", EMULATOR_KEY, "http://azurite:10000/acct");
+    let a_sas = format!("{lock}?{A_SAS}");
+    for (env, url) in [
+        (vec![(STRING, own_key.as_str())], None),
+        (vec![(STRING, own_name.as_str())], None),
+        (vec![], Some(a_sas.as_str())),
+        (vec![(STRING, public.as_str())], Some(a_sas.as_str())),
+        (
+            vec![(ACCOUNT, EMULATOR), (KEY, SECRET)],
+            Some(lock.as_str()),
+        ),
+    ] {
+        let said = resolve(&env, false, url).expect_err("refused").to_string();
+        assert!(
+            said.contains("plain http") || said.contains("contradict"),
+            "{said}"
+        );
+        assert!(!said.contains(SECRET) && !said.contains("s3cr3t"), "{said}");
+    }
+}
+
+#[test]
+fn end_of_a_sas_is_known_in_all_its_forms() {
+    for (se, end) in [
+        ("2030-01-02T03%3A04%3A05Z", Some("2030-01-02T03:04:05Z")),
+        ("2030-01-02T03:04Z", Some("2030-01-02T03:04:00Z")),
+        ("2030-01-02", Some("2030-01-02T00:00:00Z")),
+        ("soon", None),
+    ] {
+        let known = end_of(&format!("sv=1&se={se}&sig=x")).map(|end| to_rfc3339(&end));
+        assert_eq!(known.as_deref(), end, "{se}");
+    }
+    let sas = |left: i64| {
+        let end = OffsetDateTime::now_utc() + azure_core::time::Duration::hours(left);
+        let url = format!(
+            "https://a.blob.core.windows.net/locks/x?se={}&sig=x",
+            to_rfc3339(&end)
+        );
+        let account = resolve(&[], false, Some(&url)).expect("an account");
+        account.sas_end().expect("an end")
+    };
+    assert!(matches!(sas(8 * 24), (text, false) if text.contains("SAS ends at")));
+    assert!(matches!(sas(6 * 24), (text, true) if text.contains("SAS ends at")));
+    assert!(matches!(sas(-1), (text, true) if text.contains("has ended at")));
+}
+
+#[test]
 fn debug_shows_no_secret() {
     let key = resolve(&[(ACCOUNT, "myacct"), (KEY, SECRET)], false, None).expect("an account");
     let url = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");

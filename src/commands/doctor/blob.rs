@@ -48,7 +48,15 @@ pub(super) async fn examine(
         Ok(left) => {
             let left = left.map(|left| format!(", a token for {} min", left.as_secs() / 60));
             let left = left.unwrap_or_default();
-            Check::ok("credential", format!("{kind} for {endpoint}{left}"))
+            let found = format!("{kind} for {endpoint}{left}");
+            match account.sas_end() {
+                Some((end, true)) => {
+                    let advice = "replace it, and start every instance again";
+                    Check::warn("credential", format!("{found}: {end}"), advice)
+                }
+                Some((end, false)) => Check::ok("credential", format!("{found}: {end}")),
+                None => Check::ok("credential", found),
+            }
         }
         Err(ServiceError::Denied(why)) => {
             return findings.add(Check::fail("credential", why, "run would end with 77"));

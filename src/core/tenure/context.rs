@@ -75,6 +75,10 @@ pub(super) struct Context {
     doubt: Option<String>,
     // When people were told of it last.
     told_doubt: Instant,
+    // Since when the store has refused our credential, and has said nothing else.
+    refused_since: Option<Instant>,
+    // People know that it does.
+    told_refused: bool,
     pub(super) stop: StopRequests,
     // This machine must not have control. Kept apart from the state: it lasts through all of them.
     cordon: Option<Cordon>,
@@ -107,6 +111,8 @@ impl Context {
             seen: None,
             doubt: None,
             told_doubt: now,
+            refused_since: None,
+            told_refused: false,
             stop: StopRequests::default(),
             cordon: None,
             told_cordoned: false,
@@ -244,6 +250,7 @@ impl Context {
     /// The same, by an answer that says nothing of what an attempt has obtained.
     pub(super) fn was_seen(&mut self, step: &mut Step) {
         self.contacted = true;
+        (self.refused_since, self.told_refused) = (None, false);
         if self.doubt.take().is_some() {
             step.report(Notice::Recovered);
         }
@@ -251,6 +258,8 @@ impl Context {
 
     /// The store did not answer as hoped; said at once, and once a minute until it does.
     pub(super) fn doubts(&mut self, step: &mut Step, why: String, term_at: Option<Instant>) {
+        // Silence is no refusal: what may be an outage ends nobody.
+        self.refused_since = None;
         if self.doubt.is_none() || step.now >= self.told_doubt + REMINDER {
             self.told_doubt = step.now;
             step.report(Notice::Doubt {
@@ -259,6 +268,25 @@ impl Context {
             });
         }
         self.doubt = Some(why);
+    }
+
+    /// The store refuses a credential that it accepted before; told like a doubt, and at once although there
+    /// was one. Returns when that has lasted for long enough to leave.
+    pub(super) fn refused(&mut self, step: &mut Step, why: &str) -> Instant {
+        let since = *self.refused_since.get_or_insert(step.now);
+        let leaves_at = since + self.rules.auth_patience;
+        let is_known = std::mem::replace(&mut self.told_refused, true);
+        if !is_known || step.now >= self.told_doubt + REMINDER {
+            self.told_doubt = step.now;
+            step.report(Notice::Refused {
+                why: why.to_owned(),
+                leaves_at,
+            });
+            // Whoever is in control when it accepts us again is news.
+            self.seen = None;
+        }
+        self.doubt = Some(why.to_owned());
+        leaves_at
     }
 
     /// An attempt to acquire ended without a clear answer.

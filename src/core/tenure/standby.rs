@@ -198,12 +198,9 @@ impl Acquiring {
             }
             Event::Acquired(Err(Failure::Fatal { why, denied })) => {
                 if context.contacted() {
-                    // It worked before, so it is not how we were configured: keys are being
-                    // turned, a container is being moved.
                     context.may_have_obtained();
-                    return no_answer(context, step, self.sent, why, None);
                 }
-                context.leave(step, Cause::Store { why, denied })
+                refusal(context, step, self.sent, why, denied)
             }
             Event::StopAsked(signal) => {
                 context.stop.asked(step.now, signal);
@@ -261,6 +258,46 @@ pub(super) fn no_answer(
     retry_after: Option<Duration>,
 ) -> Phase {
     context.doubts(step, why.clone(), None);
+    if !context.contacted() && step.now >= context.patience_ends() {
+        return context.leave(step, Cause::Store { why, denied: false });
+    }
+    ask_again(context, step, sent, retry_after, Instant::FOREVER)
+}
+
+/// The store refuses what was asked of it at `sent`. Before the first contact that ends us. After it, it is
+/// not how we were configured: keys are being turned, a container is being moved. Then only a
+/// credential that stays refused ends us, because a restart would read a new one.
+fn refusal(
+    context: &mut Context,
+    step: &mut Step,
+    sent: Instant,
+    why: String,
+    denied: bool,
+) -> Phase {
+    if !context.contacted() {
+        return context.leave(step, Cause::Store { why, denied });
+    }
+    if !denied {
+        return no_answer(context, step, sent, why, None);
+    }
+    let leaves_at = context.refused(step, &why);
+    if step.now >= leaves_at {
+        let why = format!(
+            "{why}; refused for as long as --auth-patience: start it again with a credential that is accepted"
+        );
+        return context.leave(step, Cause::Store { why, denied });
+    }
+    ask_again(context, step, sent, None, leaves_at)
+}
+
+/// Stands by until the store is asked again, at `latest` at the latest.
+fn ask_again(
+    context: &mut Context,
+    step: &mut Step,
+    sent: Instant,
+    retry_after: Option<Duration>,
+    latest: Instant,
+) -> Phase {
     let again = context
         .jitter
         .again_at(sent, step.now, retry_after, Instant::FOREVER);
@@ -269,13 +306,11 @@ pub(super) fn no_answer(
         // faster in an outage.
         let poll = context.rules.poll.unwrap_or(RETRY);
         again.max(sent + poll_interval(poll, false, true, &mut context.jitter))
-    } else if step.now >= context.patience_ends() {
-        return context.leave(step, Cause::Store { why, denied: false });
     } else {
         // One last attempt at the very end, so that whoever gives up has asked by then.
         again.min(context.patience_ends())
     };
-    let next_at = last_look(context, step.now, next_at);
+    let next_at = last_look(context, step.now, next_at.min(latest));
     Standby::until(next_at).look(context, step)
 }
 
@@ -323,10 +358,7 @@ impl Looking {
                 no_answer(context, step, self.sent, why, None)
             }
             Event::Looked(Err(Failure::Fatal { why, denied })) => {
-                if context.contacted() {
-                    return no_answer(context, step, self.sent, why, None);
-                }
-                context.leave(step, Cause::Store { why, denied })
+                refusal(context, step, self.sent, why, denied)
             }
             Event::StopAsked(signal) => {
                 context.stop.asked(step.now, signal);

@@ -47,6 +47,7 @@ fn rules() -> Rules {
         poll: Some(secs(2)),
         wait: None,
         patience: Duration::from_secs(30),
+        auth_patience: AUTH_PATIENCE,
         grace: secs(30),
         stop_signal: TERM,
         if_lost: IfLost::Compete,

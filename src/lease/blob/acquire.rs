@@ -22,6 +22,7 @@ use crate::lease::record::Record;
 impl Blob {
     /// See [`LeaseStore::acquire`](crate::lease::LeaseStore::acquire).
     pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        self.lock.account.tell();
         let (id, spent) = self.begin();
         if let Some(spent) = spent {
             // Ours may be what keeps everybody out: said once more, and not waited for long.

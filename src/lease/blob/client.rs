@@ -19,7 +19,7 @@ use azure_storage_blob::{
 use futures::TryStreamExt as _;
 
 use super::metadata::{self, Metadata};
-use crate::azure::{ServiceError, header, limited, of_the_service};
+use crate::azure::{API_VERSION, ServiceError, header, limited, of_the_service};
 use crate::clock::Instant;
 
 // How many blobs a page of a listing has. Their metadata can be 8 KiB each, so that a page of the default
@@ -64,11 +64,11 @@ impl BlobApi {
     ) -> Result<BlobApi, ServiceError> {
         let blob_options = BlobClientOptions {
             client_options: options.clone(),
-            ..BlobClientOptions::default()
+            version: API_VERSION.to_owned(),
         };
         let container_options = BlobContainerClientOptions {
             client_options: options.clone(),
-            ..BlobContainerClientOptions::default()
+            version: API_VERSION.to_owned(),
         };
         Ok(BlobApi {
             blob: BlobClient::new(blob, None, Some(blob_options))
@@ -88,8 +88,22 @@ impl BlobApi {
             lease_id: lease.map(str::to_owned),
             ..Default::default()
         };
-        let answer = limited(give_up_at, self.blob.get_properties(Some(options))).await?;
-        view(answer.headers())
+        match limited(give_up_at, self.blob.get_properties(Some(options))).await {
+            Ok(answer) => view(answer.headers()),
+            Err(error) => Err(self.reason_of(error, give_up_at).await),
+        }
+    }
+
+    /// The refusal of a HEAD, whose answer has no body, with the reason that the answer to a GET has.
+    async fn reason_of(&self, error: ServiceError, give_up_at: Instant) -> ServiceError {
+        // The other codes say all that there is to be known.
+        if !error.needs_a_reason() {
+            return error;
+        }
+        match limited(give_up_at, self.blob.get_tags(None)).await {
+            Err(asked) if error.is_explained_by(&asked) => asked,
+            _ => error,
+        }
     }
 
     /// The container's blobs whose names begin with `prefix`: name, lease, metadata.

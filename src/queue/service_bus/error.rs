@@ -138,6 +138,16 @@ impl BusError {
         }
     }
 
+    /// What it means while messages are waited for: a refused credential is told apart from doubt.
+    pub(super) fn refusal_or_doubt(&self, name: &str) -> Failure {
+        match self.doubt(&format!("cannot reach {name}")) {
+            Failure::Transient { why, .. } if self.is_denied() => {
+                Failure::Fatal { why, denied: true }
+            }
+            doubt => doubt,
+        }
+    }
+
     /// What it means at the beginning, when the queue `name` was to be opened.
     /// `sessions`: its messages were said to come in sessions.
     pub(super) fn at_first(&self, name: &str, sessions: bool) -> Missing {

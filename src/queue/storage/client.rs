@@ -14,7 +14,7 @@ use azure_storage_queue::models::{
 use azure_storage_queue::{QueueClient, QueueClientOptions};
 use time::OffsetDateTime;
 
-use crate::azure::{ServiceError, header, limited, of_the_service, unhurried};
+use crate::azure::{API_VERSION, ServiceError, header, limited, of_the_service, unhurried};
 use crate::clock::Instant;
 use crate::queue::{About, Unreadable, date};
 
@@ -45,7 +45,7 @@ impl QueueApi {
     pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<QueueApi, ServiceError> {
         let options = QueueClientOptions {
             client_options: options.clone(),
-            ..QueueClientOptions::default()
+            version: API_VERSION.to_owned(),
         };
         let client = QueueClient::new(queue, None, Some(options));
         let client = client.map_err(|error| ServiceError::of(&error))?;

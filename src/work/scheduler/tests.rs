@@ -14,6 +14,7 @@ fn secs(n: u64) -> Duration {
 
 fn terms() -> SchedulerConfig {
     SchedulerConfig {
+        auth_patience: secs(300),
         batch: BATCH,
         concurrency: 4,
         max_messages: None,
@@ -200,6 +201,36 @@ fn who_may_not_take_leaves_unless_he_has() {
     old.takes(T, 4);
     old.took_nothing(T + secs(1), "403".into(), Some(true));
     assert!(matches!(old.next(T + secs(1)), Next::Wait(at) if at > T + secs(1)));
+}
+
+#[test]
+fn queue_that_refuses_for_auth_patience_is_left_once_nothing_runs() {
+    let refuse = |scheduler: &mut Scheduler, seconds| {
+        scheduler.takes(T + secs(seconds), 1);
+        scheduler.took_nothing(T + secs(seconds), "403".into(), Some(true));
+        scheduler.next(T + secs(seconds))
+    };
+    let mut worker = scheduler(terms());
+    take(&mut worker, T, 1);
+    assert!(matches!(refuse(&mut worker, 1), Next::Wait(_)));
+    assert!(worker.is_refused());
+    assert!(
+        matches!(refuse(&mut worker, 302), Next::Wait(_)),
+        "a message is worked on"
+    );
+    worker.done(T + secs(303), true);
+    let (why, denied) = ("403".to_owned(), true);
+    let leave = Next::Leave(Why::CannotTake { why, denied });
+    assert_eq!(refuse(&mut worker, 304), leave);
+    let mut silent = scheduler(terms());
+    take(&mut silent, T, 0);
+    assert!(matches!(refuse(&mut silent, 1), Next::Wait(_)));
+    silent.takes(T + secs(200), 1);
+    silent.took_nothing(T + secs(200), "no answer".into(), None);
+    assert!(
+        matches!(refuse(&mut silent, 400), Next::Wait(_)),
+        "an outage is no refusal"
+    );
 }
 
 #[test]

@@ -6,10 +6,14 @@ use std::time::Duration;
 use trafficcop::Instant;
 
 use super::Stage;
+use crate::listen::client::{address, get};
+use crate::support::await_for;
 use crate::support::azurite::azurite;
 use crate::support::blob::sas_for;
 use crate::support::closed_port::ClosedPort;
-use crate::support::instance::assert_ended;
+use crate::support::instance::{Ended, assert_ended};
+use crate::support::journal::What;
+use crate::support::proxy::{Mode, Proxy};
 
 /// Whoever looks once has an answer soon: of the store, or that there is none.
 #[test]
@@ -32,6 +36,64 @@ fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
     assert_ended(&run.command(["true"]).finish(), 69, "exit status 69");
     let took = Instant::now().since(began);
     assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(10));
+}
+
+/// A key that was rotated, a SAS that ended, a role that was taken away.
+#[test]
+fn refused_standby_is_not_ready_names_no_holder_and_exits_77() {
+    let stage = Stage::new("refused-for-good");
+    let _holder = stage.instance(azurite().port, "holder", &[], &[]);
+    stage.scene.journal.await_tag(What::Beat, "holder");
+    let proxy = Proxy::before(azurite().port);
+    let run = stage.run(proxy.port).args(["--identity", "standby"]);
+    let run = run.args(["--auth-patience", "3s", "--listen", "127.0.0.1:0"]);
+    let mut standby = run.shell("exit 0").start();
+    let at = address(&standby);
+    let await_state = |state: &str| {
+        await_for(
+            state,
+            || {
+                let body = get(at, "/status").body;
+                let status: serde_json::Value = serde_json::from_str(&body).ok()?;
+                (status["state"] == state).then_some(status)
+            },
+            String::new,
+        )
+    };
+    standby.await_log("holder is in control");
+    assert_eq!(get(at, "/readyz").status, 200);
+    proxy.set(Mode::Refuse(403, "AuthenticationFailed"));
+    let status = await_state("refused");
+    assert_eq!(status["holder"], serde_json::Value::Null, "{status}");
+    assert!(
+        status["cause"]
+            .as_str()
+            .unwrap()
+            .contains("403 AuthenticationFailed"),
+        "{status}"
+    );
+    let ready = get(at, "/readyz");
+    assert_eq!(ready.status, 503, "{ready:?}");
+    assert!(ready.body.contains("AuthenticationFailed"), "{ready:?}");
+    // A right that comes back in time costs nothing.
+    proxy.set(Mode::Pass);
+    assert_eq!(await_state("standby")["holder"], "holder");
+    assert_eq!(get(at, "/readyz").status, 200);
+    proxy.set(Mode::Refuse(403, "AuthenticationFailed"));
+    assert_eq!(standby.wait(), Ended::Code(77), "{}", standby.stderr());
+    let said = standby.stderr();
+    assert!(said.contains("--auth-patience"), "{said}");
+    stage.assert_undisturbed();
+    stage.let_end("holder");
+}
+
+#[test]
+fn service_that_is_older_than_the_version_we_speak_is_named_with_what_helps() {
+    let stage = Stage::new("old-service");
+    let proxy = Proxy::before(azurite().port);
+    proxy.set(Mode::Refuse(400, "InvalidHeaderValue"));
+    let run = stage.run(proxy.port).command(["true"]);
+    assert_ended(&run.finish(), 69, "--skipApiVersionCheck");
 }
 
 #[test]

@@ -213,7 +213,7 @@ async fn a_service_that_is_out_of_reach_is_doubt() {
 }
 
 #[tokio::test]
-async fn what_has_worked_is_not_over_at_the_first_refusal() {
+async fn refused_credential_is_told_apart_from_doubt_after_it_has_worked() {
     let scene = Scene::with("x");
     scene
         .proxy
@@ -223,6 +223,10 @@ async fn what_has_worked_is_not_over_at_the_first_refusal() {
     scene
         .proxy
         .next(Call::Take, Fate::Refuse(403, "AuthorizationFailure"));
+    is_fatal(scene.queue.take(1, later()).await.map(drop), true);
+    scene
+        .proxy
+        .next(Call::Take, Fate::Refuse(400, "InvalidInput"));
     is_transient(scene.queue.take(1, later()).await.map(drop));
 }
 

@@ -205,6 +205,7 @@ fn rules(rng: &mut Rng) -> (Rules, bool) {
             one(rng, &[Duration::ZERO, ms(most), ms(most)])
         }),
         patience: secs(one(rng, &[2, 10, 30])),
+        auth_patience: std::time::Duration::from_secs(300),
         grace: secs(one(rng, &[0, 1, 5, 30])),
         stop_signal: one(rng, &[15, 3]),
         if_lost: one(rng, &[IfLost::Compete, IfLost::Compete, IfLost::Exit]),

@@ -166,6 +166,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
                 poll,
                 wait: wait.map(secs),
                 patience: Duration::from_secs(30),
+                auth_patience: AUTH_PATIENCE,
                 grace: secs(grace),
                 stop_signal: TERM,
                 if_lost: if exit { IfLost::Exit } else { IfLost::Compete },
