@@ -29,7 +29,7 @@ pub use error::{Operation, ServiceError};
 #[cfg(feature = "cli")]
 pub(crate) use server::tls_failure;
 #[cfg(feature = "service-bus")]
-pub(crate) use server::{addresses, tls_refusal};
+pub(crate) use server::{addresses, connect, tls_refusal};
 #[cfg(feature = "service-bus")]
 pub(crate) use service_bus::ServiceBus;
 #[cfg(feature = "service-bus")]

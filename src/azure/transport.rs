@@ -10,6 +10,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 #[cfg(feature = "cli")]
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -28,12 +29,9 @@ use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
 
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
-use super::server::{Names, tls_cause, tls_refusal};
+use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
 use crate::clock::{self, Instant};
 
-// Long enough for one lost packet (the kernel sends it again after a second); a connection that
-// takes longer is given up, so that the renewal still has time for another.
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 // No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
 // of which may take six in XML). Without a limit whoever answers could fill our memory.
 const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
@@ -52,6 +50,7 @@ pub(crate) struct Client {
     connect_limit: Duration,
     // No proxy is asked, whatever the environment says.
     direct: bool,
+    names: Names,
     // Late, because building fails where no certificates are installed: so that is the error of a
     // request, in words, and none at all for plain http.
     built: OnceLock<std::result::Result<reqwest::Client, String>>,
@@ -68,6 +67,7 @@ impl Client {
             trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
             direct: !https,
+            names: Names::default(),
             built: OnceLock::new(),
             #[cfg(debug_assertions)]
             simulated: None,
@@ -132,12 +132,13 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
     build(&Client::new(false, 1))
 }
 
-/// A client that asks this machine or one beside it, over a connection of its own each time.
+/// A client that asks this URL, of this machine or one beside it, over a connection of its own each time.
 #[cfg(feature = "cli")]
 pub(crate) fn for_probes(
-    https: bool,
+    url: &url::Url,
     ca_file: Option<&Path>,
 ) -> std::result::Result<reqwest::Client, String> {
+    let https = url.scheme() == "https";
     let trust = match ca_file.filter(|_| https) {
         Some(path) => CaCertificates::read(path).map_err(|why| why.to_string())?,
         None => CaCertificates::default(),
@@ -146,6 +147,7 @@ pub(crate) fn for_probes(
         direct: true,
         ..Client::new(https, 0)
     };
+    client.names.expect(url);
     build(&client.trusting(trust))
 }
 
@@ -163,7 +165,7 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true)
-        .dns_resolver(Names);
+        .dns_resolver(client.names.clone());
     if client.https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -205,6 +207,7 @@ impl HttpClient for Client {
         let client = self.client()?;
         let method = reqwest::Method::from_bytes(request.method().as_str().as_bytes())
             .map_err(|error| other(error.to_string()))?;
+        self.names.expect(request.url());
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
             // The length is that of the body, and is set below.
@@ -221,11 +224,18 @@ impl HttpClient for Client {
             // leaves it out.
             outgoing = outgoing.header("content-length", body.len());
         }
-        let mut answer = outgoing.body(body).send().await.map_err(told)?;
+        let mut answer = outgoing
+            .body(body)
+            .send()
+            .await
+            .map_err(|error| told(error, &self.names.tried()))?;
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;
         // Read here, so that the limits of time and of size hold for the body, too.
-        let Some(bytes) = body_within(&mut answer, ANSWER_LIMIT).await.map_err(told)? else {
+        let Some(bytes) = body_within(&mut answer, ANSWER_LIMIT)
+            .await
+            .map_err(|error| told(error, &self.names.tried()))?
+        else {
             return Err(Error::with_message(
                 ErrorKind::Io,
                 format!("the answer ({status}) is longer than any of the storage service"),
@@ -288,7 +298,7 @@ pub(crate) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a
 
 /// An error of the HTTP library in our words. Its kind says whether the request was sent: only
 /// where it certainly was not may an acquire be taken for one that obtained nothing.
-fn told(error: reqwest::Error) -> Error {
+fn told(error: reqwest::Error, tried: &[SocketAddr]) -> Error {
     let url = error.url();
     let server = url.and_then(|url| {
         let port = url.port().map(|port| format!(":{port}"));
@@ -321,7 +331,11 @@ fn told(error: reqwest::Error) -> Error {
     } else {
         (ErrorKind::Io, "connection lost")
     };
-    let text = format!("{what}: {cause}");
+    let tried: Vec<String> = tried.iter().map(SocketAddr::to_string).collect();
+    let text = match error.is_connect() && !tried.is_empty() {
+        true => format!("{what}: {cause} (tried {})", tried.join(", ")),
+        false => format!("{what}: {cause}"),
+    };
     match io_kind(&error) {
         // Of what is beneath no more than its kind: its text is the library's.
         Some(beneath) => Error::with_error(kind, io::Error::from(beneath), text),
