@@ -12,6 +12,7 @@ mod entra;
 mod error;
 #[cfg(feature = "entra")]
 mod identity_http;
+mod proxy;
 pub mod scheduled_events;
 mod server;
 #[cfg(feature = "service-bus")]

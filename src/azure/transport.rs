@@ -10,7 +10,6 @@ use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 #[cfg(feature = "cli")]
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -26,9 +25,11 @@ use azure_core::async_runtime::{
 use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
+use url::Url;
 
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
+use super::proxy::Proxy;
 use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
 use crate::clock::{self, Instant};
 
@@ -50,6 +51,8 @@ pub(crate) struct Client {
     connect_limit: Duration,
     // No proxy is asked, whatever the environment says.
     direct: bool,
+    // The one of the environment, for https.
+    proxy: Option<Arc<Proxy>>,
     names: Names,
     // Late, because building fails where no certificates are installed: so that is the error of a
     // request, in words, and none at all for plain http.
@@ -67,6 +70,7 @@ impl Client {
             trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
             direct: !https,
+            proxy: None,
             names: Names::default(),
             built: OnceLock::new(),
             #[cfg(debug_assertions)]
@@ -89,6 +93,12 @@ impl Client {
         self
     }
 
+    /// Sets the proxy.
+    pub(super) fn through(mut self, proxy: Option<Proxy>) -> Client {
+        self.proxy = proxy.map(Arc::new);
+        self
+    }
+
     /// The same, for somebody who connects at once if he is there at all.
     #[cfg(feature = "entra")]
     pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
@@ -103,7 +113,28 @@ impl Client {
         if let Some(network) = &self.simulated {
             return Client::simulated(Arc::clone(network));
         }
-        Client::new(self.https, self.idle).trusting(self.trust.clone())
+        let mut client = Client::new(self.https, self.idle).trusting(self.trust.clone());
+        client.proxy.clone_from(&self.proxy);
+        client
+    }
+
+    /// An error of the HTTP library in our words, with the way that the request took.
+    async fn told(&self, url: &Url, error: reqwest::Error) -> Error {
+        let proxy = self
+            .proxy
+            .as_ref()
+            .filter(|proxy| !self.direct && proxy.takes(url));
+        let way = match proxy {
+            Some(proxy) => Some(proxy.named(url, &root_cause(&error)).await),
+            None => {
+                let tried: Vec<String> =
+                    self.names.tried().iter().map(ToString::to_string).collect();
+                let tried =
+                    Some(tried.join(", ")).filter(|tried| error.is_connect() && !tried.is_empty());
+                tried.map(|tried| format!("tried {tried}"))
+            }
+        };
+        told(error, way)
     }
 
     fn client(&self) -> Result<&reqwest::Client> {
@@ -135,7 +166,7 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
 /// A client that asks this URL, of this machine or one beside it, over a connection of its own each time.
 #[cfg(feature = "cli")]
 pub(crate) fn for_probes(
-    url: &url::Url,
+    url: &Url,
     ca_file: Option<&Path>,
 ) -> std::result::Result<reqwest::Client, String> {
     let https = url.scheme() == "https";
@@ -169,7 +200,7 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     if client.https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Besides the system's. The proxies are those of the environment.
+        // Besides the system's.
         builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
         // An empty store of roots: reqwest would load the system's for plain http, too, and panic
@@ -183,9 +214,13 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .with_no_client_auth();
         builder = builder.tls_backend_preconfigured(tls);
     }
-    if client.direct {
-        // It goes to this machine only, so no proxy may see it.
-        builder = builder.no_proxy();
+    // The library would read the environment itself, and pass over in silence what it cannot use.
+    builder = builder.no_proxy();
+    if let Some(proxy) = client.proxy.as_ref().filter(|_| !client.direct) {
+        let proxy = proxy
+            .setting()
+            .map_err(|error| root_cause(&error.without_url()))?;
+        builder = builder.proxy(proxy);
     }
     builder.build().map_err(|error| {
         format!(
@@ -224,18 +259,18 @@ impl HttpClient for Client {
             // leaves it out.
             outgoing = outgoing.header("content-length", body.len());
         }
-        let mut answer = outgoing
-            .body(body)
-            .send()
-            .await
-            .map_err(|error| told(error, &self.names.tried()))?;
+        let mut answer = match outgoing.body(body).send().await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.told(request.url(), error).await),
+        };
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;
         // Read here, so that the limits of time and of size hold for the body, too.
-        let Some(bytes) = body_within(&mut answer, ANSWER_LIMIT)
-            .await
-            .map_err(|error| told(error, &self.names.tried()))?
-        else {
+        let bytes = match body_within(&mut answer, ANSWER_LIMIT).await {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(self.told(request.url(), error).await),
+        };
+        let Some(bytes) = bytes else {
             return Err(Error::with_message(
                 ErrorKind::Io,
                 format!("the answer ({status}) is longer than any of the storage service"),
@@ -298,7 +333,7 @@ pub(crate) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a
 
 /// An error of the HTTP library in our words. Its kind says whether the request was sent: only
 /// where it certainly was not may an acquire be taken for one that obtained nothing.
-fn told(error: reqwest::Error, tried: &[SocketAddr]) -> Error {
+fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let url = error.url();
     let server = url.and_then(|url| {
         let port = url.port().map(|port| format!(":{port}"));
@@ -318,6 +353,8 @@ fn told(error: reqwest::Error, tried: &[SocketAddr]) -> Error {
             refused if is_direct && refused == "Connection refused" => {
                 format!("{refused}: nothing listens at {server}")
             }
+            // The library's words for the refusal of a proxy.
+            refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
             eof if eof == "tls handshake eof" => {
                 format!("{server} hung up before there was TLS: does it speak TLS at all?")
             }
@@ -331,11 +368,8 @@ fn told(error: reqwest::Error, tried: &[SocketAddr]) -> Error {
     } else {
         (ErrorKind::Io, "connection lost")
     };
-    let tried: Vec<String> = tried.iter().map(SocketAddr::to_string).collect();
-    let text = match error.is_connect() && !tried.is_empty() {
-        true => format!("{what}: {cause} (tried {})", tried.join(", ")),
-        false => format!("{what}: {cause}"),
-    };
+    let way = way.map(|way| format!(" ({way})")).unwrap_or_default();
+    let text = format!("{what}: {cause}{way}");
     match io_kind(&error) {
         // Of what is beneath no more than its kind: its text is the library's.
         Some(beneath) => Error::with_error(kind, io::Error::from(beneath), text),
