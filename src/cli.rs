@@ -6,7 +6,20 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 
 use crate::exit::{self, ExitAction, UsageError};
+use crate::runtime::check_stack_limit;
 use crate::{args, commands, config, elect, guardian, report, run, timeline, work};
+
+/// Refuses a stack limit that [`main`] would break, in words.
+///
+/// # Errors
+/// How the process is to end.
+pub fn check_stack() -> Result<(), ExitAction> {
+    check_stack_limit().map_err(|refusal| {
+        report::init(report::Format::Text, report::Volume::Quiet, None);
+        report::failure(&refusal.into());
+        ExitAction::Status(exit::UNAVAILABLE)
+    })
+}
 
 /// The program `trafficcop`: what was typed, down to how it is to end.
 pub fn main(words: Vec<OsString>) -> ExitAction {

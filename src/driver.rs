@@ -67,6 +67,11 @@ pub trait Workload: Send {
     fn ask(&mut self, _give_up_at: Instant) {}
     /// A tenure is over, for this reason.
     fn tenure_over(&mut self, _cause: &Cause) {}
+    /// Resolves when what runs after the last tenure has ended, or after its grace: the next attempt waits for
+    /// that. `None`: nothing runs.
+    fn settled(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        None
+    }
     /// What happened to it. Cancel-safe.
     async fn next_event(&mut self) -> WorkloadEvent;
 }
@@ -357,7 +362,16 @@ impl Driver<'_> {
                 Action::Acquire { give_up_at } => {
                     self.acquiring = true;
                     let store = Arc::clone(&self.store);
+                    let limit = give_up_at.since(now);
+                    let settled = self.workload.settled();
                     self.calls.push(Box::pin(async move {
+                        let give_up_at = match settled {
+                            Some(settled) => {
+                                settled.await;
+                                Instant::now() + limit
+                            }
+                            None => give_up_at,
+                        };
                         Answer::Acquired(store.acquire(give_up_at).await)
                     }));
                 }

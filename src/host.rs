@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use crate::deadline::{Deadline, VARIABLE};
 use crate::procfs;
+use crate::util::is_unprintable;
 
 // How far up the ancestors are looked at: shells within shells are ten.
 const ANCESTORS: usize = 64;
@@ -123,7 +124,7 @@ pub(crate) fn program() -> String {
 /// Why nobody can go by this name; `None`: somebody can.
 #[must_use]
 pub(crate) fn unfit_identity(identity: &str) -> Option<String> {
-    if identity.trim().is_empty() || identity.chars().any(char::is_control) {
+    if identity.trim().is_empty() || identity.chars().any(is_unprintable) {
         return Some(
             "it is shown to people, and cannot be empty or have control characters".to_owned(),
         );

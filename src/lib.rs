@@ -180,7 +180,7 @@ pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "cli")]
-    pub use crate::cli::main;
+    pub use crate::cli::{check_stack, main};
 
     macro_rules! open {
         ($($(#[$when:meta])* $room:ident)*) => {$(

@@ -10,5 +10,10 @@ use trafficcop::internals::{self, guardian};
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: they come from the C library as they are, and nothing was started yet.
-    internals::main(unsafe { guardian::begin(count, words) }).go()
+    let words = unsafe { guardian::begin(count, words) };
+    // Apart from `main`, whose frame alone may be more than the stack has.
+    match internals::check_stack() {
+        Ok(()) => internals::main(words).go(),
+        Err(refused) => refused.go(),
+    }
 }

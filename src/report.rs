@@ -27,7 +27,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
 use crate::exit::ExitAction;
-use crate::util::wall_clock;
+use crate::util::{is_unprintable, wall_clock};
 use stdio::Stderr;
 
 pub use log::MessageRow;
@@ -416,7 +416,7 @@ pub fn plain(text: &str) -> String {
     let mut line: String = text
         .chars()
         .take(TEXT_LIMIT)
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_unprintable(c) { ' ' } else { c })
         .collect();
     if text.chars().nth(TEXT_LIMIT).is_some() {
         line.push_str("...");
@@ -429,8 +429,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_s_answer_stays_in_its_line() {
+    fn text_from_outside_is_one_harmless_line() {
         assert_eq!(plain("a\nb\x1b[2J"), "a b [2J");
+        assert_eq!(plain("a\u{202e}b\u{2066}c\u{2028}d\u{200f}e"), "a b c d e");
         let long = plain(&"é".repeat(5000));
         assert!(long.len() < 2100 && long.ends_with("..."));
     }

@@ -311,7 +311,7 @@ pub(crate) fn look_after(
         }
         (Some(Ask::Url(url)), _) => {
             let ca_file = config.health.ca_file.as_deref();
-            let client = azure::for_probes(url.scheme() == "https", ca_file);
+            let client = azure::for_probes(url, ca_file);
             let client =
                 client.map_err(|why| UsageError::of_the_machine(format!("--health: {why}")))?;
             Some(Prober::Url(client, url.clone()))

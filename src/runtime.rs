@@ -57,6 +57,25 @@ fn make_room() {
     }
 }
 
+/// Checks that the main thread's stack may grow as far as parsing the arguments needs: beyond the limit the
+/// kernel ends the process by SIGSEGV, without a word.
+///
+/// # Errors
+/// Where the limit (RLIMIT_STACK) is lower, in words.
+#[cfg(feature = "cli")]
+pub(crate) fn check_stack_limit() -> io::Result<()> {
+    // Measured: 176 KiB in a release build, 384 KiB in a debug build, the environment not counted.
+    const NEEDED_BYTES: u64 = 512 << 10;
+    match getrlimit(Resource::RLIMIT_STACK) {
+        Ok((soft, _)) if soft < NEEDED_BYTES => Err(io::Error::other(format!(
+            "the stack limit is {} KiB and trafficcop needs {} KiB: raise the limit (ulimit -s unlimited)",
+            soft >> 10,
+            NEEDED_BYTES >> 10
+        ))),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Opens as many as are needed, and closes them: tokio panics where it gets none.
 fn look_for_room() -> io::Result<()> {
     let stdin = io::stdin();

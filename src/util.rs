@@ -100,10 +100,18 @@ pub(crate) fn absolute(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
+/// Whether a terminal would act on this character, or would show the text around it in another order or on
+/// another line than it has: control characters, line separators, and what changes the direction of writing.
+pub(crate) fn is_unprintable(c: char) -> bool {
+    // Unicode's Bidi_Control and line separators: UAX 9, UAX 14.
+    let reorders = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || reorders || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
 /// This text with what would not be seen in it, or would do something to a terminal, spelt as it could be typed:
 /// a name that looks right and is refused is to show why.
 pub(crate) fn spelt_out(text: &str) -> String {
-    let spelt = |c: char| match c.is_control() {
+    let spelt = |c: char| match is_unprintable(c) {
         true => c.escape_default().collect(),
         false => String::from(c),
     };

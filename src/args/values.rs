@@ -19,6 +19,7 @@ use crate::doorbell::DoorbellAddress;
 use crate::exit::UsageError;
 use crate::host::unfit_identity;
 use crate::units::{self, show};
+use crate::util::is_unprintable;
 
 // What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
@@ -388,7 +389,7 @@ pub(super) fn variable_name(flag: &str, text: &str) -> Checked<String> {
 
 pub(super) fn vm_name(flag: &str, text: &str) -> Checked<String> {
     // Such a name would match no event, ever, and nobody would be told.
-    match text.trim().is_empty() || text.chars().any(char::is_control) {
+    match text.trim().is_empty() || text.chars().any(is_unprintable) {
         false => Ok(text.to_owned()),
         true => refuse(format!(
             "{flag} is no name of a machine: take what Azure calls it, or leave it out"

@@ -16,6 +16,7 @@ use super::account::{
 use super::credential::{
     AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
 };
+use super::proxy::Proxy;
 use super::transport::Client;
 
 pub(super) const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
@@ -263,9 +264,13 @@ impl AccountBuilder {
             (Some((name, _)), _) => Some(name.clone()),
             (None, in_endpoint) => in_endpoint,
         };
-        let client = Arc::new(
-            Client::new(endpoint.scheme() == "https", self.service.idle).trusting(options.trust()?),
-        );
+        let https = endpoint.scheme() == "https";
+        let proxy = match https {
+            true => Proxy::find(env, &endpoint)?,
+            false => None,
+        };
+        let client = Client::new(https, self.service.idle).trusting(options.trust()?);
+        let client = Arc::new(client.through(proxy));
         // Both are public: they may go over plain http to any host, and nothing else may.
         let is_local = is_loopback(&endpoint);
         let known_key = matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY)

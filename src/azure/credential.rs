@@ -26,9 +26,10 @@ pub(super) const TENANT: &str = "AZURE_TENANT_ID";
 pub(super) const CLIENT: &str = "AZURE_CLIENT_ID";
 pub(super) const CLIENT_SECRET: &str = "AZURE_CLIENT_SECRET";
 pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
+pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 
-/// Every variable of ours that can hold what we prove ourselves by, or names whom we are. (What a platform sets
-/// for its managed identities is none: whoever runs there can ask for those without it.)
+/// Every variable that can hold a credential, names an identity, or gives access to one (App Service and
+/// Container Apps answer only requests with the secret of IDENTITY_HEADER).
 pub const CREDENTIALS: &[&str] = &[
     "AZURE_STORAGE_CONNECTION_STRING",
     "AZURE_STORAGE_ACCOUNT",
@@ -39,6 +40,10 @@ pub const CREDENTIALS: &[&str] = &[
     CLIENT,
     CLIENT_SECRET,
     TOKEN_FILE,
+    IDENTITY_ENDPOINT,
+    "IDENTITY_HEADER",
+    "MSI_ENDPOINT",
+    "MSI_SECRET",
 ];
 
 // All authorities of a Linux distribution are a quarter of this.

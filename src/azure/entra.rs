@@ -26,7 +26,9 @@ use azure_identity::{
 use url::Url;
 
 use super::account::{AccountError, malformed, missing};
-use super::credential::{Auth, CLIENT, CLIENT_SECRET, Env, Purpose, TENANT, TOKEN_FILE};
+use super::credential::{
+    Auth, CLIENT, CLIENT_SECRET, Env, IDENTITY_ENDPOINT, Purpose, TENANT, TOKEN_FILE,
+};
 use super::identity_http::{Cli, IdentityHttp, NoToken, NoTokenKind, is_near, one_line};
 use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
@@ -34,7 +36,6 @@ use crate::background_writer;
 use crate::clock::Instant;
 
 const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
-const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
 // No request waits for this: the token is renewed in the background, at half of its time.

@@ -22,7 +22,7 @@ use url::{Host, Url};
 
 use super::account::is_loopback;
 use super::transport::Client;
-use crate::util::{AwaitedChild, lock};
+use crate::util::{AwaitedChild, is_unprintable, lock};
 
 // The metadata service of a machine in Azure.
 const METADATA: &str = "169.254.169.254";
@@ -177,7 +177,7 @@ fn said(body: &[u8]) -> (String, bool) {
 pub(super) fn one_line(text: &str) -> String {
     let clean: String = text
         .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_unprintable(c) { ' ' } else { c })
         .take(300)
         .collect();
     let words: Vec<&str> = clean.split_whitespace().collect();

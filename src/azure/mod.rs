@@ -12,6 +12,7 @@ mod entra;
 mod error;
 #[cfg(feature = "entra")]
 mod identity_http;
+mod proxy;
 pub mod scheduled_events;
 mod server;
 #[cfg(feature = "service-bus")]
@@ -35,7 +36,7 @@ pub use error::{Operation, ServiceError};
 #[cfg(feature = "cli")]
 pub(crate) use server::tls_failure;
 #[cfg(feature = "service-bus")]
-pub(crate) use server::{addresses, tls_refusal};
+pub(crate) use server::{addresses, connect, tls_refusal};
 #[cfg(feature = "service-bus")]
 pub(crate) use service_bus::ServiceBus;
 #[cfg(feature = "service-bus")]

@@ -9,12 +9,17 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::{CertificateError as Bad, Error as TlsError};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use url::Url;
 
+use crate::clock::{Instant, sleep};
 #[cfg(feature = "cli")]
 use crate::core::TlsFailure;
 use crate::util::lock;
@@ -31,16 +36,111 @@ static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeM
 // The system's resolver loads modules of the machine's (nss), which keep buffers on the stack.
 const STACK: usize = 1024 * 1024;
 
-/// For the transport.
-pub(super) struct Names;
+// The pause before the next address is tried at the same time (RFC 8305, section 8).
+const STAGGER: Duration = Duration::from_millis(250);
+
+// From the first attempt to connect to the last moment at which one may succeed. The kernel sends a lost
+// packet again after a second; a connection that takes longer leaves a renewal no time for another one.
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_millis(2500);
+
+/// Resolver of the HTTP library. Of several addresses of the server it returns first the one that answers first,
+/// because the library gives each of them in turn an equal part of its time limit.
+#[derive(Clone, Default)]
+pub(super) struct Names {
+    // Host and port of the present request, and its addresses. The library resolves proxies by the same way.
+    server: Arc<Mutex<(String, u16, Vec<SocketAddr>)>>,
+}
+
+impl Names {
+    /// Names the server of the next request.
+    pub(super) fn expect(&self, url: &Url) {
+        let mut server = lock(&self.server);
+        let (host, port) = (url.host_str(), url.port_or_known_default());
+        (server.0, server.1) = (host.unwrap_or_default().to_owned(), port.unwrap_or(0));
+        server.2.clear();
+    }
+
+    /// Returns the addresses of the present request's server, if it has several.
+    pub(super) fn tried(&self) -> Vec<SocketAddr> {
+        lock(&self.server).2.clone()
+    }
+}
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
+        let server = Arc::clone(&self.server);
         Box::pin(async move {
-            let found = addresses(name.as_str(), 0).await?;
+            let mut found = addresses(name.as_str(), 0).await?;
+            let port = lock(&server).1;
+            if found.len() > 1 && port != 0 && lock(&server).0 == name.as_str() {
+                found.iter_mut().for_each(|address| address.set_port(port));
+                lock(&server).2.clone_from(&found);
+                if let Ok(stream) = connect(&found).await
+                    && let Ok(first) = stream.peer_addr()
+                {
+                    found.sort_by_key(|address| *address != first);
+                }
+            }
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
+}
+
+/// Connects to one of these addresses: to each of them, with a pause in between, until one answers (RFC 8305).
+///
+/// # Errors
+/// Each address with what became of it, if none answers within [`CONNECT_LIMIT`].
+pub(crate) async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let give_up_at = Instant::now() + CONNECT_LIMIT;
+    let mut rest = addresses.iter().copied();
+    let mut attempts = FuturesUnordered::new();
+    let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
+    loop {
+        let next = rest.next();
+        attempts.extend(next.map(|address| async move {
+            let connected = TcpStream::connect(address).await;
+            connected.map_err(|why| (address, why))
+        }));
+        let left = give_up_at.since(Instant::now());
+        let pause = if rest.len() > 0 {
+            STAGGER.min(left)
+        } else {
+            left
+        };
+        tokio::select! {
+            biased;
+            Some(answered) = attempts.next() => match answered {
+                Ok(stream) => return Ok(stream),
+                Err(failure) => failed.push(failure),
+            },
+            () = sleep(pause), if !attempts.is_empty() => {}
+            else => {}
+        }
+        if (attempts.is_empty() && rest.len() == 0) || Instant::now() >= give_up_at {
+            return Err(unconnected(addresses, &failed));
+        }
+    }
+}
+
+fn unconnected(addresses: &[SocketAddr], failed: &[(SocketAddr, io::Error)]) -> io::Error {
+    let outcome = |address: &SocketAddr| match failed.iter().find(|(failed, _)| failed == address) {
+        Some((_, why)) => format!("{address}: {}", without_number(why)),
+        None => format!(
+            "{address}: no answer within {} s",
+            CONNECT_LIMIT.as_secs_f32()
+        ),
+    };
+    let outcomes: Vec<String> = addresses.iter().map(outcome).collect();
+    let kind = failed.first().map(|(_, why)| why.kind());
+    io::Error::new(kind.unwrap_or(io::ErrorKind::TimedOut), outcomes.join("; "))
+}
+
+fn without_number(why: &io::Error) -> String {
+    let text = why.to_string();
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The addresses of a host, by its name or its address, with this port.
@@ -230,6 +330,50 @@ mod tests {
         let found = addresses("::1", 80).await.expect("an address");
         assert_eq!(found.len(), 1);
         assert!(!THREADS.lock().unwrap().contains_key("::1"));
+    }
+
+    /// An address whose kernel answers no request to connect, because the listener's queue is full.
+    fn silent() -> (std::net::TcpStream, std::net::TcpListener, SocketAddr) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let backlog = nix::sys::socket::Backlog::new(0).unwrap();
+        nix::sys::socket::listen(&listener, backlog).unwrap();
+        let address = listener.local_addr().unwrap();
+        let queued = std::net::TcpStream::connect(address).unwrap();
+        (queued, listener, address)
+    }
+
+    #[tokio::test]
+    async fn a_silent_first_address_costs_a_quarter_of_a_second_and_is_named_in_the_error() {
+        let (_queued, _full, first) = silent();
+        let open = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+        let second = open.local_addr().unwrap();
+        let began = Instant::now();
+        let stream = connect(&[first, second]).await.expect("the second answers");
+        assert_eq!(stream.peer_addr().unwrap(), second);
+        assert!(Instant::now().since(began) < CONNECT_LIMIT / 2);
+        drop(open);
+        let why = connect(&[second, first])
+            .await
+            .expect_err("none answers")
+            .to_string();
+        let words = format!("{second}: Connection refused; {first}: no answer within 2.5 s");
+        assert_eq!(why, words);
+    }
+
+    #[tokio::test]
+    async fn names_return_the_address_that_answers_first_with_its_port() {
+        // `localhost` may have one address or two: what is checked is the order, not the number.
+        let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = open.local_addr().unwrap().port();
+        let names = Names::default();
+        names.expect(&Url::parse(&format!("http://localhost:{port}/")).unwrap());
+        let found: Vec<SocketAddr> = names
+            .resolve("localhost".parse().unwrap())
+            .await
+            .expect("found")
+            .collect();
+        assert!(found[0].is_ipv4(), "{found:?}");
+        assert_eq!(names.tried().is_empty(), found.len() < 2);
     }
 
     #[tokio::test]

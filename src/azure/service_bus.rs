@@ -15,6 +15,7 @@ use url::Url;
 use self::parse::{Namespace, Parts, Typed};
 use super::account::{AccountError, contradiction, malformed, missing};
 use super::credential::{AuthOptions, Credential, Found, Offered, SERVICE_BUS, choose, trimmed};
+use super::proxy::Proxy;
 use super::transport::Client;
 
 /// The variable that is read if no other is named.
@@ -137,7 +138,8 @@ impl ServiceBus {
                         format!("is no name of a host: {error}"),
                     )
                 })?;
-                let client = Arc::new(Client::new(true, 1).trusting(trust.clone()));
+                let client = Client::new(true, 1).trusting(trust.clone());
+                let client = Arc::new(client.through(Proxy::find(&env, &endpoint)?));
                 Credential::entra(options.auth, &env, &endpoint, client, SERVICE_BUS)?
             }
         };

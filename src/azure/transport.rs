@@ -25,16 +25,15 @@ use azure_core::async_runtime::{
 use azure_core::error::{Error, ErrorKind, Result};
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
+use url::Url;
 
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
-use super::server::{Names, tls_cause, tls_refusal};
+use super::proxy::Proxy;
+use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
 use crate::clock::{self, Instant};
 use crate::util::lock;
 
-// Long enough for one lost packet (the kernel sends it again after a second); a connection that
-// takes longer is given up, so that the renewal still has time for another.
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 // No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
 // of which may take six in XML). Without a limit whoever answers could fill our memory.
 const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
@@ -53,6 +52,9 @@ pub(crate) struct Client {
     connect_limit: Duration,
     // No proxy is asked, whatever the environment says.
     direct: bool,
+    // The one of the environment, for https.
+    proxy: Option<Arc<Proxy>>,
+    names: Names,
     // Late, because building fails where no certificates are installed: so that is the error of a
     // request, in words, and none at all for plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
@@ -69,6 +71,8 @@ impl Client {
             trust: CaCertificates::default(),
             connect_limit: CONNECT_LIMIT,
             direct: !https,
+            proxy: None,
+            names: Names::default(),
             built: Mutex::default(),
             #[cfg(debug_assertions)]
             simulated: None,
@@ -90,6 +94,12 @@ impl Client {
         self
     }
 
+    /// Sets the proxy.
+    pub(super) fn through(mut self, proxy: Option<Proxy>) -> Client {
+        self.proxy = proxy.map(Arc::new);
+        self
+    }
+
     /// The same, for somebody who connects at once if he is there at all.
     #[cfg(feature = "entra")]
     pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
@@ -104,7 +114,28 @@ impl Client {
         if let Some(network) = &self.simulated {
             return Client::simulated(Arc::clone(network));
         }
-        Client::new(self.https, self.idle).trusting(self.trust.clone())
+        let mut client = Client::new(self.https, self.idle).trusting(self.trust.clone());
+        client.proxy.clone_from(&self.proxy);
+        client
+    }
+
+    /// An error of the HTTP library in our words, with the way that the request took.
+    async fn told(&self, url: &Url, error: reqwest::Error) -> Error {
+        let proxy = self
+            .proxy
+            .as_ref()
+            .filter(|proxy| !self.direct && proxy.takes(url));
+        let way = match proxy {
+            Some(proxy) => Some(proxy.named(url, &root_cause(&error)).await),
+            None => {
+                let tried: Vec<String> =
+                    self.names.tried().iter().map(ToString::to_string).collect();
+                let tried =
+                    Some(tried.join(", ")).filter(|tried| error.is_connect() && !tried.is_empty());
+                tried.map(|tried| format!("tried {tried}"))
+            }
+        };
+        told(error, way)
     }
 
     /// Leaves the present connections to the requests that are under way on them.
@@ -138,12 +169,13 @@ pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
     build(&Client::new(false, 1))
 }
 
-/// A client that asks this machine or one beside it, over a connection of its own each time.
+/// A client that asks this URL, of this machine or one beside it, over a connection of its own each time.
 #[cfg(feature = "cli")]
 pub(crate) fn for_probes(
-    https: bool,
+    url: &Url,
     ca_file: Option<&Path>,
 ) -> std::result::Result<reqwest::Client, String> {
+    let https = url.scheme() == "https";
     let trust = match ca_file.filter(|_| https) {
         Some(path) => CaCertificates::read(path).map_err(|why| why.to_string())?,
         None => CaCertificates::default(),
@@ -152,6 +184,7 @@ pub(crate) fn for_probes(
         direct: true,
         ..Client::new(https, 0)
     };
+    client.names.expect(url);
     build(&client.trusting(trust))
 }
 
@@ -169,11 +202,11 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true)
-        .dns_resolver(Names);
+        .dns_resolver(client.names.clone());
     if client.https {
         // Fails only where another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Besides the system's. The proxies are those of the environment.
+        // Besides the system's.
         builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
         // An empty store of roots: reqwest would load the system's for plain http, too, and panic
@@ -187,9 +220,13 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .with_no_client_auth();
         builder = builder.tls_backend_preconfigured(tls);
     }
-    if client.direct {
-        // It goes to this machine only, so no proxy may see it.
-        builder = builder.no_proxy();
+    // The library would read the environment itself, and pass over in silence what it cannot use.
+    builder = builder.no_proxy();
+    if let Some(proxy) = client.proxy.as_ref().filter(|_| !client.direct) {
+        let proxy = proxy
+            .setting()
+            .map_err(|error| root_cause(&error.without_url()))?;
+        builder = builder.proxy(proxy);
     }
     builder.build().map_err(|error| {
         format!(
@@ -211,6 +248,7 @@ impl HttpClient for Client {
         let client = self.client()?;
         let method = reqwest::Method::from_bytes(request.method().as_str().as_bytes())
             .map_err(|error| other(error.to_string()))?;
+        self.names.expect(request.url());
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
             // The length is that of the body, and is set below.
@@ -227,11 +265,18 @@ impl HttpClient for Client {
             // leaves it out.
             outgoing = outgoing.header("content-length", body.len());
         }
-        let mut answer = outgoing.body(body).send().await.map_err(told)?;
+        let mut answer = match outgoing.body(body).send().await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.told(request.url(), error).await),
+        };
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;
         // Read here, so that the limits of time and of size hold for the body, too.
-        let Some(bytes) = body_within(&mut answer, ANSWER_LIMIT).await.map_err(told)? else {
+        let bytes = match body_within(&mut answer, ANSWER_LIMIT).await {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(self.told(request.url(), error).await),
+        };
+        let Some(bytes) = bytes else {
             return Err(Error::with_message(
                 ErrorKind::Io,
                 format!("the answer ({status}) is longer than any of the storage service"),
@@ -294,7 +339,7 @@ pub(crate) fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a
 
 /// An error of the HTTP library in our words. Its kind says whether the request was sent: only
 /// where it certainly was not may an acquire be taken for one that obtained nothing.
-fn told(error: reqwest::Error) -> Error {
+fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let url = error.url();
     let server = url.and_then(|url| {
         let port = url.port().map(|port| format!(":{port}"));
@@ -314,6 +359,8 @@ fn told(error: reqwest::Error) -> Error {
             refused if is_direct && refused == "Connection refused" => {
                 format!("{refused}: nothing listens at {server}")
             }
+            // The library's words for the refusal of a proxy.
+            refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
             eof if eof == "tls handshake eof" => {
                 format!("{server} hung up before there was TLS: does it speak TLS at all?")
             }
@@ -327,7 +374,8 @@ fn told(error: reqwest::Error) -> Error {
     } else {
         (ErrorKind::Io, "connection lost")
     };
-    let text = format!("{what}: {cause}");
+    let way = way.map(|way| format!(" ({way})")).unwrap_or_default();
+    let text = format!("{what}: {cause}{way}");
     match kernel_errno(&error) {
         // Of what is beneath no more than its kind: its text is the library's.
         Some(errno) => {

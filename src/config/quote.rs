@@ -1,5 +1,6 @@
 //! Commands and words as they could be typed, in one line: for refusals and for the lock's record.
 
+use crate::util::is_unprintable;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -16,7 +17,7 @@ pub(super) fn quoted_word(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.chars().all(plain) => return text.to_owned(),
-        Some(text) if !text.chars().any(char::is_control) => {
+        Some(text) if !text.chars().any(is_unprintable) => {
             return format!("'{}'", text.replace('\'', r"'\''"));
         }
         _ => {}
@@ -29,7 +30,7 @@ pub(super) fn quoted_word(word: &OsStr) -> String {
                 '\'' | '\\' => spelt.extend(['\\', c]),
                 '\n' => spelt.push_str("\\n"),
                 '\t' => spelt.push_str("\\t"),
-                c if c.is_control() => spelt += &hex(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c if is_unprintable(c) => spelt += &hex(c.encode_utf8(&mut [0; 4]).as_bytes()),
                 c => spelt.push(c),
             }
         }

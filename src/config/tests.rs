@@ -383,6 +383,7 @@ fn a_url_with_a_signature_is_withheld_with_the_credentials() {
             .withheld
     };
     let signed = "--blob https://a.blob.core.windows.net/c/a?sig=x";
+    assert!(withheld(signed).contains(&"IDENTITY_HEADER".into()));
     for variable in ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"] {
         assert!(withheld(signed).contains(&variable.into()), "{variable}");
         assert!(!withheld("--blob c/a").contains(&variable.into()));

@@ -31,6 +31,8 @@ use crate::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 // How the files' names begin.
 const PREFIX: &str = "trafficcop-control.";
+// How the names begin of those that are not locked yet.
+const UNFINISHED: &str = ".trafficcop-control.";
 const LENGTH: u64 = size_of::<u64>() as u64;
 
 /// Atomic, for it is shared with other processes.
@@ -130,13 +132,21 @@ impl ControlFile {
 }
 
 fn create_in(directory: &Path) -> io::Result<Location> {
+    // Another instance that starts at the same moment may sweep ours before it is locked.
+    create_once_in(directory).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => create_once_in(directory),
+        _ => Err(error),
+    })
+}
+
+fn create_once_in(directory: &Path) -> io::Result<Location> {
     // Whoever can rename our file could tell our command lies.
     if !is_safe_from_others(&fs::metadata(directory)?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
     // Under another name until it is locked, so that nobody takes it for a leftover.
-    let fresh = directory.join(format!(".{PREFIX}{name}"));
+    let fresh = directory.join(format!("{UNFINISHED}{name}"));
     let path = directory.join(format!("{PREFIX}{name}"));
     let mut file = OpenOptions::new()
         .read(true)
@@ -169,6 +179,12 @@ fn create_in(directory: &Path) -> io::Result<Location> {
 
 /// Removes what owners that were killed have left.
 fn sweep(directory: &Path) {
+    // Of an instance that was killed while it made one. No reader has it open.
+    for path in ours_in(directory, UNFINISHED, Metadata::is_file) {
+        if File::open(&path).is_ok_and(|file| is_locked_by_another(&file) == Ok(false)) {
+            let _ = fs::remove_file(&path);
+        }
+    }
     for path in ours_in(directory, PREFIX, Metadata::is_file) {
         let mut options = OpenOptions::new();
         options
@@ -278,6 +294,8 @@ mod tests {
         let mapped = SharedWord::of(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
         assert_eq!(view.until(), Instant::FOREVER);
         drop(dead);
+        let unfinished = directory.path().join(format!("{UNFINISHED}7.0000002a"));
+        fs::write(&unfinished, "").expect("written");
         let foreign = directory.path().join("something.else");
         fs::write(&foreign, "x").expect("written");
         // A child that a neighbouring test is forking at this moment has the descriptor until it
@@ -288,7 +306,7 @@ mod tests {
             next.sweep_beside();
         }
         let next = next.0.expect("still there");
-        assert!(!left.exists());
+        assert!(!left.exists() && !unfinished.exists());
         assert_eq!(view.until(), Instant::ZERO, "whoever wrote it is dead");
         let word = mapped.expect("mapped").load(Ordering::Acquire);
         assert_eq!(word, 0, "written by whoever swept it");

@@ -188,8 +188,8 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
         seen,
         pid: std::process::id(),
     })?;
-    if !tree::children_are_beside_us() {
-        return Err(SetupError::ChildrenElsewhere);
+    if let Some(kind) = tree::namespace_of_children_alone(Path::new("/proc/self/ns")) {
+        return Err(SetupError::ChildrenElsewhere(kind));
     }
     let mut containment = Containment::prepare(setup.contain)?;
     let mut context = SpawnContext::capture();

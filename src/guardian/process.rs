@@ -33,6 +33,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, execv};
 
 use super::raw::{self, Disposition};
+use crate::util::is_unprintable;
 
 /// What the machine refuses: the status of `exit`, which is above this room.
 const UNAVAILABLE: c_int = 69;
@@ -212,7 +213,7 @@ fn text(info: &PanicHookInfo<'_>) -> String {
     let mut text: String = said
         .unwrap_or("a panic")
         .chars()
-        .map(|each| if each.is_control() { ' ' } else { each })
+        .map(|each| if is_unprintable(each) { ' ' } else { each })
         .take(TEXT_MAX)
         .collect();
     if let Some(location) = info.location() {

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -186,18 +187,23 @@ pub(super) fn proc_is_ours() -> Result<(), String> {
     }
 }
 
-/// Whether what we start is in our own PID namespace; true where the kernel does not say (before Linux 4.12).
-pub(super) fn children_are_beside_us() -> bool {
-    let theirs = "/proc/self/ns/pid_for_children";
-    match (
-        std::fs::read_link("/proc/self/ns/pid"),
-        std::fs::read_link(theirs),
-    ) {
-        (Ok(ours), Ok(theirs)) => ours == theirs,
-        // One in which nothing was started yet has no name.
-        (Ok(_), Err(_)) => std::fs::symlink_metadata(theirs).is_err(),
-        (Err(_), _) => true,
-    }
+/// Returns the kind of namespace ("pid", "time") that child processes enter and this process is not in, if any.
+///
+/// Kernels that do not say (PID before Linux 4.12, time before 5.6) count as having none. Since Linux 6.3 a process
+/// enters its children's time namespace by execve.
+pub(super) fn namespace_of_children_alone(ns: &Path) -> Option<&'static str> {
+    ["pid", "time"].into_iter().find(|kind| {
+        let theirs = ns.join(format!("{kind}_for_children"));
+        match (
+            std::fs::read_link(ns.join(kind)),
+            std::fs::read_link(&theirs),
+        ) {
+            (Ok(ours), Ok(theirs)) => ours != theirs,
+            // One in which nothing was started yet has no name.
+            (Ok(_), Err(_)) => std::fs::symlink_metadata(theirs).is_ok(),
+            (Err(_), _) => false,
+        }
+    })
 }
 
 /// Whether this process has no children at all, neither living nor to be reaped.
@@ -364,6 +370,29 @@ fn none_but(spare: &[i32], listed: &[i32]) -> bool {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_namespace_that_only_children_enter_is_named() {
+        let ns = tempfile::tempdir().unwrap();
+        let link = |name: &str, to: &str| {
+            let path = ns.path().join(name);
+            let _ = std::fs::remove_file(&path);
+            std::os::unix::fs::symlink(to, path).unwrap();
+        };
+        assert_eq!(
+            namespace_of_children_alone(ns.path()),
+            None,
+            "an old kernel"
+        );
+        for kind in ["pid", "time"] {
+            link(kind, "n:[1]");
+            assert_eq!(namespace_of_children_alone(ns.path()), None);
+            link(&format!("{kind}_for_children"), "n:[2]");
+            assert_eq!(namespace_of_children_alone(ns.path()), Some(kind));
+            link(&format!("{kind}_for_children"), "n:[1]");
+        }
+        assert_eq!(namespace_of_children_alone(ns.path()), None);
+    }
 
     #[test]
     fn a_list_is_read_across_the_ends_of_the_buffer() {

@@ -187,11 +187,12 @@ pub enum SetupError {
         /// What we are.
         pid: u32,
     },
-    /// Our children are none of our PID namespace, and see and are seen by other numbers.
+    /// Child processes enter another namespace of this kind: their process ids ("pid") or their clock ("time")
+    /// would not be this process's.
     #[error(
-        "cannot watch over the command's processes: what this process starts is in another PID namespace than itself: start it inside that (unshare --fork --pid --mount-proc)"
+        "cannot watch over the command's processes: child processes enter another {0} namespace than this process: start trafficcop inside it (unshare --fork)"
     )]
-    ChildrenElsewhere,
+    ChildrenElsewhere(&'static str),
     /// The kernel refused.
     #[error("cannot set up the guardian: {what}: {why}")]
     System {
@@ -210,7 +211,7 @@ impl SetupError {
             SetupError::NoCommand | SetupError::Nul | SetupError::Contain { .. } => true,
             SetupError::Threads(_)
             | SetupError::Proc { .. }
-            | SetupError::ChildrenElsewhere
+            | SetupError::ChildrenElsewhere(_)
             | SetupError::System { .. } => false,
         }
     }

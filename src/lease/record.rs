@@ -28,8 +28,9 @@ pub struct Candidate {
 }
 
 /// What stands with the lock.
+///
+/// Reading demands every field that is always written: any other JSON is not a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Record {
     /// The fencing token of the latest tenure; the next one's is greater.
     pub token: u64,
@@ -47,10 +48,10 @@ pub struct Record {
     pub draining: bool,
     /// What is wrong with the holder's command: `hung: …` or `failing: …`; empty where nothing is, or nobody
     /// asks it.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub health: String,
     /// Where the holder rings when control changes ([`Bell`] as text); empty where it does not.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bell: String,
     /// What is known of tasks that are to be done once. Each store keeps it in its own way.
     #[serde(skip)]

@@ -44,10 +44,13 @@ impl Tenure {
     /// How long the command may live at least if nothing more is heard: `None` without a deadline.
     fn left(&self, now: Instant) -> Option<Duration> {
         // SIGKILL comes at the earlier of the two; a later renewal moves only the first.
-        let ends = [self.deadline, self.grace].into_iter().flatten();
-        let end = ends.filter(|end| *end != Instant::FOREVER).min()?;
-        Some(end.since(now))
+        let ends = [self.deadline, self.grace];
+        ends.into_iter().filter_map(|end| until(end, now)).min()
     }
+}
+
+fn until(end: Option<Instant>, now: Instant) -> Option<Duration> {
+    Some(end.filter(|end| *end != Instant::FOREVER)?.since(now))
 }
 
 impl LogObserver {
@@ -106,7 +109,11 @@ impl LogObserver {
             Notice::Draining(cause) => {
                 self.tenure.is_asked = text::is_asked(cause);
                 // Whoever reads "stopping" wonders for how long.
-                line.text.extend(line.left.map(text::until_the_kill));
+                let (grace, deadline) = (self.tenure.grace, self.tenure.deadline);
+                line.text.push_str(&text::until_the_kill(
+                    until(grace, now),
+                    until(deadline, now),
+                ));
             }
             // After this line nothing of the tenure is ours any more; the line itself still bears
             // its token.

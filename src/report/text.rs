@@ -435,13 +435,20 @@ pub(crate) fn left(span: Duration) -> String {
     })
 }
 
-/// What is added to a drain: when it is over at the latest.
-pub(super) fn until_the_kill(span: Duration) -> String {
-    // "In 0s" would read like a moment that is still to come.
-    if span.is_zero() {
-        return "; SIGKILL now".into();
+/// Text added to a drain: SIGKILL comes when the `grace` is over, or at the `deadline` if the lease is not renewed
+/// until then.
+pub(super) fn until_the_kill(grace: Option<Duration>, deadline: Option<Duration>) -> String {
+    match (grace, deadline) {
+        (None, None) => String::new(),
+        // "In 0s" would read like a moment that is still to come.
+        (Some(Duration::ZERO), _) | (_, Some(Duration::ZERO)) => "; SIGKILL now".into(),
+        (Some(grace), Some(deadline)) if deadline < grace => format!(
+            "; SIGKILL in {}, or in {} if the lease is not renewed",
+            left(grace),
+            left(deadline)
+        ),
+        (Some(end), _) | (None, Some(end)) => format!("; SIGKILL in {}", left(end)),
     }
-    format!("; SIGKILL in {}", left(span))
 }
 
 #[cfg(test)]
@@ -487,6 +494,25 @@ mod tests {
         );
         let (_, text) = of_notice(&Notice::StandingBy(HolderInfo::default()), Instant::ZERO);
         assert_eq!(text, "standing by: another is in control");
+    }
+
+    #[test]
+    fn a_drain_names_the_end_of_its_grace_and_a_lease_that_ends_before() {
+        let seconds = |n| Some(Duration::from_secs(n));
+        for (grace, deadline, text) in [
+            (None, None, ""),
+            (seconds(30), None, "; SIGKILL in 30s"),
+            (None, seconds(10), "; SIGKILL in 10s"),
+            (seconds(10), seconds(30), "; SIGKILL in 10s"),
+            (
+                seconds(30),
+                seconds(10),
+                "; SIGKILL in 30s, or in 10s if the lease is not renewed",
+            ),
+            (seconds(30), seconds(0), "; SIGKILL now"),
+        ] {
+            assert_eq!(until_the_kill(grace, deadline), text);
+        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The hook that runs after control has ended, under a guardian of its own.
 //!
 //! Made by `run` and owned by its workload, which lets it work while it waits for events. It is no part
-//! of the tenure: nothing here may hold up a kill, a release, or the next competition. One runs at
-//! a time, within its limit; one more waits, and gives way to a later one.
+//! of the tenure: nothing here may hold up a kill or a release. This instance's next attempt to acquire waits
+//! for it. One runs at a time, within its limit; one more waits, and gives way to a later one.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use super::workload::not_inherited;
-use crate::clock::Instant;
+use tokio::sync::watch;
+
+use crate::clock::{Instant, sleep};
 use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
 use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::report;
@@ -26,6 +28,8 @@ pub(super) struct OnLostHook {
     waits: Option<Vec<(OsString, OsString)>>,
     /// Its guardian is dead, or cannot get rid of what it has.
     over: bool,
+    /// Publishes [`OnLostHook::is_idle`] to the attempts that wait for it.
+    idle: watch::Sender<bool>,
 }
 
 impl OnLostHook {
@@ -36,6 +40,19 @@ impl OnLostHook {
             runs: false,
             waits: None,
             over: false,
+            idle: watch::Sender::new(true),
+        }
+    }
+
+    /// Resolves when the hook is idle, or after its limit.
+    pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut idle, limit) = (self.idle.subscribe(), self.limit);
+        async move {
+            tokio::select! {
+                biased;
+                _ = idle.wait_for(|idle| *idle) => {}
+                () = sleep(limit) => {}
+            }
         }
     }
 
@@ -48,6 +65,7 @@ impl OnLostHook {
             );
         }
         self.next();
+        self.idle.send_replace(self.is_idle());
     }
 
     /// Whether nothing of it runs or waits.
@@ -72,6 +90,7 @@ impl OnLostHook {
     pub(super) async fn step(&mut self) {
         let event = self.handle.next_event().await;
         self.on_event(&event);
+        self.idle.send_replace(self.is_idle());
     }
 
     fn next(&mut self) {

@@ -8,6 +8,7 @@ mod launch;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -494,6 +495,11 @@ impl Workload for CommandWorkload {
             env.push((CAUSE.into(), report::cause(cause).into()));
             on_lost.run(env);
         }
+    }
+
+    fn settled(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let on_lost = self.parts.on_lost.as_ref()?;
+        (!on_lost.is_idle()).then(|| Box::pin(on_lost.settled()) as _)
     }
 
     async fn next_event(&mut self) -> WorkloadEvent {

@@ -13,6 +13,7 @@ use self::canvas::{Axis, Canvas, escaped, fitting, legend, text_width};
 use super::text::{date, ending, name, span};
 use super::{At, Lock, Tenure, Timeline, Track, count};
 use crate::events::record;
+use crate::util::is_unprintable;
 
 const WIDTH: f64 = 1200.0;
 const RIGHT: f64 = 28.0;
@@ -308,7 +309,7 @@ fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str
 fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, name: &str) {
     let token = tenure.token.map_or("?".into(), |token| token.to_string());
     // A name has one line, whatever a log says.
-    let name = name.replace(char::is_control, "\u{fffd}");
+    let name = name.replace(is_unprintable, "\u{fffd}");
     let title = format!(
         "{name} (process {}), token {token}\n{} to {}\n{}",
         tenure.pid,

@@ -103,8 +103,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "args", "commands", "config", "elect", "exit", "guardian", "report", "run", "timeline",
-            "work",
+            "args", "commands", "config", "elect", "exit", "guardian", "report", "run", "runtime",
+            "timeline", "work",
         ],
     ),
     ("status", &["background_writer", "report"]),

@@ -10,6 +10,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::target::decode;
 use crate::lease::once::{ROOM, TaskLog};
 use crate::lease::record::Record;
+use crate::util::is_unprintable;
 
 const TOKEN: &str = "trafficcop_token";
 const HOLDER: &str = "trafficcop_holder";
@@ -82,8 +83,13 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
         Ok(number) => number,
         Err(_) => {
             // Told, and not counted from 0: a resource would take an old holder's token for the newer one.
-            metadata.broken_token =
-                Some(token.chars().filter(|c| !c.is_control()).take(40).collect());
+            metadata.broken_token = Some(
+                token
+                    .chars()
+                    .filter(|c| !is_unprintable(*c))
+                    .take(40)
+                    .collect(),
+            );
             0
         }
     };

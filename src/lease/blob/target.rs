@@ -8,6 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use url::Url;
 
 use crate::azure::{AccountError, is_label, shown, split_url};
+use crate::util::is_unprintable;
 
 /// The blob that is the lock. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Target {
         let (path, url) = take_apart(text)?;
         let (container, prefix) = path.split_once('/').unwrap_or((&path, ""));
         check_container(container)?;
-        if prefix.chars().any(char::is_control) {
+        if prefix.chars().any(is_unprintable) {
             return Err(TargetError::Name("has a control character in it"));
         }
         Ok(Target {
@@ -201,7 +202,7 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
             "has an empty part, or one that ends with `.`: take one like locks/singleton",
         );
     }
-    if name.chars().any(char::is_control) || name.contains('\\') {
+    if name.chars().any(is_unprintable) || name.contains('\\') {
         return wrong("has a control character or a backslash in it");
     }
     if container == "$root" && name.contains('/') {

@@ -19,8 +19,6 @@ pub const WIDTH: usize = 2048;
 pub(super) const READ_LIMIT: usize = 4096;
 // How every record begins: the token first, so that it stands in the first sector whatever follows.
 const OPENING: &[u8] = b"{\"token\":";
-// How every line of an event log begins.
-const EVENT_LOG: &[u8] = b"{\"v\":";
 // The digits of the greatest token. Every token has a field as wide: a torn write shows the old or the new
 // number, and never the beginning of one with the end of the other.
 const DIGITS: usize = 20;
@@ -102,21 +100,25 @@ pub fn decode_record(bytes: &[u8]) -> Content {
         return Content::Damaged(None);
     }
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) {
-        let has_token = value.get("token").is_some_and(serde_json::Value::is_u64);
-        return match serde_json::from_value(value) {
-            Ok(record) if has_token => Content::Record(record),
-            _ => Content::Foreign,
-        };
-    }
-    // An event log has tokens in it, and is nothing that is left of a record: that begins with its token.
-    if bytes.starts_with(EVENT_LOG) {
-        return Content::Foreign;
+        return serde_json::from_value(value).map_or(Content::Foreign, Content::Record);
     }
     let token = greatest_token(bytes);
-    if token.is_some() || bytes.starts_with(OPENING) || OPENING.starts_with(bytes) {
+    if begins_like_a_record(bytes) || (bytes[0] == 0 && token.is_some()) {
         return Content::Damaged(token);
     }
     Content::Foreign
+}
+
+/// Whether the first bytes are those of [`encode`], as far as they are there: a disk may show zeros for some.
+///
+/// Only a record has its token in a field of [`DIGITS`] bytes; other JSON that begins with a token has not.
+fn begins_like_a_record(bytes: &[u8]) -> bool {
+    let (opening, field) = bytes.split_at(OPENING.len().min(bytes.len()));
+    opening.iter().zip(OPENING).all(|(byte, ours)| byte == ours)
+        && field
+            .iter()
+            .take(DIGITS)
+            .all(|byte| matches!(byte, 0 | b' ' | b'0'..=b'9'))
 }
 
 /// The greatest number that follows `"token"` and a colon anywhere in `bytes`, and is complete.
@@ -215,12 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_foreign_and_what_was_ours_is_damaged() {
+    fn other_json_with_a_token_is_foreign_and_a_torn_record_is_damaged() {
         for foreign in [
             "#!/bin/sh\nexit 0\n",
             "root:x:0:0:root:/root:/bin/sh\n",
             "{\"name\":\"x\"}",
             "{\"token\":\"secret\"}",
+            "{\"token\": 7, \"name\": \"app\"}",
+            "{\"token\":7,\"name\":\"app\"}\n{\"token\":8,\"name\":\"app\"}\n",
+            "[database]\n\"token\": 7, the rest\n",
             "4242\n",
             "\u{7f}ELF",
         ] {
@@ -234,6 +239,5 @@ mod tests {
             decode(b"\0\0\"token\": 7,\"holder\"{\"token\":12,"),
             Content::Damaged(Some(12))
         );
-        assert!(matches!(decode(b"{\"token\":5}"), Content::Record(_)));
     }
 }

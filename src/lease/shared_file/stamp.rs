@@ -17,7 +17,10 @@ use std::time::Duration;
 use crate::clock::{Instant, is_simulated};
 use crate::core::observed::Version;
 use crate::procfs;
-use crate::util::check;
+use crate::util::{check, ours_in};
+
+// How the names of stamps end; those of unfinished ones go on.
+const STAMP: &str = ".seen";
 
 /// A version, and what tells it from one of the same number in another chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +103,22 @@ fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Opti
     if written.is_err() {
         let _ = fs::remove_file(part);
     }
+    sweep(directory);
     written.ok()
+}
+
+/// Removes the stamps of locks at which no instance has looked for longer than a monthly job's pause, and what
+/// instances left that were killed while they wrote one.
+fn sweep(directory: &Path) {
+    const KEPT: Duration = Duration::from_secs(40 * 24 * 60 * 60);
+    for path in ours_in(directory, "", fs::Metadata::is_file) {
+        let age = fs::metadata(&path).and_then(|found| found.modified());
+        let is_stamp = path.to_string_lossy().contains(STAMP);
+        // Wall clock against wall clock: a stamp that goes too early costs its lock one lease of waiting.
+        if is_stamp && age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// Which clock stamps are of: this boot's, as processes of our time namespace see it.
@@ -113,7 +131,7 @@ fn clock() -> Option<String> {
 
 fn name(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
-    format!("{}.seen", check(bytes))
+    format!("{}{STAMP}", check(bytes))
 }
 
 /// A directory that is this user's alone and does not outlast the boot.
@@ -165,6 +183,28 @@ mod tests {
         };
         assert_eq!(find_in(place.path(), lock, &anew), None);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn stamps_that_no_instance_left_for_a_month_are_swept_by_the_next_one_left() {
+        let place = tempfile::tempdir().unwrap();
+        let (old, fresh) = (Path::new("/mnt/share/old"), Path::new("/mnt/share/fresh"));
+        let now = Instant::now();
+        leave_in(place.path(), fresh, &of(7), now).unwrap();
+        leave_in(place.path(), old, &of(7), now).unwrap();
+        let aged = |name: &str, days: u64| {
+            let age = Duration::from_secs(days * 24 * 60 * 60);
+            let file = fs::File::create(place.path().join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - age)
+                .unwrap();
+        };
+        aged(&name(old), 41);
+        aged(&format!("{}.0000002a", name(old)), 41);
+        aged("letter", 41);
+        leave_in(place.path(), Path::new("/mnt/share/lock"), &of(7), now).unwrap();
+        assert_eq!(find_in(place.path(), fresh, &of(7)), Some(now));
+        assert!(place.path().join("letter").exists());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
     }
 
     #[test]

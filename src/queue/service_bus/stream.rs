@@ -19,14 +19,13 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, Error as TlsError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
 
 use super::error::BusError;
 use super::frame_scanner::{DeliveryState, FrameEvent, FrameScanner, LinkState};
 use super::request_link::{Expected, Waiting};
-use crate::azure::{addresses, tls_refusal};
+use crate::azure::{self, addresses, tls_refusal};
 use crate::clock::Instant;
 use crate::util::lock;
 
@@ -54,7 +53,9 @@ pub(super) async fn connect(
     // Not tokio's own look-up: it panics where the machine has no thread to spare, and the command
     // of a lock that lasts would end with us.
     let addresses = addresses(bare, port).await.map_err(unsent)?;
-    let stream = TcpStream::connect(&*addresses).await.map_err(unsent)?;
+    let stream = azure::connect(&addresses).await;
+    let stream =
+        stream.map_err(|why| BusError::Unsent(format!("{host}:{port}: cannot connect: {why}")))?;
     // Requests are short and waited for: each would be held back for the answer to the one before.
     stream.set_nodelay(true).map_err(unsent)?;
     let Some(tls) = tls else {

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use super::{NEXT, RIGHT, WIDTH, bell, colour, cross, hung};
 use crate::events::record;
 use crate::timeline::{At, Tenure, Timeline};
+use crate::util::is_unprintable;
 
 /// A drawing in the making.
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ pub(super) fn escaped(text: &str) -> String {
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
             // XML has no place for these at all.
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push('\u{fffd}'),
+            c if is_unprintable(c) || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }

@@ -270,3 +270,42 @@ fn help_is_a_verb_too() {
         &["no command"],
     );
 }
+
+#[test]
+fn a_proxy_that_cannot_be_used_is_refused_where_a_connection_would_go_through_it() {
+    let scene = Scene::new();
+    let account = || {
+        let run = scene.run().args(["-n", "--blob", "locks/x"]);
+        run.env("AZURE_STORAGE_ACCOUNT", "contoso")
+            .env("AZURE_STORAGE_KEY", super::WRONG_KEY)
+    };
+    for proxy in [
+        "http:://proxy:3128",
+        "socks5h://proxy:1080",
+        "http://u:hush#x@proxy:3128",
+    ] {
+        let run = account().env("HTTPS_PROXY", proxy);
+        refused(&scene, run, 64, &["HTTPS_PROXY", "http://HOST:PORT"]);
+        let file = scene
+            .run_on_file()
+            .env("HTTPS_PROXY", proxy)
+            .command(["true"]);
+        assert_ended(&file.finish(), 0, "");
+    }
+    // A proxy that answers each request in this way.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            use std::io::{Read as _, Write as _};
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let run = account().env("HTTPS_PROXY", format!("http://u:hush@{at}"));
+    let named = format!("through the proxy {at} (HTTPS_PROXY), which answers '403 Forbidden'");
+    let finished = run.command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(69), "{}", finished.stderr);
+    assert!(finished.stderr.contains(&named), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("hush"), "{}", finished.stderr);
+}

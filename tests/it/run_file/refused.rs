@@ -66,6 +66,29 @@ fn too_few_descriptors_are_said_before_anything_starts() {
 }
 
 #[test]
+fn too_small_a_stack_is_refused_and_not_a_segmentation_fault() {
+    let scene = Scene::new();
+    for kib in [64, 128, 256, 511, 512, 1024] {
+        let finished = scene
+            .run_on_file()
+            .limited(Resource::RLIMIT_STACK, kib << 10)
+            .args(["true"])
+            .finish();
+        let said = &finished.stderr;
+        match kib < 512 {
+            true => {
+                assert_eq!(finished.ended, Ended::Code(69), "{kib}: {said}");
+                assert!(
+                    said.contains(&format!("the stack limit is {kib} KiB")),
+                    "{said}"
+                );
+            }
+            false => assert_eq!(finished.ended, Ended::Code(0), "{kib}: {said}"),
+        }
+    }
+}
+
+#[test]
 fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
     let scene = Scene::new();
     let ran = || {

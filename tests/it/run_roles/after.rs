@@ -18,6 +18,30 @@ fn the_hook_after_a_tenure_is_told_how_the_command_ended_and_our_status_is_the_c
 }
 
 #[test]
+fn the_next_tenure_s_hook_waits_for_the_end_of_on_lost() {
+    let scene = Scene::new();
+    let journal = scene.path("order");
+    let lines = |count: usize| {
+        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+        (text.lines().count() >= count).then_some(text)
+    };
+    let add = |what: &str| format!("{what} >> {}", journal.display());
+    let mut instance = scene
+        .run_on_file()
+        .args(["--max-hold", "1s", "--cooldown", "100ms", "--on-acquire"])
+        .arg(add("echo acquire"))
+        .arg("--on-lost")
+        .arg(add("sleep 2; echo lost"))
+        .shell("sleep 600")
+        .start();
+    let text = await_for("two tenures", || lines(5), || scene.journal.to_string());
+    instance.signal(Signal::SIGTERM);
+    instance.wait();
+    let order: Vec<&str> = text.lines().take(5).collect();
+    assert_eq!(order, ["acquire", "lost", "acquire", "lost", "acquire"]);
+}
+
+#[test]
 fn a_hook_that_hangs_after_a_tenure_delays_neither_the_release_nor_the_exit_for_long() {
     let scene = Scene::new();
     let hang = script(&standbys(&scene), "first", "--term ignore --daemon");

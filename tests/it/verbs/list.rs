@@ -99,6 +99,15 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
     let holder = holder.shell("sleep 600").start();
     holder.await_log("in control");
     std::fs::write(directory.join("letter"), "Dear Sir or Madam,\n").unwrap();
+    let settings = directory.join("settings");
+    std::fs::write(&settings, r#"{"token": 7, "name": "app"}"#).unwrap();
+    let used = scene
+        .run()
+        .arg("--file")
+        .arg(&settings)
+        .args(["true"])
+        .finish();
+    said(&used, 69, &[]);
     let list = |path| {
         let list = scene.verb("list").arg("--json").arg("--file").arg(path);
         let mut all = parse(&list.finish());
