@@ -56,10 +56,23 @@ pub(crate) enum Lock {
         path: PathBuf,
         /// It is kept as on a drive that machines share, whatever it lies on.
         shared: bool,
+        /// Whether the operator promises that exactly one of two machines makes a directory there.
+        mkdir_is_exclusive: bool,
     },
 }
 
 impl Lock {
+    /// Whether the operator vouches for a drive that nobody tried.
+    pub(crate) fn mkdir_is_exclusive(&self) -> bool {
+        matches!(
+            self,
+            Lock::File {
+                mkdir_is_exclusive: true,
+                ..
+            }
+        )
+    }
+
     /// The files that are locked: the path itself, or one for each slot.
     fn files(&self, slots: u32) -> Vec<PathBuf> {
         match self {
@@ -398,9 +411,11 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
             file.display()
         ))),
         (Some(target), None) => {
-            refuse_first([("--shared", typed.shared)], |flag| {
-                foreign(flag, "on a blob")
-            })?;
+            let flags = [
+                ("--shared", typed.shared),
+                ("--mkdir-is-exclusive", typed.mkdir_is_exclusive),
+            ];
+            refuse_first(flags, |flag| foreign(flag, "on a blob"))?;
             let target = target.clone()?;
             if typed.no_create && typed.page_blob.is_some() {
                 return Err(UsageError::new(
@@ -429,6 +444,7 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
             Ok(Lock::File {
                 path: path.clone(),
                 shared: typed.shared,
+                mkdir_is_exclusive: typed.mkdir_is_exclusive,
             })
         }
     }

@@ -20,6 +20,7 @@
 //! | `release` | giving the lock back from the guardian |
 //! | `stamp` | what an instance that looked and ended leaves to the next one on its machine |
 //! | `inspect` | looking, breaking, and forgetting results without competing; trying out whether makers exclude each other here |
+//! | `meeting` | a race between the doctors of two machines |
 //!
 //! Nothing of the share is open between two steps, and no descriptor of it reaches guardian or
 //! command: a server that is gone keeps no process from ending. The lock's path is never removed,
@@ -31,6 +32,7 @@ mod errors;
 mod files;
 mod inspect;
 mod look;
+mod meeting;
 #[doc(hidden)]
 pub mod record;
 mod release;
@@ -45,6 +47,7 @@ pub use files::Drive;
 pub use files::{Answer, Call, Found, Kind};
 pub(super) use inspect::forget;
 pub use inspect::{Race, break_lock, look, race, round_trips};
+pub use meeting::{Meeting, meet};
 pub(super) use record::FIRST_LINE;
 pub use release::{LIMIT as RELEASE_LIMIT, release_orphaned_by};
 pub(super) use release::{execute as execute_release, is_meant as is_release};
