@@ -2,8 +2,8 @@
 //!
 //! Kernel locks are not trusted here. On SMB a lock is given away when a duplicate of its handle is
 //! closed, on NFSv3 it is forgotten when the server's lock daemon restarts, on NFSv4 a server's grace
-//! period stops who only wants to prove it. What every shared drive keeps is that of two who make
-//! one directory, one is told that it exists; no cache answers that. So the truth is a chain of
+//! period stops who only wants to prove it. If two machines make one directory, exactly one succeeds, on every
+//! file system that is used here (`mount` has the list); no cache answers that. So the truth is a chain of
 //! directories, `PATH.versions/V` (with the record of V in `V-1/next`), and [`Observed`](crate::core::Observed) says who may make the next.
 //!
 //! | file | purpose |

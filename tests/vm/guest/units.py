@@ -127,7 +127,7 @@ def shutdown(after="no"):
     d.mount(c)
     name = scenarios.new_lock("u")
     write(f"{UNITS}/mnt-share.mount", "[Unit]\nDefaultDependencies=no\nBefore=remote-fs.target umount.target\nConflicts=umount.target\n[Mount]\nWhat=127.0.0.1:/\nWhere=/mnt/share\nType=nfs4\n")
-    install(("imp",), lock=f"/mnt/share/{name}", env="TRAFFICCOP_LEASE=15s")
+    install(("imp",), lock=f"/mnt/share/{name}", env="TRAFFICCOP_LEASE=15s", probe="-b 20 -g 3000")
     drop_in(A, "[Unit]\nAfter=remote-fs.target\n" if after == "yes" else "")
     sh("systemctl daemon-reload; systemctl start mnt-share.mount", True)
     r = Result("systemd", f"shutdown with the lock on a share, After=remote-fs.target: {after}")
@@ -146,6 +146,12 @@ def shutdown(after="no"):
     r.say()
     print(log(A, s))
     wipe(A)
+
+
+@scenario
+def shutdown_after():
+    """The same, with After=remote-fs.target in the unit."""
+    shutdown("yes")
 
 
 @scenario
