@@ -62,17 +62,6 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Whether the operator vouches for a drive that nobody tried.
-    pub(crate) fn mkdir_is_exclusive(&self) -> bool {
-        matches!(
-            self,
-            Lock::File {
-                mkdir_is_exclusive: true,
-                ..
-            }
-        )
-    }
-
     /// The files that are locked: the path itself, or one for each slot.
     fn files(&self, slots: u32) -> Vec<PathBuf> {
         match self {

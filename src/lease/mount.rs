@@ -72,7 +72,7 @@ impl Mount {
     pub fn proof(&self) -> Option<&'static str> {
         let has = |kinds: &str| kinds.split(' ').any(|kind| kind == self.kind);
         let known = EXCLUSIVE.iter().find(|(kinds, _)| has(kinds));
-        let local = || (!self.shared).then_some("this machine's own disk");
+        let local = || (!self.shared).then_some("by this machine's kernel");
         known.map(|(_, how)| *how).or_else(local)
     }
 

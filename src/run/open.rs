@@ -81,7 +81,13 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         task: config.task.clone(),
         memory: Some(release_memory),
         runtime: host::runtime_directory(),
-        mkdir_is_exclusive: config.lock.mkdir_is_exclusive(),
+        mkdir_is_exclusive: matches!(
+            config.lock,
+            Lock::File {
+                mkdir_is_exclusive: true,
+                ..
+            }
+        ),
         in_place: config.slots == 1,
     };
     let opened = match config.slots {

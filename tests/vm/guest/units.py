@@ -129,7 +129,7 @@ def shutdown(after="no"):
     write(f"{UNITS}/mnt-share.mount", "[Unit]\nDefaultDependencies=no\nBefore=remote-fs.target umount.target\nConflicts=umount.target\n[Mount]\nWhat=127.0.0.1:/\nWhere=/mnt/share\nType=nfs4\n")
     install(("imp",), lock=f"/mnt/share/{name}", env="TRAFFICCOP_LEASE=15s", probe="-b 20 -g 3000")
     drop_in(A, "[Unit]\nAfter=remote-fs.target\n" if after == "yes" else "")
-    sh("systemctl daemon-reload; systemctl start mnt-share.mount", True)
+    sh("systemctl daemon-reload; systemctl start mnt-share.mount remote-fs.target", True)
     r = Result("systemd", f"shutdown with the lock on a share, After=remote-fs.target: {after}")
     sh(f"systemctl start {A}")
     m = run_started()
