@@ -267,7 +267,7 @@ fn on_shared_drive(
     budget: &Budget,
     proof: Option<&str>,
     say: &dyn Fn(Check),
-    alive: &dyn Fn(),
+    alive: &(dyn Fn() + Sync),
 ) {
     say(lock(path));
     let beside = beside(path, suffix());
@@ -282,7 +282,7 @@ fn on_shared_drive(
     let what = "versions that were made, of which a renewal makes two";
     let slow = "slow: take a longer --lease, or another drive";
     say(pace("round trip", &samples, what, budget, [slow; 2]));
-    say(match race(&beside, NAMES) {
+    say(match race(&beside, NAMES, alive) {
         Ok(race) if race.shared == 0 && race.unmade == 0 => {
             let found = format!("eight who make one of {NAMES} names exclude each other");
             Check::ok("makers", found)

@@ -803,7 +803,7 @@ def two_accounts(args="--lease 15s"):
     lock = f"/mnt/two/{new_lock('t')}"
     one = Instance(a, lock, args, cmd="sleep 40")
     until(lambda: "in control" in one.text(), 40)
-    print(sh("ls -ln /srv/two /srv/two/*.versions"))
+    print(sh(f"ls -ln /srv/two/{os.path.basename(lock)}.versions"))
     two = Instance(b, lock, args, cmd="true")
     print("    run -n by the second while the first holds:", b.sh(f"{BINARY} run -n --file {lock} {args} -- true; echo status $?"))
     print("    doctor by the second:\n" + b.sh(f"{BINARY} doctor --file {lock}; echo status $?"))

@@ -141,10 +141,11 @@ def shutdown(after="no"):
     r.figure(f"stop took {(now() - t) / 1e9:.2f} s {out}")
     x = wait_next(t, 100)
     r.figure(f"next command {(x.start - t) / 1e9 if x else -1:.2f} s after the stop was asked for")
-    r.expect(x and (x.start - t) / 1e9 < 8, "the next one waits for the lease")
+    said = log(A, s)
+    r.expect("gave the lock back" in said, "the lease is left to run out")
     r.close_run([c])
     r.say()
-    print(log(A, s))
+    print(said)
     wipe(A)
 
 
