@@ -108,6 +108,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wa
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l mkdir-is-exclusive -d 'Promise that exactly one of two machines makes a directory on this drive'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep our credentials from the command, its hooks and checks'
@@ -256,6 +257,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Try the doorbell, too: ours, and that of whoever has the lock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use Azurite on this machine'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l mkdir-is-exclusive -d 'Judge a shared drive as for a run with this flag'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l svg -d 'Draw it, too, as an SVG in this file' -r -F
@@ -309,6 +311,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l mkdir-is-exclusive -d 'Promise that exactly one of two machines makes a directory on this drive'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l json -d 'Print one JSON object a line'

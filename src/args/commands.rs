@@ -144,6 +144,10 @@ pub struct Doctor {
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
+    /// Judge a shared drive as for a run with this flag
+    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    pub mkdir_is_exclusive: bool,
+
     /// Answer as one JSON object
     #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,

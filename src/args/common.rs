@@ -168,6 +168,15 @@ pub struct Common {
     #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
     pub shared: bool,
 
+    /// Promise that exactly one of two machines makes a directory on this drive
+    ///
+    /// For a shared drive that is not on trafficcop's list of file systems (NFS, SMB, CephFS, ...): a network
+    /// object store that FUSE mounts, for instance. trafficcop refuses it otherwise (exit 69). If two machines
+    /// that make the same directory are both told that they made it, two commands run. 'trafficcop doctor' on
+    /// two machines at the same time tries it.
+    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
+    pub mkdir_is_exclusive: bool,
+
     /// What is refused in words: a lock on a shared drive is a lease now, and needs no proof.
     // Not simply gone: a unit that asks for the proof is to hear that, not of an unknown flag.
     #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_HEARTBEAT", hide = true)]

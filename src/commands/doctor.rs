@@ -183,7 +183,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             let path = absolute(path)?;
             let mut findings = Findings::new(path.display().to_string(), typed.json);
             examine_machine(&mut findings);
-            file::examine(&mut findings, &path, &budget);
+            file::examine(&mut findings, &path, &budget, typed.mkdir_is_exclusive);
             findings
         }
     };

@@ -56,6 +56,8 @@ pub(crate) enum Lock {
         path: PathBuf,
         /// It is kept as on a drive that machines share, whatever it lies on.
         shared: bool,
+        /// Whether the operator promises that exactly one of two machines makes a directory there.
+        mkdir_is_exclusive: bool,
     },
 }
 
@@ -399,9 +401,11 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
             file.display()
         ))),
         (Some(target), None) => {
-            refuse_first([("--shared", typed.shared)], |flag| {
-                foreign(flag, "on a blob")
-            })?;
+            let flags = [
+                ("--shared", typed.shared),
+                ("--mkdir-is-exclusive", typed.mkdir_is_exclusive),
+            ];
+            refuse_first(flags, |flag| foreign(flag, "on a blob"))?;
             let target = target.clone()?;
             if typed.no_create && typed.page_blob.is_some() {
                 return Err(UsageError::new(
@@ -430,6 +434,7 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
             Ok(Lock::File {
                 path: path.clone(),
                 shared: typed.shared,
+                mkdir_is_exclusive: typed.mkdir_is_exclusive,
             })
         }
     }

@@ -177,6 +177,10 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
             &["--page-blob", "--no-create"],
         ),
         ("--blob c/a --shared job", &["--shared", "on a blob"]),
+        (
+            "--blob c/a --mkdir-is-exclusive job",
+            &["--mkdir-is-exclusive", "on a blob"],
+        ),
         ("--blob c/a --poll 0 job", &["--poll 0s", "100ms"]),
         ("--blob c/a --poll 2h job", &["--poll 2h", "1h"]),
         ("--file x --emulator job", &["--emulator", "on a file"]),

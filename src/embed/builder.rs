@@ -38,6 +38,7 @@ pub struct Builder {
     lock: String,
     place: LockPlace,
     identity: Option<String>,
+    mkdir_is_exclusive: bool,
     lease: Option<Duration>,
     budget: Option<Budget>,
     poll: Duration,
@@ -83,6 +84,7 @@ impl Builder {
             lock,
             place,
             identity: None,
+            mkdir_is_exclusive: false,
             lease: None,
             budget: None,
             poll: POLL,
@@ -129,6 +131,13 @@ impl Builder {
     /// has its own candidate, and refuses another at the start.
     pub fn identity(mut self, identity: impl Into<String>) -> Builder {
         self.identity = Some(identity.into());
+        self
+    }
+
+    /// Promises that exactly one of two machines makes a directory on the drive that the lock lies on. Without it a
+    /// shared drive is refused whose file system is not known for that; where the promise is wrong, two have control.
+    pub fn mkdir_is_exclusive(mut self) -> Builder {
+        self.mkdir_is_exclusive = true;
         self
     }
 
@@ -257,7 +266,13 @@ impl Builder {
             LockPlace::Named(lock) if !lock.leases().contains(&lease) => Err(Error::refused(
                 format!("a lease on a shared drive lasts 10 to 60 s, not {lease:?}"),
             )),
-            LockPlace::Named(lock) => open(&*lock, &competitor(self.identity, lease, bell)),
+            LockPlace::Named(lock) => {
+                let competitor = Competitor {
+                    mkdir_is_exclusive: self.mkdir_is_exclusive,
+                    ..competitor(self.identity, lease, bell)
+                };
+                open(&*lock, &competitor)
+            }
             // Its records bear the candidate that it was made with; to pass over another in silence
             // would have people look for the wrong holder.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use super::file::OpenError;
 use crate::procfs;
 
 // What a file system is called that is in no table.
@@ -21,6 +22,28 @@ const LINKS: usize = 40;
 const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
     rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
+// Shared file systems on which exactly one of two machines makes a directory, and how that is known. A list of
+// what is trusted, too: where both are told that they made it, both would run.
+const EXCLUSIVE: &[(&str, &str)] = &[
+    ("nfs nfs4 cifs smb3", "tried between machines (tests/vm)"),
+    (
+        "ceph fuse.ceph fuse.ceph-fuse lustre beegfs gpfs",
+        "by its documentation: one metadata server or lock decides on each name",
+    ),
+    (
+        "fuse.glusterfs",
+        "by its documentation: its servers lock a name while they make it",
+    ),
+    (
+        "gfs2 ocfs2",
+        "by its documentation: the cluster's lock manager locks the directory",
+    ),
+    (
+        "9p virtiofs fuse.sshfs",
+        "by its protocol: one host makes the directory, on a disk of its own",
+    ),
+];
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -32,6 +55,10 @@ pub struct Mount {
     pub options: String,
     /// Where it is mounted.
     pub at: PathBuf,
+    /// Device of the file system.
+    device: String,
+    /// Directory of that file system that is mounted here.
+    root: PathBuf,
 }
 
 impl Mount {
@@ -40,11 +67,27 @@ impl Mount {
         self.kind != UNKNOWN
     }
 
-    /// Whether nobody knows if two who make one directory here are told apart: a program of
-    /// somebody's stands between us and the store.
+    /// Says how it is known that exactly one of two machines makes a directory here. `None`: it is not known.
     #[must_use]
-    pub fn is_unproven(&self) -> bool {
-        self.kind == "fuse" || self.kind.starts_with("fuse.")
+    pub fn proof(&self) -> Option<&'static str> {
+        let has = |kinds: &str| kinds.split(' ').any(|kind| kind == self.kind);
+        let known = EXCLUSIVE.iter().find(|(kinds, _)| has(kinds));
+        let local = || (!self.shared).then_some("by this machine's kernel");
+        known.map(|(_, how)| *how).or_else(local)
+    }
+
+    /// Refuses the lock of a shared drive at `path`, where nobody knows whether exactly one of two machines makes a
+    /// directory on this file system. To be asked when `path` was looked at: that mounts what is mounted on demand.
+    pub(crate) fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
+        if self.proof().is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "{}: of two machines that make one directory on this file system ({}), both may be told that they made it, \
+             and both would run: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive if exactly one makes it here",
+            path.display(),
+            self.kind
+        ))
     }
 
     /// Whether news of other machines can come very late here: an NFS mount that does not ask its
@@ -56,13 +99,6 @@ impl Mount {
 
     /// Says in the log what is to be known of a lock at `path` that lies here.
     pub fn warn_about(&self, path: &Path) {
-        if self.is_unproven() {
-            tracing::warn!(
-                path = %path.display(),
-                "whether two machines that make one directory on this {} mount are told apart cannot be seen from here: 'trafficcop doctor' tries it",
-                self.kind
-            );
-        }
         if self.is_slow_to_tell() {
             tracing::warn!(
                 path = %path.display(),
@@ -118,15 +154,70 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
         shared: true,
         options: String::new(),
         at: PathBuf::from("/"),
+        device: String::new(),
+        root: PathBuf::from("/"),
     })
 }
 
-/// Walks down `path` from the root, and stops at the first shared mount.
+/// Refuses a path below the upper directory of a mounted overlay: the same file has another inode through the
+/// overlay, so that neither locks nor directories exclude there.
+pub(crate) fn refuse_upper_directory(path: &Path) -> Result<(), OpenError> {
+    let mounts = table();
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match overlay_above(&mounts, &absolute, &|path| std::fs::read_link(path).ok()) {
+        None => Ok(()),
+        Some(overlay) => Err(OpenError::in_words(format!(
+            "{}: this lies in the upper directory of the overlay that is mounted at {}, and the same file has another lock \
+             there: name it by its path in the overlay, or name a file elsewhere",
+            path.display(),
+            overlay.at.display()
+        ))),
+    }
+}
+
+/// The mounted overlay in whose upper directory this path lies, by whatever name.
+fn overlay_above<'a>(
+    mounts: &'a [Mount],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<&'a Mount> {
+    // Most machines have none, and then nothing is walked.
+    let mut overlays = mounts.iter().filter(|mount| mount.kind == "overlay");
+    let place = |path: &Path| {
+        let (mount, here) = walk(mounts, path, read_link)?;
+        let inside = here.strip_prefix(&mount.at).ok()?;
+        Some((mount.device, mount.root.join(inside)))
+    };
+    let mut lock = None;
+    overlays.find(|overlay| {
+        let mut options = overlay.options.split(',');
+        let upper = options.find_map(|option| option.strip_prefix("upperdir="));
+        // Newer kernels write a comma of the name as `\\,`, and then escape both.
+        let upper = upper.map(|upper| upper.replace("\\134\\054", "\\054"));
+        let upper = upper.and_then(|upper| place(&procfs::unescaped(upper.as_bytes())));
+        upper.is_some_and(|(device, upper)| {
+            let lock = lock.get_or_insert_with(|| place(path));
+            lock.as_ref()
+                .is_some_and(|(on, at)| *on == device && at.starts_with(&upper))
+        })
+    })
+}
+
 fn find(
     mounts: &[Mount],
     path: &Path,
     read_link: &dyn Fn(&Path) -> Option<PathBuf>,
 ) -> Option<Mount> {
+    walk(mounts, path, read_link).map(|(mount, _)| mount)
+}
+
+/// Walks down `path` from the root, and stops at the first shared mount. Returns the mount, and where the links of
+/// the path lead.
+fn walk(
+    mounts: &[Mount],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<(Mount, PathBuf)> {
     let parts = |path: &Path| -> Vec<OsString> {
         let parts = path.components().rev().filter_map(|part| match part {
             Component::Normal(name) => Some(name.to_owned()),
@@ -145,7 +236,7 @@ fn find(
             // Where a mount is listed no link can be, so one further down is reached without a
             // question: a temporary file system of a machine whose root is on a server, say.
             let Some(inner) = below(mounts, &here, &ahead) else {
-                return Some(mount.clone());
+                return Some((mount.clone(), here));
             };
             ahead.truncate(ahead.len() - (depth(&inner) - depth(&here)));
             here = inner;
@@ -176,7 +267,8 @@ fn find(
     }
     let of_these = mounts.iter().filter(|mount| here.starts_with(&mount.at));
     // Of two at one place the later one hides the other, and of equals the last is taken.
-    of_these.max_by_key(|mount| depth(&mount.at)).cloned()
+    let mount = of_these.max_by_key(|mount| depth(&mount.at)).cloned();
+    mount.map(|mount| (mount, here))
 }
 
 /// The deepest mount point on the way from `here` through what is `ahead` (the last part first).
@@ -205,6 +297,8 @@ fn parse(table: &[u8]) -> Vec<Mount> {
             shared: !LOCAL.split(' ').any(|local| local == kind),
             options: format!("{here},{}", String::from_utf8_lossy(there)),
             at: procfs::unescaped(fields.get(4)?),
+            device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
+            root: procfs::unescaped(fields.get(3)?),
             kind,
         })
     };
@@ -288,9 +382,48 @@ mod tests {
                 "{path}"
             );
         }
-        assert!(found("/tmp/blob/lock", &[]).is_unproven());
+        for (path, is_proven) in [
+            ("/srv/lock", true),
+            ("/mnt/share/lock", true),
+            ("/mnt/my smb/lock", true),
+            ("/tmp/blob/lock", false),
+            ("/proc/lock", false),
+        ] {
+            assert_eq!(found(path, &[]).proof().is_some(), is_proven, "{path}");
+        }
         assert!(found("/mnt/over/lock", &[]).is_slow_to_tell());
         assert!(!found("/mnt/share/lock", &[]).is_slow_to_tell());
+    }
+
+    #[test]
+    fn path_below_the_upper_directory_of_an_overlay_is_found_by_any_name() {
+        let table = format!(
+            "{TABLE}\
+40 22 0:60 / /merged rw - overlay o rw,lowerdir=/low,upperdir=/srv/up\\134\\054x\\040y,workdir=/srv/work
+41 22 8:1 /srv /bound rw - ext4 /dev/sda1 rw
+42 22 0:61 / /old rw - overlay o rw,lowerdir=/low,upperdir=/srv/an\\054old,workdir=/srv/work
+43 22 0:62 / /read rw - overlay o ro,lowerdir=/low:/lower
+"
+        );
+        let mounts = parse(table.as_bytes());
+        let read_link =
+            |path: &Path| (path == Path::new("/link")).then(|| PathBuf::from("/srv/up,x y/a"));
+        for (path, overlay) in [
+            ("/srv/up,x y/lock", Some("/merged")),
+            ("/bound/up,x y/a/lock", Some("/merged")),
+            ("/link/lock", Some("/merged")),
+            ("/srv/an,old/lock", Some("/old")),
+            ("/merged/lock", None),
+            ("/read/lock", None),
+            ("/srv/up/lock", None),
+            ("/srv/lock", None),
+            ("/low/lock", None),
+            ("/tmp/srv/up,x y/lock", None),
+        ] {
+            let above = overlay_above(&mounts, Path::new(path), &read_link);
+            let above = above.map(|mount| mount.at.as_path());
+            assert_eq!(above, overlay.map(Path::new), "{path}");
+        }
     }
 
     #[test]

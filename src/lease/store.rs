@@ -191,6 +191,9 @@ pub struct Competitor {
     pub memory: Option<MakeMemory>,
     /// A directory of this user's that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one.
     pub runtime: Option<PathBuf>,
+    /// The operator promises that exactly one of two machines makes a directory on the lock's drive, whatever its
+    /// file system.
+    pub mkdir_is_exclusive: bool,
     /// The process has one thread yet, and nothing else to do: a first attempt that needs no network may be
     /// made in it.
     pub in_place: bool,
@@ -206,6 +209,7 @@ impl Competitor {
             task: None,
             memory: None,
             runtime: None,
+            mkdir_is_exclusive: false,
             in_place: false,
         }
     }

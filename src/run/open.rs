@@ -71,7 +71,6 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         ))
         .into());
     }
-    // Not refused: what the mount says of itself is a hint, and whoever runs it may know better.
     lock.warn();
     let competitor = Competitor {
         candidate: Candidate {
@@ -82,6 +81,13 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         task: config.task.clone(),
         memory: Some(release_memory),
         runtime: host::runtime_directory(),
+        mkdir_is_exclusive: matches!(
+            config.lock,
+            Lock::File {
+                mkdir_is_exclusive: true,
+                ..
+            }
+        ),
         in_place: config.slots == 1,
     };
     let opened = match config.slots {
@@ -113,7 +119,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
             create,
             page_blob,
         } => (target, options, *create, *page_blob),
-        Lock::File { path, shared } => return Ok(lease::at_path(path, *shared, config.slots)),
+        Lock::File { path, shared, .. } => return Ok(lease::at_path(path, *shared, config.slots)),
     };
     let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
     let account = Account::find(&host::variable, options, target.url())

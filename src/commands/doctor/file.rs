@@ -19,10 +19,11 @@ use crate::clock::Instant;
 use crate::commands;
 use crate::commands::look::LockView;
 use crate::core::Budget;
+use crate::host::Host;
 use crate::lease::file::{self, FileInspector, Probe};
 use crate::lease::inspect::Inspector as _;
 use crate::lease::mount::{self, Mount, beside};
-use crate::lease::shared_file::{race, round_trips};
+use crate::lease::shared_file::{Meeting, meet, race, round_trips};
 use crate::units::show;
 
 // The second process's answer "it is not locked"; none of an error's.
@@ -35,18 +36,24 @@ const SHARED_PATIENCE: Duration = Duration::from_secs(6);
 const SAMPLES: usize = 10;
 // How many names the makers race for: a server that tells two of eight the same does so within a few.
 const NAMES: u64 = 40;
+// How long a doctor waits for another one, on another machine.
+const MEETING: Duration = Duration::from_secs(10);
 // How late an NFS mount may tell of what others did in a directory, if nothing else is said: the default of
 // acdirmax.
 const LATE: u64 = 60;
 
 /// Examines.
-pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
+pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, promised: bool) {
     let (to, from) = channel();
     let (path, budget) = (path.to_owned(), *budget);
     let mount = mount::of(&path);
     let shared = mount.shared || file::is_shared(&path);
+    if let Err(why) = mount::refuse_upper_directory(&path) {
+        findings.add(Check::fail("overlay", why.to_string(), ""));
+    }
+    let proof = mount.proof();
     findings.add(match shared {
-        true => of_shared_mount(&mount),
+        true => of_shared_mount(&mount, promised),
         false => Check::ok("mount", format!("{}, on this machine only", mount.kind)),
     });
     if !shared && mount::is_cleaned(&path) {
@@ -60,9 +67,10 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
         .name("doctor".into())
         .spawn(move || {
             // Where nobody listens any more nobody wants to know.
-            let say = |check| drop(to.send(check));
+            let say = |check| drop(to.send(Some(check)));
+            let alive = || drop(to.send(None));
             match shared {
-                true => on_shared_drive(&path, &budget, &say),
+                true => on_shared_drive(&path, &budget, proof, &say, &alive),
                 false => on_own_disk(&path, &budget, &say),
             }
         });
@@ -71,7 +79,8 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget) {
     }
     loop {
         match from.recv_timeout(patience) {
-            Ok(check) => findings.add(check),
+            Ok(Some(check)) => findings.add(check),
+            Ok(None) => {}
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 let found = format!("the file system has not answered for {}", show(patience));
@@ -216,7 +225,7 @@ fn processes(probe: &Probe) -> Check {
 }
 
 /// What the mount of a lock on a shared drive says of itself.
-fn of_shared_mount(mount: &Mount) -> Check {
+fn of_shared_mount(mount: &Mount, promised: bool) -> Check {
     const NAME: &str = "mount";
     let found = mount.kind.clone()
         + match mount.shared {
@@ -225,14 +234,26 @@ fn of_shared_mount(mount: &Mount) -> Check {
             }
             false => ", on this machine, with a lock of a shared drive on it: that is obeyed",
         };
-    if mount.is_unproven() {
-        return Check::warn(
-            NAME,
-            found,
-            "what two machines are told that make one directory is up to the program behind it: run \
-             doctor on two machines at once",
+    let Some(proof) = mount.proof() else {
+        let found = format!(
+            "{found}; whether exactly one of two machines makes a directory on {} is not known",
+            mount.kind
         );
-    }
+        return match promised {
+            true => Check::warn(
+                NAME,
+                found,
+                "run uses it on your promise (--mkdir-is-exclusive)",
+            ),
+            false => Check::fail(
+                NAME,
+                found,
+                "run refuses it: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive if \
+                 exactly one makes it here; to try that, run doctor on two machines at the same time",
+            ),
+        };
+    };
+    let found = format!("{found}; exactly one of two machines makes a directory there: {proof}");
     if mount.is_slow_to_tell() {
         let mut options = mount.options.split(',');
         let late = options.find_map(|option| option.strip_prefix("acdirmax=")?.parse().ok());
@@ -246,7 +267,13 @@ fn of_shared_mount(mount: &Mount) -> Check {
     Check::ok(NAME, found)
 }
 
-fn on_shared_drive(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
+fn on_shared_drive(
+    path: &Path,
+    budget: &Budget,
+    proof: Option<&str>,
+    say: &dyn Fn(Check),
+    alive: &(dyn Fn() + Sync),
+) {
     say(lock(path));
     let beside = beside(path, suffix());
     let samples = match round_trips(&beside, SAMPLES as u64) {
@@ -260,7 +287,7 @@ fn on_shared_drive(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
     let what = "versions that were made, of which a renewal makes two";
     let slow = "slow: take a longer --lease, or another drive";
     say(pace("round trip", &samples, what, budget, [slow; 2]));
-    say(match race(&beside, NAMES) {
+    say(match race(&beside, NAMES, alive) {
         Ok(race) if race.shared == 0 && race.unmade == 0 => {
             let found = format!("eight who make one of {NAMES} names exclude each other");
             Check::ok("makers", found)
@@ -275,4 +302,43 @@ fn on_shared_drive(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
         ),
         Err(why) => Check::fail("makers", format!("it failed: {}", words(&why)), ""),
     });
+    say(machines(
+        meet(path, &Host::here().host, MEETING, alive),
+        proof,
+    ));
+}
+
+/// Judges the race between this doctor and one on another machine.
+fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Check {
+    const NAME: &str = "machines";
+    match met {
+        Ok(None) => {
+            let found = format!("no other doctor came within {}", show(MEETING));
+            let advice =
+                "to try the drive between two machines, run doctor on both at the same time";
+            match proof {
+                Some(_) => Check::ok(NAME, format!("{found}: {advice}")),
+                None => Check::warn(NAME, found, advice),
+            }
+        }
+        Ok(Some(Meeting {
+            host,
+            names,
+            shared: 0,
+        })) => Check::ok(
+            NAME,
+            format!(
+                "this doctor and one on {host} made {names} names at the same time: each has one maker"
+            ),
+        ),
+        Ok(Some(met)) => Check::fail(
+            NAME,
+            format!(
+                "of {} names {} were made by this doctor and by one on {}",
+                met.names, met.shared, met.host
+            ),
+            "a lock here does not exclude: use a file on another drive",
+        ),
+        Err(why) => Check::fail(NAME, format!("the race failed: {}", words(&why)), ""),
+    }
 }

@@ -33,9 +33,14 @@ pub struct OpenError {
 
 impl OpenError {
     pub(super) fn refused(path: &Path, why: &str) -> OpenError {
+        OpenError::in_words(format!("{}: {why}", path.display()))
+    }
+
+    /// A refusal for good, with this line.
+    pub(in crate::lease) fn in_words(why: String) -> OpenError {
         OpenError {
             denied: false,
-            why: format!("{}: {why}", path.display()),
+            why,
             passing: false,
         }
     }

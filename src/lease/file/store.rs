@@ -25,6 +25,7 @@ use crate::lease::OpenError as NamedError;
 use crate::lease::blocking::BlockingJobs;
 use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, no_room, transient};
 use crate::lease::inspect::Inspector;
+use crate::lease::mount;
 use crate::lease::once::{OnceTask, TaskLog};
 use crate::lease::record::{Candidate, Record};
 use crate::lease::slots::path_of;
@@ -62,6 +63,7 @@ impl NamedLock for FileLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
+        mount::refuse_upper_directory(&self.0)?;
         Ok(Arc::new(File::open(&self.0, competitor)?))
     }
 

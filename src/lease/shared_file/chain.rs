@@ -49,6 +49,8 @@ pub(super) struct Chain {
     // The path and the directory were seen to be what they should be: what is missing later was removed,
     // and is not made again.
     pub(super) ready: AtomicBool,
+    /// The operator promises that exactly one of two machines makes a directory on this drive.
+    pub(super) mkdir_is_exclusive: bool,
     /// Where stamps are left: a directory of this user's, of this boot.
     pub(super) runtime: Option<PathBuf>,
     state: Mutex<Progress>,
@@ -122,6 +124,7 @@ impl Chain {
             task: competitor.task.clone().map(OnceTask::new),
             memory,
             runtime: competitor.runtime.clone(),
+            mkdir_is_exclusive: competitor.mkdir_is_exclusive,
             ready: AtomicBool::new(false),
             state: Mutex::new(Progress {
                 observed: Observed::new(fresh_nonce(), competitor.lease),

@@ -261,11 +261,12 @@ pub struct Race {
     pub unmade: u64,
 }
 
-/// Has eight makers make the same names, at the path with this suffix; what was made is removed.
+/// Has eight makers make the same names, at the path with this suffix; what was made is removed. Calls `alive` after
+/// each answer of the drive.
 ///
 /// # Errors
 /// The kernel's.
-pub fn race(path: &Path, names: u64) -> io::Result<Race> {
+pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Race> {
     let share = Share::new(path);
     share.begin()?;
     let start = Barrier::new(MAKERS);
@@ -280,6 +281,7 @@ pub fn race(path: &Path, names: u64) -> io::Result<Race> {
                 Ok(Made::Exists) => {}
                 Err(error) => failed = Some(error),
             }
+            alive();
         }
         failed.map_or(Ok(won), Err)
     };
@@ -469,7 +471,7 @@ mod tests {
     fn a_race_has_one_winner_a_name_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock.probe");
-        let race = race(&path, 20).unwrap();
+        let race = race(&path, 20, &|| {}).unwrap();
         assert_eq!((race.names, race.shared, race.unmade), (20, 0, 0));
         assert_eq!(round_trips(&path, 5).unwrap().len(), 5);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -17,7 +17,8 @@ use super::writer::Wanted;
 use crate::clock::{self, Instant};
 use crate::core::observed::Version;
 use crate::core::{Failure, HolderInfo, Outcome, TaskResult};
-use crate::lease::errors::{errno_of, is_passing, lost_at, transient};
+use crate::lease::errors::{errno_of, fatal, is_passing, lost_at, transient};
+use crate::lease::mount;
 use crate::lease::once::{NoRoom, OnceTask, TaskLog};
 use crate::lease::record::Record;
 
@@ -155,6 +156,10 @@ impl Chain {
         let mut hint = self.share.hint().map_err(failed)?;
         if !self.ready.load(Ordering::Relaxed) {
             self.share.refuse_strangers(versions).map_err(failed)?;
+            if !self.mkdir_is_exclusive {
+                let path = self.share.path();
+                mount::of(path).refuse_unproven(path).map_err(fatal)?;
+            }
             // Only at the first look: who removes the path later means that, and is not contradicted.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();

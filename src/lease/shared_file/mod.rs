@@ -2,8 +2,8 @@
 //!
 //! Kernel locks are not trusted here. On SMB a lock is given away when a duplicate of its handle is
 //! closed, on NFSv3 it is forgotten when the server's lock daemon restarts, on NFSv4 a server's grace
-//! period stops who only wants to prove it. What every shared drive keeps is that of two who make
-//! one directory, one is told that it exists; no cache answers that. So the truth is a chain of
+//! period stops who only wants to prove it. If two machines make one directory, exactly one succeeds, on every
+//! file system that is used here (`mount` has the list); no cache answers that. So the truth is a chain of
 //! directories, `PATH.versions/V` (with the record of V in `V-1/next`), and [`Observed`](crate::core::Observed) says who may make the next.
 //!
 //! | file | purpose |
@@ -20,6 +20,7 @@
 //! | `release` | giving the lock back from the guardian |
 //! | `stamp` | what an instance that looked and ended leaves to the next one on its machine |
 //! | `inspect` | looking, breaking, and forgetting results without competing; trying out whether makers exclude each other here |
+//! | `meeting` | a race between the doctors of two machines |
 //!
 //! Nothing of the share is open between two steps, and no descriptor of it reaches guardian or
 //! command: a server that is gone keeps no process from ending. The lock's path is never removed,
@@ -31,6 +32,7 @@ mod errors;
 mod files;
 mod inspect;
 mod look;
+mod meeting;
 #[doc(hidden)]
 pub mod record;
 mod release;
@@ -45,6 +47,7 @@ pub use files::Drive;
 pub use files::{Answer, Call, Found, Kind};
 pub(super) use inspect::forget;
 pub use inspect::{Race, break_lock, look, race, round_trips};
+pub use meeting::{Meeting, meet};
 pub(super) use record::FIRST_LINE;
 pub use release::{LIMIT as RELEASE_LIMIT, release_orphaned_by};
 pub(super) use release::{execute as execute_release, is_meant as is_release};

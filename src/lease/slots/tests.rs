@@ -292,6 +292,7 @@ fn instances_begin_at_different_slots() {
             task: None,
             memory: None,
             runtime: None,
+            mkdir_is_exclusive: false,
             in_place: false,
         };
         let lock = crate::lease::at_path(&directory.path().join("lock"), false, 8);

@@ -7,6 +7,7 @@ use crate::contain::namespace::pidns_or_say_so;
 use crate::support::await_for;
 use crate::support::instance::{Ended, Instance, assert_ended};
 use crate::support::journal::What;
+use crate::support::namespaces::unshared_or_say_so;
 use crate::support::processes::processor_time;
 use crate::support::scene::Scene;
 
@@ -226,4 +227,40 @@ fn guardian_that_cannot_reap_keeps_its_deadlines_and_says_so() {
     assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
     scene.grant("waitpid");
     scene.await_nobody();
+}
+
+#[test]
+fn lock_below_the_upper_directory_of_an_overlay_is_refused_and_one_on_the_overlay_works() {
+    let scene = Scene::new();
+    // Named by the directory, by a link to it, and by a second mount of it.
+    let script = "cd \"$0\" && mount -t tmpfs none . && cd \"$0\" && mkdir low up work merged bound && ln -s up link && \
+         mount -t overlay -o lowerdir=$0/low,upperdir=$0/up,workdir=$0/work none merged && mount --bind up bound && \
+         exec \"$@\"";
+    let script = script.replace("$0", &scene.directory().display().to_string());
+    let run = |lock: &str, shared: bool| {
+        let mut unshared = unshared_or_say_so(&["--mount"], &script)?;
+        unshared.args([env!("CARGO_BIN_EXE_trafficcop"), "run", "-n", "--file"]);
+        unshared.arg(scene.path(lock));
+        unshared
+            .args(shared.then_some("--shared"))
+            .args(["--", "echo", "ran"]);
+        let output = unshared.output().unwrap();
+        let said =
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+        Some((output.status.code(), said))
+    };
+    for lock in ["up/lock", "link/lock", "bound/lock", "merged/lock"] {
+        for shared in [false, true] {
+            let Some((status, said)) = run(lock, shared) else {
+                return;
+            };
+            if lock == "merged/lock" {
+                assert_eq!(status, Some(0), "{said}");
+            } else {
+                assert_eq!(status, Some(69), "{lock}: {said}");
+                assert!(said.contains("upper directory of the overlay"), "{said}");
+                assert!(!said.contains("ran"), "{said}");
+            }
+        }
+    }
 }

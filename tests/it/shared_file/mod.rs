@@ -9,6 +9,7 @@ mod drive;
 mod answers;
 mod cron;
 mod features;
+mod file_systems;
 mod hanging;
 mod makers;
 mod store;

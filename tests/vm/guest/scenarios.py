@@ -726,6 +726,98 @@ def paused(away="40", args="--lease 15s --grace 3s"):
 
 
 @scenario
+def first_start(n="17", args="-n --lease 15s"):
+    """The first start of a lock: three instances at the same moment on a new name, each with -n."""
+    r = Result(DRIVE.name, f"first start, {n} times three at once")
+    clients = three()
+    statuses, words, idle = [], [], 0
+    for _ in range(int(n)):
+        fresh(clients)
+        lock = on_drive(new_lock("f"))
+        at = time.time() + 1.5
+        for c in clients:
+            Instance(c, lock, args, f"-b 20 -d 1000", binary=f"{sys.executable} -c 'import os,sys,time; time.sleep(max(0, {at} - time.time())); os.execv(sys.argv[1], sys.argv[1:])' {BINARY}")
+        for i in Instance.all:
+            i.wait(60)
+        statuses += [i.rc for i in Instance.all]
+        idle += not mains()
+        r.expect(len(mains()) < 2, "more than one ran")
+        words += [i.text() for i in Instance.all if i.rc not in (0, 75)]
+    r.expect(not words, "losers with another status than 75")
+    r.figure("statuses: " + " ".join(f"{statuses.count(rc)}x {rc}" for rc in sorted(set(statuses), key=str)))
+    r.figure(f"rounds in which none ran: {idle}")
+    r.close_run(clients)
+    r.say()
+    print("\n".join(sorted(set(words))[:3]))
+
+
+@scenario
+def bell(doorbell="yes", args="--lease 15s", n="3"):
+    """The machine of the holder dies (cut off, all its processes killed) while a standby listens to its doorbell."""
+    r = Result(DRIVE.name, f"machine dies {'with' if doorbell == 'yes' else 'without'} a doorbell, {args}")
+    took = []
+    sh("sysctl -qw net.ipv4.ip_forward=1")
+    for c in three():
+        c.sh(f"ip route replace default via {c.server}")
+    for k in range(int(n)):
+        ring = (lambda c: f" --doorbell={c.ip}") if doorbell == "yes" else (lambda c: "")
+        clients = three()
+        fresh([*clients, Server()])
+        ready(clients)
+        name = new_lock("b")
+        holder = Instance(clients[0], on_drive(name), args + ring(clients[0]))
+        if not wait_run(holder):
+            raise NeverRan(holder.log(holder.begun))
+        standby = Instance(clients[1], on_drive(name), args + " -v" + ring(clients[1]))
+        until(lambda: "standing by" in standby.text(), 40, 0.2)
+        time.sleep(20 + k * 1.7)
+        clients[0].cut()
+        t = now()
+        for p in clients[0].processes():
+            try:
+                os.kill(p, 9)
+            except ProcessLookupError:
+                pass
+        held = held_for(name, args, r)
+        renewed = last_renewal(name, t)
+        x = wait_next(t, 150)
+        took.append(since(renewed, x.start if x else None))
+        r.expect(x and since(renewed, x.start) < held + POLL + SLACK, "later than lease + poll")
+        r.close_run(clients)
+        show(t)
+    r.figure(f"next {figures(took)} s after the last renewal")
+    r.say()
+
+
+@scenario
+def two_accounts(args="--lease 15s"):
+    """SMB: two clients with an account each, whose files are each account's own."""
+    r = Result(DRIVE.name, "two accounts of the server")
+    a, b = three()[:2]
+    ready([a, b])
+    sh("for u in alice bob; do id $u >/dev/null 2>&1 || useradd -M $u; (echo tc; echo tc) | smbpasswd -a -s $u; done; mkdir -p /srv/two; chmod 777 /srv/two; "
+       "grep -q '^.two.' /etc/samba/smb.conf || printf '[two]\npath = /srv/two\nread only = no\n' >>/etc/samba/smb.conf; smbcontrol smbd reload-config; sleep 2")
+    for c, u in ((a, "alice"), (b, "bob")):
+        print("    ", c.sh(f"mkdir -p /mnt/two; mountpoint -q /mnt/two || mount -t cifs //{c.server}/two /mnt/two -o username={u},password=tc,{DRIVE.options}; grep /mnt/two /proc/self/mountinfo"))
+    fresh([a, b])
+    lock = f"/mnt/two/{new_lock('t')}"
+    one = Instance(a, lock, args, cmd="sleep 40")
+    until(lambda: "in control" in one.text(), 40)
+    print(sh(f"ls -ln /srv/two/{os.path.basename(lock)}.versions"))
+    two = Instance(b, lock, args, cmd="true")
+    print("    run -n by the second while the first holds:", b.sh(f"{BINARY} run -n --file {lock} {args} -- true; echo status $?"))
+    print("    doctor by the second:\n" + b.sh(f"{BINARY} doctor --file {lock}; echo status $?"))
+    one.wait(90)
+    two.wait(40)
+    r.expect(two.rc in (69, 77), "the second is not refused")
+    r.figure(f"the second: status {two.rc}" + ("" if two.rc is not None else ", stands by still 40 s after the release"))
+    print(b.sh(f"{BINARY} run -n --file {lock} {args} -- true; echo status $?"))
+    show(two.begun)
+    r.close_run([a, b])
+    r.say()
+
+
+@scenario
 def operations(seconds_each="30"):
     """Requests to an NFS server for a renewal and for a look without news, from the mount's own counts."""
     r = Result(DRIVE.name, "requests to the server")

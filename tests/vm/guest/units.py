@@ -116,6 +116,73 @@ def basics():
 
 
 @scenario
+def shutdown(after="no"):
+    """A unit on a share, and both are stopped in one transaction, as at a shutdown. A client on another machine stands by."""
+    from harness import Client, Instance, wait_next
+    import scenarios
+    scenarios.DRIVE = d = scenarios.Nfs("nfs4")
+    begin()
+    d.serve("20", "20")
+    c = Client("a")
+    d.mount(c)
+    name = scenarios.new_lock("u")
+    write(f"{UNITS}/mnt-share.mount", "[Unit]\nDefaultDependencies=no\nBefore=remote-fs.target umount.target\nConflicts=umount.target\n[Mount]\nWhat=127.0.0.1:/\nWhere=/mnt/share\nType=nfs4\n")
+    install(("imp",), lock=f"/mnt/share/{name}", env="TRAFFICCOP_LEASE=15s", probe="-b 20 -g 3000")
+    drop_in(A, "[Unit]\nAfter=remote-fs.target\n" if after == "yes" else "")
+    sh("systemctl daemon-reload; systemctl start mnt-share.mount remote-fs.target", True)
+    r = Result("systemd", f"shutdown with the lock on a share, After=remote-fs.target: {after}")
+    sh(f"systemctl start {A}")
+    m = run_started()
+    r.expect(m, "the unit never ran")
+    Instance(c, f"/mnt/nfs/{name}", "--lease 15s", name="other")
+    time.sleep(8)
+    s, t = time.time(), now()
+    out = sh(f"systemctl stop {A} mnt-share.mount remote-fs.target")
+    r.figure(f"stop took {(now() - t) / 1e9:.2f} s {out}")
+    x = wait_next(t, 100)
+    r.figure(f"next command {(x.start - t) / 1e9 if x else -1:.2f} s after the stop was asked for")
+    said = log(A, s)
+    r.expect("gave the lock back" in said, "the lease is left to run out")
+    r.close_run([c])
+    r.say()
+    print(said)
+    wipe(A)
+
+
+@scenario
+def shutdown_after():
+    """The same, with After=remote-fs.target in the unit."""
+    shutdown("yes")
+
+
+@scenario
+def daily_stopped():
+    """systemctl stop of the timer's unit while it waits, and while its command runs."""
+    D = "trafficcop-daily@imp.service"
+    begin()
+    install(("imp",), lock="/srv/share/daily.lock", script=f"exec {PROBE} {JOURNAL} imp -b 20")
+    r = Result("systemd", "stop of trafficcop-daily@")
+    for what in ("that runs", "that waits"):
+        sh(f"systemctl reset-failed {D}; rm -f /srv/share/daily.lock")
+        import subprocess
+        other = subprocess.Popen(["/opt/tc/trafficcop", "run", "-q", "--file", "/srv/share/daily.lock", "--", "sleep", "300"]) if what == "that waits" else None
+        time.sleep(2)
+        s = time.time()
+        sh(f"systemctl start --no-block {D}")
+        time.sleep(4)
+        sh(f"systemctl stop {D}")
+        text = prop(D, "ActiveState") + " " + prop(D, "Result")
+        r.expect(prop(D, "ActiveState") == "inactive", f"one {what} is {text}")
+        r.figure(f"one {what}: {text}")
+        print(log(D, s))
+        if other:
+            other.terminate()
+            other.wait()
+    survivors(r)
+    r.say()
+
+
+@scenario
 def drain():
     """A drain of 25 s with TimeoutStopSec=8 and a grace of 40 s; then a command that ignores SIGTERM, grace 12 s with TimeoutStopSec=5."""
     s = begin()

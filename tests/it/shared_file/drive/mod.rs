@@ -61,12 +61,21 @@ impl Drive {
         })
     }
 
-    /// One more client.
+    /// One more client. Its mount is of a kind on which exactly one of two machines makes a directory.
     pub(crate) fn mount(&self) -> View {
+        self.mount_as("sshfs")
+    }
+
+    /// One more client, whose mount is of the kind `fuse.KIND`.
+    pub(crate) fn mount_as(&self, kind: &str) -> View {
         let point = tempfile::tempdir().expect("a directory");
         let client = Client::new(Arc::clone(&self.tree));
         let mut config = Config::default();
-        config.mount_options = vec![MountOption::FSName("server:/share".into())];
+        config.mount_options = vec![
+            MountOption::FSName("server:/share".into()),
+            // Not `Subtype`, which fuser does not tell the kernel.
+            MountOption::CUSTOM(format!("subtype={kind}")),
+        ];
         let session = fuser::spawn_mount(client.clone(), point.path(), &config);
         client.switchboard.spare_the_dying();
         View {
@@ -74,6 +83,11 @@ impl Drive {
             session: Some(session.expect("to mount it")),
             point,
         }
+    }
+
+    /// Tells from now on all who make a directory at the same time that they made it.
+    pub(crate) fn exclude_nobody(&self) {
+        self.tree().is_careless = true;
     }
 
     fn tree(&self) -> MutexGuard<'_, Tree> {
@@ -137,6 +151,15 @@ impl View {
     /// All requests of this client hang until it is healed.
     pub(crate) fn hang(&self) {
         self.set(&[], Fate::Hang);
+    }
+
+    /// The names in its root.
+    pub(crate) fn entries(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.point.path()).expect("to list it");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a name").file_name();
+        entries
+            .map(|entry| name(entry).to_string_lossy().into_owned())
+            .collect()
     }
 
     /// Requests of these kinds come to this until it is healed.

@@ -28,6 +28,8 @@ enum Kind {
 pub(crate) struct Tree {
     nodes: BTreeMap<u64, Node>,
     next: u64,
+    /// Whoever makes a directory that exists is told that it was made, as on some object stores.
+    pub(crate) is_careless: bool,
 }
 
 /// The root's number.
@@ -41,6 +43,7 @@ impl Tree {
         Tree {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
+            is_careless: false,
         }
     }
 
@@ -121,7 +124,10 @@ impl Tree {
 
     pub(crate) fn make_directory(&mut self, parent: u64, name: &OsStr, mode: u32) -> Answer<u64> {
         let kind = Kind::Directory(BTreeMap::new());
-        self.make(parent, name, Node::new(kind, mode))
+        match self.make(parent, name, Node::new(kind, mode)) {
+            Err(libc::EEXIST) if self.is_careless => self.child(parent, name),
+            made => made,
+        }
     }
 
     pub(crate) fn make_file(
