@@ -176,7 +176,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -203,6 +203,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --connect-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth-patience)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -404,7 +408,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -431,6 +435,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --connect-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth-patience)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -555,6 +563,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --watchdog)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --watchdog-start)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -700,7 +712,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__work)
-            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
+            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --auth-patience --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -743,7 +755,7 @@ _trafficcop() {
                     return 0
                     ;;
                 --encoding)
-                    COMPREPLY=($(compgen -W "auto base64 text" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "base64 text" -- "${cur}"))
                     return 0
                     ;;
                 --max-body)
@@ -763,6 +775,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --idle-exit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --auth-patience)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
