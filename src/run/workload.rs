@@ -76,8 +76,6 @@ pub struct CommandWorkload {
     inbox: VecDeque<WorkloadEvent>,
     /// What everything under the present tenure, or the last, finds in its environment.
     tenure: Vec<(OsString, OsString)>,
-    /// What the guardian is told between two tenures: a store may have it give back what it has just obtained.
-    standing_release: Vec<u8>,
     /// We were asked to pause, by whom, and wait for what runs to stop until then.
     pausing: Option<(StopAsked, Instant)>,
     /// What the command finds in its `NOTIFY_SOCKET`.
@@ -91,14 +89,8 @@ pub struct CommandWorkload {
 }
 
 impl CommandWorkload {
-    pub(super) fn new(mut parts: Parts) -> CommandWorkload {
-        let orphan_release = parts.store.orphan_release().unwrap_or_default();
-        let standing_release = orphan_release.release_info.unwrap_or_default();
-        if !standing_release.is_empty() {
-            parts.handle.set_release_info(&standing_release);
-        }
+    pub(super) fn new(parts: Parts) -> CommandWorkload {
         CommandWorkload {
-            standing_release,
             hooks: HookSequencer::new(parts.config),
             parts,
             inbox: VecDeque::new(),
@@ -468,8 +460,7 @@ impl Workload for CommandWorkload {
     }
 
     fn forget_release_info(&mut self) {
-        let standing_release = &self.standing_release;
-        self.parts.handle.set_release_info(standing_release);
+        self.parts.handle.set_release_info(&[]);
     }
 
     fn stand_by(&mut self) {

@@ -157,19 +157,14 @@ impl Chain {
 
     /// Looks at the lock, and takes it over if it may be.
     pub(super) fn compete(&self) -> Result<Won, Failure> {
-        let left = {
+        {
             let mut state = self.state();
-            state.broken = None;
-            let tenure = state.tenure.take();
-            if tenure.is_some() {
+            (state.unwritten, state.broken) = (None, None);
+            if state.tenure.take().is_some() {
                 // Left to run out. Whatever it was, it is waited for as others wait for it; under another nonce,
                 // so that none of its late answers is taken for the next tenure's.
                 state.observed.renounce(fresh_nonce(), Instant::now());
             }
-            state.unwritten.take().is_some() || tenure.is_some()
-        };
-        if left {
-            self.forget();
         }
         self.confirm()?;
         // Looked before anything is made: a standby that made a version to find out would have taken over.
@@ -209,15 +204,7 @@ impl Chain {
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
         // Before anything is made as well: who cannot read it for now keeps nobody out who can.
-        let Carried { once, unread } = self.carried(look)?;
-        let tenure = Tenure {
-            record: Record {
-                once,
-                ..Record::begun(&self.candidate, version)
-            },
-            unread,
-        };
-        let taken = self.record_of(version, false, &tenure);
+        self.carried(look)?;
         // An ancient view that died after it made the last one may have left what means nothing.
         if !self.has_one_before(version - 1)? {
             return Err(self.mistrust(version));
@@ -226,11 +213,6 @@ impl Chain {
         let t0 = Instant::now();
         match self.share.make(version) {
             Ok(Made::Made) => {
-                // First, so that the guardian gives it back should we die; but where more is to be read that is carried
-                // along, not before that is done.
-                if look.version == 0 || look.record.is_some() {
-                    self.leave_note(t0, &taken);
-                }
                 self.state().unconfirmed = Some(Unconfirmed { version, t0 });
             }
             // Another was first, or our view is old; or it was ours and the answer was lost, which nobody can
@@ -269,7 +251,7 @@ impl Chain {
         let tenure = Tenure {
             record: Record {
                 once,
-                ..tenure.record
+                ..Record::begun(&self.candidate, version)
             },
             unread,
         };
@@ -340,7 +322,6 @@ impl Chain {
     /// Nothing of it is ours, or known to us, any more.
     fn ancient(&self, why: &str) -> Failure {
         self.state().observed.is_ancient();
-        self.forget();
         lost_at(self.share.path(), why)
     }
 
@@ -433,7 +414,7 @@ impl Chain {
                 record.version
             }
             None if self.has_nothing() => {
-                self.ends();
+                self.state().tenure = None;
                 return Ok(());
             }
             None => match self.give_back() {
@@ -441,7 +422,7 @@ impl Chain {
                 Err(Failure::Lost { .. }) if self.state().tenure.is_none() => return Ok(()),
                 Err(failure) => {
                     if let Failure::Lost { .. } = failure {
-                        self.ends();
+                        self.state().tenure = None;
                     }
                     return Err(failure);
                 }
@@ -452,7 +433,6 @@ impl Chain {
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
-            self.forget();
             return Ok(());
         }
         Err(transient(format!(
@@ -478,31 +458,14 @@ impl Chain {
         Ok(version)
     }
 
-    /// Nothing of the tenure is ours any more.
-    fn ends(&self) {
-        self.state().tenure = None;
-        self.forget();
-    }
-
     /// Has the record of a version of ours written, and the guardian know of it; what is written.
     pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
-        let record = self.record_of(version, released, tenure);
-        let (own, t0) = {
-            let state = self.state();
-            (state.observed.own(), state.observed.t0())
+        let (claim, own, t0) = {
+            let progress = self.state();
+            let observed = &progress.observed;
+            (observed.claim(false), observed.own(), observed.t0())
         };
-        // The guardian makes the version after this one, or says that this one is free: it is told of none that is
-        // not ours for certain.
-        if let Some(t0) = t0.filter(|_| own == Some(version)) {
-            self.leave_note(t0, &record);
-        }
-        self.writer.put(&record);
-        record
-    }
-
-    fn record_of(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
-        let claim = self.state().observed.claim(false);
-        VersionRecord {
+        let record = VersionRecord {
             version,
             state: match tenure.record.draining {
                 _ if released => State::Released,
@@ -513,21 +476,16 @@ impl Chain {
             lease: claim.lease,
             record: tenure.record.clone(),
             unread: tenure.unread,
+        };
+        // The guardian makes the version after this one: it is told of none that is not ours for certain.
+        if let (Some(memory), Some(t0)) = (&self.memory, t0)
+            && !released
+            && own == Some(version)
+        {
+            memory.put(&release::note(self.share.path(), t0, &record));
         }
-    }
-
-    /// Has the guardian give back what this is the record of, should we die.
-    fn leave_note(&self, t0: Instant, record: &VersionRecord) {
-        if let Some(memory) = &self.memory {
-            release::leave_note(&**memory, self.share.path(), t0, record);
-        }
-    }
-
-    /// Has the guardian give nothing back.
-    pub(super) fn forget(&self) {
-        if let Some(memory) = &self.memory {
-            release::forget(&**memory, self.share.path());
-        }
+        self.writer.put(&record);
+        record
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {

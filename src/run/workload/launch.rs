@@ -104,7 +104,7 @@ impl CommandWorkload {
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
-                release_info: self.standing_release.clone(),
+                release_info: Vec::new(),
             }),
             Role::OnAcquire => {
                 let program = parts.hook_programs.on_acquire;
