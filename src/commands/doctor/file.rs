@@ -22,7 +22,7 @@ use crate::core::Budget;
 use crate::lease::file::{self, FileInspector, Probe};
 use crate::lease::inspect::Inspector as _;
 use crate::lease::mount::{self, Mount, beside};
-use crate::lease::shared_file::{race, round_trips};
+use crate::lease::shared_file::{race, round_trips, try_taking_over};
 use crate::units::show;
 
 // The second process's answer "it is not locked"; none of an error's.
@@ -243,6 +243,12 @@ fn of_shared_mount(mount: &Mount) -> Check {
 
 fn on_shared_drive(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
     say(lock(path));
+    match try_taking_over(path) {
+        // What has yet to be made is whoever's begins it.
+        Ok(false) => {}
+        Ok(true) => say(Check::ok("take-over", "this user could take it over")),
+        Err(why) => say(Check::fail("take-over", why.to_string(), "")),
+    }
     let beside = beside(path, suffix());
     let samples = match round_trips(&beside, SAMPLES as u64) {
         Ok(samples) => samples,
