@@ -33,7 +33,7 @@ pub(crate) enum Role {
 }
 
 /// Which hooks there are besides the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HookConfig {
     /// There is a standby command.
     pub standby: bool,

@@ -1,7 +1,8 @@
 //! `trafficcop doctor`: would `run` work here, and if not, why. Called by main while the process has
 //! one thread, because it forks a guardian to see that it can.
 //!
-//! It must never touch the lock itself, but for looking at it, and must leave nothing behind.
+//! It must never touch the lock itself, but for looking at it and, on a shared drive, trying whether this user could
+//! take it over, and must leave nothing behind.
 //!
 //! Of the doorbell it tries whether ours can be heard, and that of whoever has the lock.
 

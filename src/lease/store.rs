@@ -154,7 +154,8 @@ pub trait LeaseStore: Send + Sync {
     async fn leave(&self, _give_up_at: Instant) {}
 
     /// What the guardian needs to give back the lease we have; ask again after every successful
-    /// `acquire`, because a store may have had to open its file anew.
+    /// `acquire`, because a store may have had to open its file anew. What a store says before the first one holds
+    /// between tenures, too: by it the guardian gives back what an attempt has just obtained.
     ///
     /// # Errors
     /// Those of dup(2). Nothing may be started without the descriptor then.

@@ -76,6 +76,8 @@ pub struct CommandWorkload {
     inbox: VecDeque<WorkloadEvent>,
     /// What everything under the present tenure, or the last, finds in its environment.
     tenure: Vec<(OsString, OsString)>,
+    /// What the guardian is told between two tenures: a store may have it give back what it has just obtained.
+    standing_release: Vec<u8>,
     /// We were asked to pause, by whom, and wait for what runs to stop until then.
     pausing: Option<(StopAsked, Instant)>,
     /// What the command finds in its `NOTIFY_SOCKET`.
@@ -89,8 +91,9 @@ pub struct CommandWorkload {
 }
 
 impl CommandWorkload {
-    pub(super) fn new(parts: Parts) -> CommandWorkload {
+    pub(super) fn new(mut parts: Parts) -> CommandWorkload {
         CommandWorkload {
+            standing_release: parts.tell_standing_release(),
             hooks: HookSequencer::new(parts.config),
             parts,
             inbox: VecDeque::new(),
@@ -130,11 +133,7 @@ impl CommandWorkload {
             stop_signal,
             on_terminal: false,
             hook_programs: HookPrograms::NOBODY,
-            config: HookConfig {
-                standby: false,
-                on_acquire: false,
-                grace: Duration::ZERO,
-            },
+            config: HookConfig::default(),
             task: None,
         })
     }
@@ -460,7 +459,7 @@ impl Workload for CommandWorkload {
     }
 
     fn forget_release_info(&mut self) {
-        self.parts.handle.set_release_info(&[]);
+        self.parts.handle.set_release_info(&self.standing_release);
     }
 
     fn stand_by(&mut self) {

@@ -23,7 +23,7 @@ use crate::host::Host;
 use crate::lease::file::{self, FileInspector, Probe};
 use crate::lease::inspect::Inspector as _;
 use crate::lease::mount::{self, Mount, beside};
-use crate::lease::shared_file::{Meeting, meet, race, round_trips};
+use crate::lease::shared_file::{Meeting, meet, race, round_trips, try_taking_over};
 use crate::units::show;
 
 // The second process's answer "it is not locked"; none of an error's.
@@ -275,6 +275,12 @@ fn on_shared_drive(
     alive: &(dyn Fn() + Sync),
 ) {
     say(lock(path));
+    match try_taking_over(path) {
+        // What has yet to be made is whoever's begins it.
+        Ok(false) => {}
+        Ok(true) => say(Check::ok("take-over", "this user could take it over")),
+        Err(why) => say(Check::fail("take-over", why.to_string(), "")),
+    }
     let beside = beside(path, suffix());
     let samples = match round_trips(&beside, SAMPLES as u64) {
         Ok(samples) => samples,

@@ -29,6 +29,7 @@ impl Chain {
             until: self.left_by(record),
             why: format!("{}: held by {who}", self.share.path().display()),
         };
+        self.forget();
         self.ask_again(lost)
     }
 

@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::broken::Break;
+use super::errors::TRYING;
 use super::look::{Carried, Look, holder_info};
-use super::record::{State, VersionRecord};
-use super::release;
+use super::record::VersionRecord;
 use super::share::{Made, Share};
 use super::stamp::{self, Stamped};
 use super::whose::{Whose, whose};
-use super::writer::{Wanted, Writer};
+use super::writer::Writer;
 use crate::clock::Instant;
 use crate::core::observed::{Next, Version};
 use crate::core::{Failure, Observed};
@@ -72,9 +72,11 @@ pub(super) struct Progress {
     pub(super) broken: Option<Break>,
     // The version that says that the lock is free, while nobody can read that yet. Without it a release
     // that is asked for again finds nothing to release, and is called done: nobody ran for 60 s.
-    unwritten: Option<VersionRecord>,
+    pub(super) unwritten: Option<VersionRecord>,
     // The record that was read last: it saves opening it at every look.
     pub(super) last: Option<VersionRecord>,
+    // This user may do what a take-over does.
+    tried: bool,
     // A stamp of an earlier process was looked for: it is worth something for the first version only.
     remembered: bool,
     /// The version that was looked at last.
@@ -135,6 +137,7 @@ impl Chain {
                 broken: None,
                 unwritten: None,
                 last: None,
+                tried: false,
                 remembered: false,
                 stamped: None,
                 device: None,
@@ -157,14 +160,19 @@ impl Chain {
 
     /// Looks at the lock, and takes it over if it may be.
     pub(super) fn compete(&self) -> Result<Won, Failure> {
-        {
+        let left = {
             let mut state = self.state();
-            (state.unwritten, state.broken) = (None, None);
-            if state.tenure.take().is_some() {
+            state.broken = None;
+            let tenure = state.tenure.take();
+            if tenure.is_some() {
                 // Left to run out. Whatever it was, it is waited for as others wait for it; under another nonce,
                 // so that none of its late answers is taken for the next tenure's.
                 state.observed.renounce(fresh_nonce(), Instant::now());
             }
+            state.unwritten.take().is_some() || tenure.is_some()
+        };
+        if left {
+            self.forget();
         }
         self.confirm()?;
         // Looked before anything is made: a standby that made a version to find out would have taken over.
@@ -176,6 +184,7 @@ impl Chain {
             Err(doubt @ Failure::Transient { .. }) => Err(doubt),
             Err(failure) => return Err(failure),
         };
+        self.try_taking_over(&look)?;
         let seen = self.fingerprint(&look);
         let now = Instant::now();
         let next = {
@@ -202,9 +211,32 @@ impl Chain {
         }
     }
 
+    /// Refuses, at the first look, a user who could never take over: it would stand by for ever, and what it made
+    /// before it is refused would keep all others out for a minute.
+    fn try_taking_over(&self, look: &Look) -> Result<(), Failure> {
+        if look.version == 0 || self.state().tried {
+            return Ok(());
+        }
+        // What is made in a version without a record changes what that one is known by (`fingerprint`).
+        let tried = self
+            .share
+            .try_taking_over(look.version, look.record.is_some());
+        tried.map_err(|error| self.share.refusal(TRYING, &error))?;
+        self.state().tried = true;
+        Ok(())
+    }
+
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
         // Before anything is made as well: who cannot read it for now keeps nobody out who can.
-        self.carried(look)?;
+        let Carried { once, unread } = self.carried(look)?;
+        let tenure = Tenure {
+            record: Record {
+                once,
+                ..Record::begun(&self.candidate, version)
+            },
+            unread,
+        };
+        let taken = self.record_of(version, false, &tenure);
         // An ancient view that died after it made the last one may have left what means nothing.
         if !self.has_one_before(version - 1)? {
             return Err(self.mistrust(version));
@@ -213,6 +245,11 @@ impl Chain {
         let t0 = Instant::now();
         match self.share.make(version) {
             Ok(Made::Made) => {
+                // First, so that the guardian gives it back should we die; but where more is to be read that is carried
+                // along, not before that is done.
+                if look.version == 0 || look.record.is_some() {
+                    self.leave_note(t0, &taken);
+                }
                 self.state().unconfirmed = Some(Unconfirmed { version, t0 });
             }
             // Another was first, or our view is old; or it was ours and the answer was lost, which nobody can
@@ -251,7 +288,7 @@ impl Chain {
         let tenure = Tenure {
             record: Record {
                 once,
-                ..Record::begun(&self.candidate, version)
+                ..tenure.record
             },
             unread,
         };
@@ -322,6 +359,7 @@ impl Chain {
     /// Nothing of it is ours, or known to us, any more.
     fn ancient(&self, why: &str) -> Failure {
         self.state().observed.is_ancient();
+        self.forget();
         lost_at(self.share.path(), why)
     }
 
@@ -403,89 +441,6 @@ impl Chain {
     fn is_removed(&self, error: &io::Error) -> bool {
         let known = self.state().device;
         error.kind() == io::ErrorKind::NotFound && known.is_some() && self.share.device() == known
-    }
-
-    pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        let unwritten = self.state().unwritten.clone();
-        let version = match unwritten {
-            Some(record) => {
-                // What failed for a moment has healed by now, perhaps; nobody else writes it.
-                self.writer.again(&record);
-                record.version
-            }
-            None if self.has_nothing() => {
-                self.state().tenure = None;
-                return Ok(());
-            }
-            None => match self.give_back() {
-                Ok(version) => version,
-                Err(Failure::Lost { .. }) if self.state().tenure.is_none() => return Ok(()),
-                Err(failure) => {
-                    if let Failure::Lost { .. } = failure {
-                        self.state().tenure = None;
-                    }
-                    return Err(failure);
-                }
-            },
-        };
-        // Either is enough: whoever looks reads one of the two, and the other can hang behind a machine that
-        // is cut off and still has the file open.
-        let written = self.writer.outcome(version, give_up_at, Wanted::Either);
-        if written.record || written.hint {
-            self.state().unwritten = None;
-            return Ok(());
-        }
-        Err(transient(format!(
-            "{}: that it is free could not be written",
-            self.share.path().display()
-        )))
-    }
-
-    /// Makes the version that says that the lock is free.
-    fn give_back(&self) -> Result<Version, Failure> {
-        let granted = self.state().tenure.clone();
-        let version = self.step()?;
-        let tenure = match granted {
-            Some(tenure) => tenure,
-            // What an attempt obtained that nobody waited for.
-            None => self.of_before(version)?,
-        };
-        let record = self.write(version, true, &tenure);
-        let mut state = self.state();
-        state.tenure = None;
-        state.unwritten = Some(record);
-        state.observed.released(fresh_nonce(), Instant::now());
-        Ok(version)
-    }
-
-    /// Has the record of a version of ours written, and the guardian know of it; what is written.
-    pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
-        let (claim, own, t0) = {
-            let progress = self.state();
-            let observed = &progress.observed;
-            (observed.claim(false), observed.own(), observed.t0())
-        };
-        let record = VersionRecord {
-            version,
-            state: match tenure.record.draining {
-                _ if released => State::Released,
-                true => State::Draining,
-                false => State::Held,
-            },
-            nonce: claim.nonce,
-            lease: claim.lease,
-            record: tenure.record.clone(),
-            unread: tenure.unread,
-        };
-        // The guardian makes the version after this one: it is told of none that is not ours for certain.
-        if let (Some(memory), Some(t0)) = (&self.memory, t0)
-            && !released
-            && own == Some(version)
-        {
-            memory.put(&release::note(self.share.path(), t0, &record));
-        }
-        self.writer.put(&record);
-        record
     }
 
     pub(super) fn fatal(&self, why: &str) -> Failure {

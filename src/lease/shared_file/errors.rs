@@ -11,6 +11,9 @@ use super::share::Share;
 use crate::core::Failure;
 use crate::lease::errors::{errno_of, fatal, is_passing, transient};
 
+/// What is tried before a take-over.
+pub(super) const TRYING: &str = "trying whether this user could take it over";
+
 impl Share {
     /// What an error means before there is a tenure.
     pub(super) fn refusal(&self, what: &str, error: &io::Error) -> Failure {
@@ -34,7 +37,7 @@ impl Share {
             }
             Errno::EACCES | Errno::EPERM => {
                 format!(
-                    "{at}: {what}: no permission: run this as the user whose it is, or give this user its directory and {there} with all that is in it (chown -R)"
+                    "{at}: {what}: no permission: run this as the user whose it is (on SMB: mount it with that account), or give this user its directory and {there} with all that is in it (chown -R)"
                 )
             }
             Errno::EROFS => {

@@ -12,6 +12,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use super::chain::fresh_nonce;
+use super::errors::TRYING;
 use super::files::Found;
 use super::record::{State, VersionRecord};
 use super::share::{Hint, Made, Share};
@@ -114,6 +115,27 @@ pub fn look(path: &Path) -> Result<LockStatus, Failure> {
         unread,
         version: Some(version.to_string()),
     })
+}
+
+/// Tries whether this user could take it over; `false`: nothing has been made there yet.
+///
+/// # Errors
+/// Why it could not, or what keeps that from being tried.
+pub fn try_taking_over(path: &Path) -> Result<bool, Failure> {
+    let share = Share::new(path);
+    let Last {
+        version,
+        record,
+        versions,
+    } = last(&share)?;
+    if version == 0 {
+        return Ok(false);
+    }
+    let tried = share
+        .refuse_strangers(versions)
+        .and_then(|()| share.try_taking_over(version, record.is_some()));
+    tried.map_err(|error| share.refusal(TRYING, &error))?;
+    Ok(true)
 }
 
 /// See [`Inspector::break_lease`](crate::lease::inspect::Inspector::break_lease).

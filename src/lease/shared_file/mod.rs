@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `store` | [`SharedFile`]: the trait |
 //! | `chain` | the steps of acquire, renew and release |
+//! | `give_back` | giving it back, and what is written of our versions |
 //! | `broken` | what is left of a lease that an operator has broken |
 //! | `whose` | whose a version is that its holder was to make, and that exists |
 //! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
@@ -30,6 +31,7 @@ mod broken;
 mod chain;
 mod errors;
 mod files;
+mod give_back;
 mod inspect;
 mod look;
 mod meeting;
@@ -46,7 +48,7 @@ mod writer;
 pub use files::Drive;
 pub use files::{Answer, Call, Found, Kind};
 pub(super) use inspect::forget;
-pub use inspect::{Race, break_lock, look, race, round_trips};
+pub use inspect::{Race, break_lock, look, race, round_trips, try_taking_over};
 pub use meeting::{Meeting, meet};
 pub(super) use record::FIRST_LINE;
 pub use release::{LIMIT as RELEASE_LIMIT, release_orphaned_by};

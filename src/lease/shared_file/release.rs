@@ -1,12 +1,13 @@
 //! Gives the lock back after the supervisor's death, from the guardian.
 //!
 //! What it needs lies in memory that the two share, because it changes with every renewal: the
-//! store writes a [`note`] with each version, [`execute`] is called when the supervisor is dead and
+//! store leaves a note with each version ([`leave_note`]), from the taking over to the moment at which others can
+//! read that the lock is free ([`forget`]). [`execute`] is called when the supervisor is dead and
 //! the tree is empty. It must never make a version after one that may be another's.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -19,9 +20,10 @@ use crate::clock::{self, Instant};
 use crate::core::Observed;
 use crate::lease::errors::{errno_of, is_passing};
 use crate::lease::{MakeMemory, SharedMemory};
+use crate::util::lock;
 
-// What the guardian is told to release by. It is told once in a tenure; the rest changes with every renewal and
-// is in the memory.
+// What the guardian is told to release by. It is told before the first tenure; the rest changes with every renewal
+// and is in the memory.
 pub(super) const MARK: &[u8] = b"shared drive";
 
 /// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
@@ -31,6 +33,8 @@ const RETRY: Duration = Duration::from_millis(250);
 
 // Of the process and not of a store: the guardian is forked before there is any, and finds it here.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
+// The memory has one writer at a time, and slots are released at once.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// Makes the memory, keeps it for [`execute`], and returns what is kept; the first call counts. Call it
 /// before the fork.
@@ -43,8 +47,27 @@ pub(in crate::lease) fn is_meant(release_info: &[u8]) -> bool {
     release_info == MARK
 }
 
-/// The lock's path, since when our lease counts, and the last record of ours.
-pub(super) fn note(path: &Path, t0: Instant, record: &VersionRecord) -> Vec<u8> {
+/// Tells the guardian the lock's path, since when our lease counts, and the record of our last version.
+pub(super) fn leave_note(
+    memory: &dyn SharedMemory,
+    path: &Path,
+    t0: Instant,
+    record: &VersionRecord,
+) {
+    let _writing = lock(&WRITING);
+    memory.put(&note(path, t0, record));
+}
+
+/// Takes back the note of the lock at this path.
+pub(super) fn forget(memory: &dyn SharedMemory, path: &Path) {
+    let _writing = lock(&WRITING);
+    let noted = memory.take().as_deref().and_then(read);
+    if noted.is_some_and(|(noted, ..)| noted == path) {
+        memory.put(&[]);
+    }
+}
+
+fn note(path: &Path, t0: Instant, record: &VersionRecord) -> Vec<u8> {
     let t0 = t0.as_nanos().to_ne_bytes();
     [path.as_os_str().as_bytes(), b"\0", &t0, &record.encode()].concat()
 }
@@ -81,6 +104,21 @@ fn read(note: &[u8]) -> Option<(PathBuf, Instant, VersionRecord)> {
 
 fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let give_up_at = Instant::now() + Duration::from_secs(LIMIT.into());
+    if last.state == State::Released {
+        // Our supervisor died before it knew that others can read that.
+        if share.record(last.version).is_none() {
+            tell(share, &last, give_up_at);
+        }
+        return;
+    }
+    // It may have died before it knew whether its version goes on from anything.
+    loop {
+        match share.is_there(last.version.saturating_sub(1)) {
+            Ok(true) => break,
+            Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
+            Ok(false) | Err(_) => return,
+        }
+    }
     let mut observed = Observed::new(last.nonce, last.lease);
     observed.made(last.version, t0);
     let mut steps = 0;
@@ -103,14 +141,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
                     state: State::Released,
                     ..last
                 };
-                // One of the two is enough, and nobody can be told any more. What was begun of a record is not
-                // begun again: then the hint has to say it.
-                while share.write_record(&record).is_err()
-                    && share.write_hint(&record).is_err()
-                    && waits(give_up_at)
-                {}
-                let _ = share.write_hint(&record);
-                return;
+                return tell(share, &record, give_up_at);
             }
             Ok(Made::Exists) => {
                 let judge = |claim| observed.exists(version, claim, Instant::now());
@@ -126,6 +157,17 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
             Err(_) => return,
         }
     }
+}
+
+/// Says that a version of ours is free.
+fn tell(share: &Share, record: &VersionRecord, give_up_at: Instant) {
+    // One of the two is enough, and nobody can be told any more. What was begun of a record is not begun again: then
+    // the hint has to say it.
+    while share.write_record(record).is_err()
+        && share.write_hint(record).is_err()
+        && waits(give_up_at)
+    {}
+    let _ = share.write_hint(record);
 }
 
 /// Waits a moment, if there is time for another attempt after it.
@@ -184,6 +226,59 @@ mod tests {
         give_back(&share, Instant::now(), last);
         assert_eq!(share.record(3).unwrap().state, State::Released);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_release_whose_record_is_missing_is_written_and_one_that_can_be_read_is_left_alone() {
+        let (_dir, _path, share, last) = tenure();
+        let released = VersionRecord {
+            version: 2,
+            state: State::Released,
+            ..last
+        };
+        share.make(2).unwrap();
+        give_back(&share, Instant::now(), released.clone());
+        assert_eq!(share.record(2).as_ref(), Some(&released));
+        // Another has taken over, and has yet to write its record.
+        share.make(3).unwrap();
+        give_back(&share, Instant::now(), released);
+        assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+        assert_eq!(share.record(3), None);
+    }
+
+    #[test]
+    fn a_version_that_was_not_confirmed_and_goes_on_from_none_is_not_followed() {
+        let (_dir, _path, share, last) = tenure();
+        share.make(7).unwrap();
+        let unconfirmed = VersionRecord { version: 7, ..last };
+        give_back(&share, Instant::now(), unconfirmed);
+        assert_eq!(share.list().unwrap(), [0, 1, 7]);
+    }
+
+    /// Bytes of this process.
+    #[derive(Default)]
+    struct Bytes(Mutex<Vec<u8>>);
+
+    impl SharedMemory for Bytes {
+        fn put(&self, bytes: &[u8]) {
+            *lock(&self.0) = bytes.to_vec();
+        }
+
+        fn take(&self) -> Option<Vec<u8>> {
+            Some(lock(&self.0).clone()).filter(|bytes| !bytes.is_empty())
+        }
+    }
+
+    #[test]
+    fn a_note_is_forgotten_with_its_lock_and_not_with_another_slot() {
+        let (_dir, path, _share, last) = tenure();
+        let memory = Bytes::default();
+        forget(&memory, &path);
+        leave_note(&memory, &path, Instant::now(), &last);
+        forget(&memory, Path::new("/another"));
+        assert!(memory.take().is_some());
+        forget(&memory, &path);
+        assert_eq!(memory.take(), None);
     }
 
     /// The drive was set back to what it was before.

@@ -29,6 +29,8 @@ const NEXT: &str = "next";
 // this exists and can read nothing there, makes the first that is missing, and then knows that it is no operator's.
 // Several, as an answer to that can be lost, too, and another try needs another name.
 const BROKEN: [&str; 4] = ["broken.1", "broken.2", "broken.3", "broken.4"];
+// What the name of a trial begins with: a directory that is made to ask something of it, and removed again.
+const TRIAL: &str = "time.";
 // The digits of a version's name: those of the greatest number, so that names sort as numbers do.
 const DIGITS: usize = 20;
 
@@ -209,7 +211,7 @@ impl Share {
         };
         // Many servers make what anybody makes one user's (all_squash), and SMB shows all of it as one's: what we
         // would make is seen by what we make.
-        let made = self.with_a_trial(files::stat)?;
+        let made = with_a_trial(&self.versions, files::stat)?;
         if made.owner == of.owner || made.is_others_to_write {
             return Ok(());
         }
@@ -218,6 +220,24 @@ impl Share {
             of.owner, made.owner
         );
         Err(io::Error::new(ErrorKind::InvalidInput, why))
+    }
+
+    /// Tries whether this user may do what a take-over from this version does: make something beside it and, where
+    /// `within`, in it.
+    pub(super) fn try_taking_over(&self, last: Version, within: bool) -> io::Result<()> {
+        // Modes and owners do not say it: an SMB client shows all of a share as one user's, whatever account it has.
+        let places = [
+            Some(self.versions.clone()),
+            within.then(|| self.version(last)),
+        ];
+        for place in places.into_iter().flatten() {
+            match with_a_trial(&place, |_| Ok(())) {
+                Err(error) if is_for_good(&error) => return Err(error),
+                // Another instance's removal, a full disk, a drive that fails: that passes.
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Makes a version: the one question that no cache answers.
@@ -369,8 +389,15 @@ impl Share {
         }
         match files::remove_directory(path.clone()) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                let removed = BROKEN.map(|name| files::remove_directory(path.join(name)).is_ok());
-                if !removed.contains(&true) {
+                // What operators made in it, and the trials of instances that died.
+                let mut removed = false;
+                for name in files::list(&path)? {
+                    let text = name.to_string_lossy();
+                    if BROKEN.contains(&&*text) || text.starts_with(TRIAL) {
+                        removed |= files::remove_directory(path.join(&name)).is_ok();
+                    }
+                }
+                if !removed {
                     return Err(error);
                 }
                 files::remove_directory(path)
@@ -392,22 +419,30 @@ impl Share {
 
     /// The server's time, since 1970: that of a directory made for this, which is removed again.
     pub(super) fn time(&self) -> io::Result<Duration> {
-        self.with_a_trial(|path| files::stat(path).map(|made| made.modified))
+        with_a_trial(&self.versions, |path| {
+            files::stat(path).map(|made| made.modified)
+        })
     }
+}
 
-    /// Makes a directory among the versions, asks something of it, and removes it.
-    fn with_a_trial<T>(&self, ask: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
-        // A directory: a file would have to be opened, which a server that was just restarted does not do.
-        let path = self
-            .versions
-            .join(format!("time.{:08x}", fastrand::u32(..)));
-        // Nobody else takes this name. Where it exists it is ours: an answer was lost, and it was asked for again; so
-        // was the removal of what is gone.
-        there(files::make_directory(path.clone()))?;
-        let answer = ask(&path);
-        let _ = files::remove_directory(path);
-        answer
-    }
+/// Makes a directory in this one, asks something of it, and removes it.
+fn with_a_trial<T>(place: &Path, ask: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    // A directory: a file would have to be opened, which a server that was just restarted does not do.
+    let path = place.join(format!("{TRIAL}{:08x}", fastrand::u32(..)));
+    // Nobody else takes this name. Where it exists it is ours: an answer was lost, and it was asked for again; so
+    // was the removal of what is gone.
+    there(files::make_directory(path.clone()))?;
+    let answer = ask(&path);
+    let _ = files::remove_directory(path);
+    answer
+}
+
+/// Whether this user is refused whenever it asks.
+fn is_for_good(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// The name of a version.
@@ -505,6 +540,8 @@ mod tests {
         assert_eq!(share.broken(0).unwrap(), Broken::No);
         assert!(share.say_broken(0).unwrap());
         assert_eq!(share.broken(0).unwrap(), Broken::Perhaps);
+        // A trial whose instance died in it is no hindrance either.
+        fs::create_dir(share.version(0).join("time.00000000")).unwrap();
         for version in [0, 1] {
             share.remove(version).unwrap();
         }

@@ -221,12 +221,12 @@ impl LeaseStore for SharedFile {
     }
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
-        let tenure = self.chain.state().tenure.is_some();
-        let release_info = tenure && self.chain.memory.is_some();
-        // No descriptor: one on a server that is gone keeps whoever has it from ending.
+        // At any time: what there is to give back stands in the memory, from the making of a version on. No descriptor:
+        // one on a server that is gone keeps whoever has it from ending.
+        let release_info = self.chain.memory.as_ref();
         Ok(OrphanRelease {
             descriptor: None,
-            release_info: release_info.then(|| release::MARK.to_vec()),
+            release_info: release_info.map(|_| release::MARK.to_vec()),
         })
     }
 }

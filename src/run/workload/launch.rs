@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use super::CommandWorkload;
+use super::{CommandWorkload, Parts};
 use crate::core::Deadlines;
 use crate::guardian::SpawnRequest;
 use crate::hooks::Role;
@@ -37,6 +37,18 @@ pub(in crate::run) fn not_inherited() -> Vec<OsString> {
         .chain(&of_a_tenure)
         .map(OsString::from)
         .collect()
+}
+
+impl Parts {
+    /// Tells the guardian what it is to give back before the first tenure and between two; returns that.
+    pub(super) fn tell_standing_release(&mut self) -> Vec<u8> {
+        let orphan_release = self.store.orphan_release().unwrap_or_default();
+        let release_info = orphan_release.release_info.unwrap_or_default();
+        if !release_info.is_empty() {
+            self.handle.set_release_info(&release_info);
+        }
+        release_info
+    }
 }
 
 impl CommandWorkload {
@@ -104,7 +116,7 @@ impl CommandWorkload {
                 stop_signal: libc::SIGTERM,
                 lock: None,
                 input: None,
-                release_info: Vec::new(),
+                release_info: self.standing_release.clone(),
             }),
             Role::OnAcquire => {
                 let program = parts.hook_programs.on_acquire;

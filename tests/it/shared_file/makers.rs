@@ -69,6 +69,100 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
+/// The next command starts well before a lease is over, and before a version without a record may be followed.
+fn assert_costs_no_lease(scene: &Scene, two: Instance, killed: Instant) {
+    let first = scene.journal.await_tag(What::Start, "two");
+    assert!(
+        first.at < (killed + LEASE / 2).as_nanos(),
+        "{}",
+        two.stderr()
+    );
+    terminate(two);
+}
+
+/// Kills it alone.
+fn kill_supervisor(mut one: Instance) -> Instant {
+    one.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    assert_eq!(one.wait(), KILL);
+    killed
+}
+
+#[test]
+fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
+    let Some(drive) = Drive::new() else { return };
+    // Beside a standby command, which its guardian starts before, as well.
+    for standby in [&[][..], &["--standby", "exec sleep 60"]] {
+        let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+        let lock = format!("lock-{}", standby.len());
+        let before = instance(&scene, &there.path(&lock), "before", &[], &[]);
+        scene.journal.await_tag(What::Beat, "before");
+        let one = instance(&scene, &here.path(&lock), "one", standby, &[]);
+        one.await_log("standing by: before is in control");
+        // What it makes in the version before its own; its own is made by then.
+        here.switchboard()
+            .set(&[Op::Mkdir], Some("next"), Fate::Hang, 1);
+        terminate(before);
+        here.await_caught(1);
+        let killed = kill_supervisor(one);
+        let two = instance(&scene, &there.path(&lock), "two", &[], &[]);
+        assert_costs_no_lease(&scene, two, killed);
+        assert_eq!(scene.journal.judge(), ["before", "two"]);
+        scene.await_nobody();
+    }
+}
+
+/// One in control that has announced its drain, and one that stands by.
+fn draining_and_standby(scene: &Scene, lock: &str, here: &View, there: &View) -> [Instance; 2] {
+    let one = instance(scene, &here.path(lock), "one", &[], &HEARS);
+    scene.journal.await_tag(What::Beat, "one");
+    let two = instance(scene, &there.path(lock), "two", &[], &[]);
+    two.await_log("standing by: one is in control");
+    one.signal(Signal::SIGTERM);
+    two.await_log("which is stopping");
+    [one, two]
+}
+
+#[test]
+fn a_supervisor_killed_while_it_makes_the_version_of_its_release_costs_no_lease() {
+    let Some(drive) = Drive::new() else { return };
+    // The answer to the version itself is under way, and to what is made in the one before it.
+    for (lock, of_the_version) in [("of-the-version", true), ("of-the-one-before", false)] {
+        let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+        let [one, two] = draining_and_standby(&scene, lock, &here, &there);
+        let released = format!("{:020}", drive.greatest(lock) + 1);
+        let name = if of_the_version { &*released } else { "next" };
+        here.switchboard()
+            .set(&[Op::Mkdir], Some(name), Fate::Mute, 1);
+        let_end(&scene, "one");
+        here.await_caught(1);
+        let killed = kill_supervisor(one);
+        assert_costs_no_lease(&scene, two, killed);
+        assert_eq!(scene.journal.judge(), ["one", "two"]);
+    }
+}
+
+#[test]
+fn a_supervisor_killed_while_it_writes_that_the_lock_is_free_costs_no_lease() {
+    let Some(drive) = Drive::new() else { return };
+    // Nothing of record and hint is there yet, or an empty record is.
+    for (lock, ops) in [
+        ("nothing", &[Op::Open, Op::Create][..]),
+        ("empty", &[Op::Open, Op::Write]),
+    ] {
+        let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
+        let [one, two] = draining_and_standby(&scene, lock, &here, &there);
+        here.set(ops, Fate::Hang);
+        let_end(&scene, "one");
+        // The record and the hint.
+        here.await_caught(2);
+        let killed = kill_supervisor(one);
+        here.heal();
+        assert_costs_no_lease(&scene, two, killed);
+        assert_eq!(scene.journal.judge(), ["one", "two"]);
+    }
+}
+
 #[test]
 fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
     let Some(drive) = Drive::new() else { return };

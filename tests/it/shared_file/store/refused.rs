@@ -1,13 +1,13 @@
 //! Files that are no lock, and disks and users that cannot have one.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use trafficcop::internals::lease::file;
 
 use super::*;
-use crate::support::programs::ourselves;
+use crate::support::programs::{ourselves, trafficcop};
 
 const NOBODY: u32 = 65534;
 
@@ -207,6 +207,83 @@ async fn a_full_disk_in_the_middle_of_a_renewal_leaves_the_old_record_and_contro
     await_record(&path, 3);
     release(&a).await;
     assert_eq!(acquire(&open(&path, "b")).await.token, 5);
+}
+
+/// As an SMB client shows it that has another account: its own user's, who may not make anything there all the same.
+#[test]
+fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("cannot run here: needs root to be another user");
+        return;
+    }
+    // Where that user can reach it.
+    let (place, program) = temporary();
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("open to all");
+    // By another process: a descriptor that is open for writing here would be inherited by other tests' children.
+    let copied = Command::new("cp").arg(trafficcop()).arg(&program).status();
+    assert!(copied.expect("to run cp").success());
+    for (of_all, state) in [(true, "held"), (false, "held"), (false, "released")] {
+        let (directory, path) = temporary();
+        let written = Written::new(1, state);
+        written.put(&path);
+        written.put_hint(&path);
+        let shut = match of_all {
+            true => versions_of(&path),
+            false => version_of(&path, 1),
+        };
+        let give = |path: &Path| chown(path, Some(NOBODY), Some(NOBODY)).expect("to give it away");
+        for path in [directory.path(), &path, &versions_of(&path)] {
+            give(path);
+        }
+        for version in 0..=1 {
+            give(&version_of(&path, version));
+        }
+        let mode =
+            |mode| fs::set_permissions(&shut, fs::Permissions::from_mode(mode)).expect("a mode");
+        let before = list(&path);
+        let ask = |words: &[&str], command: &[&str]| {
+            let mut child = Command::new(&program);
+            let child = child
+                .args(words)
+                .arg("--file")
+                .arg(&path)
+                .args(command)
+                .current_dir("/");
+            child
+                .env_clear()
+                .uid(NOBODY)
+                .gid(NOBODY)
+                .output()
+                .expect("to run it")
+        };
+        let doctor = |verdict: &str| {
+            let said = ask(&["doctor"], &[]);
+            let said = String::from_utf8_lossy(&said.stdout).into_owned();
+            let take_over = said.lines().find(|line| line.contains("take-over"));
+            assert!(
+                take_over.is_some_and(|line| line.starts_with(verdict)),
+                "{said}"
+            );
+        };
+        mode(0o555);
+        for wait in ["-n", "--wait=1h"] {
+            let refused = ask(&["run", "--shared", wait], &["--", "true"]);
+            let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert_eq!(refused.status.code(), Some(77), "{why}");
+            assert!(why.contains("could take it over: no permission"), "{why}");
+        }
+        doctor("fail");
+        mode(0o755);
+        doctor("ok");
+        assert_eq!(list(&path), before, "nothing is made");
+        for place in [versions_of(&path), version_of(&path, 1)] {
+            let trials = fs::read_dir(place).expect("to list it").filter(|entry| {
+                let name = entry.as_ref().expect("a name").file_name();
+                name.to_string_lossy().starts_with("time.")
+            });
+            assert_eq!(trials.count(), 0, "nothing is left");
+        }
+    }
 }
 
 /// Where `a_user_without_permission_is_denied` tells its second self what to lock.
