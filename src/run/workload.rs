@@ -23,7 +23,7 @@ use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
 use crate::core::{Cause, Deadlines, WorkloadEvent};
 use crate::driver::{Observation, Observer, Start, Workload};
-use crate::guardian::{self, GuardianHandle, StopAsked};
+use crate::guardian::{GuardianHandle, StopAsked};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
 use crate::lease::LeaseStore;
 use crate::report;
@@ -310,18 +310,6 @@ impl CommandWorkload {
             }
         }
         self.tell_emptied();
-    }
-
-    /// Stops this process until it is continued; the guardian and the time go on.
-    fn stop_ourselves(&mut self, asked: StopAsked) {
-        self.pausing = None;
-        if let Err(why) = guardian::stop_ourselves(asked) {
-            tracing::warn!("cannot stop: {why}");
-        }
-        if self.hooks.on().is_some() {
-            // We were continued, and it was stopped with us: nobody else would continue it.
-            self.parts.handle.resume();
-        }
     }
 
     /// Waits until something happens, and does what follows from it. Cancel-safe.

@@ -9,6 +9,7 @@ mod hung;
 mod once;
 mod polling;
 mod properties;
+mod refused;
 mod roles;
 mod table;
 

@@ -20,17 +20,15 @@ use super::record::{self, Content};
 use super::waiter::Waiter;
 use crate::clock::Instant;
 use crate::core::{Failure, Grant};
-use crate::lasting;
 use crate::lease::OpenError as NamedError;
 use crate::lease::blocking::BlockingJobs;
 use crate::lease::errors::{errno_of, failure_at, fatal, is_errno, lost_at, no_room, transient};
 use crate::lease::inspect::Inspector;
-use crate::lease::mount;
 use crate::lease::once::{OnceTask, TaskLog};
 use crate::lease::record::{Candidate, Record};
 use crate::lease::slots::path_of;
 use crate::lease::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
-use crate::util;
+use crate::{lasting, util};
 
 // How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
 // replaces it all the time must not keep us here.
@@ -63,7 +61,7 @@ impl NamedLock for FileLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
-        mount::refuse_upper_directory(&self.0)?;
+        crate::lease::mount::refuse_upper_directory(&self.0)?;
         Ok(Arc::new(File::open(&self.0, competitor)?))
     }
 

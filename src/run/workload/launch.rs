@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use super::{CommandWorkload, Parts};
 use crate::core::Deadlines;
-use crate::guardian::SpawnRequest;
+use crate::guardian::{self, SpawnRequest, StopAsked};
 use crate::hooks::Role;
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::notify::{PRIVATE, VARIABLE};
@@ -52,6 +52,18 @@ impl Parts {
 }
 
 impl CommandWorkload {
+    /// Stops this process until it is continued; the guardian and the time go on.
+    pub(super) fn stop_ourselves(&mut self, asked: StopAsked) {
+        self.pausing = None;
+        if let Err(why) = guardian::stop_ourselves(asked) {
+            tracing::warn!("cannot stop: {why}");
+        }
+        if self.hooks.on().is_some() {
+            // We were continued, and it was stopped with us: nobody else would continue it.
+            self.parts.handle.resume();
+        }
+    }
+
     /// What everything under a tenure of this token finds there.
     pub(super) fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
         let StoreInfo {
