@@ -55,6 +55,8 @@ pub(crate) struct Ledger {
     pub(super) record_failed: bool,
     pub(super) last: Option<Why>,
     pub(super) doubt: Option<Instant>,
+    /// When a refused credential was reported last, in the doubt that lasts.
+    pub(super) denied_at: Option<Instant>,
     pub(super) overlapped: bool,
     /// When an attempt, or a release, was sent last.
     pub(super) sent: Instant,
@@ -139,6 +141,7 @@ impl Ledger {
             record_failed: false,
             last: None,
             doubt: None,
+            denied_at: None,
             overlapped: false,
             sent: BEGIN,
             free_since: BEGIN,

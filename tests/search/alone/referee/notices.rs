@@ -16,8 +16,17 @@ impl World {
                 last.is_some_and(|last| now < last + secs(60))
                     .then_some("it is said again and again")
             }
+            // At once although there was a doubt; the holder is named anew when it is over.
+            Notice::Refused { .. } => {
+                self.ledger.doubt = Some(now);
+                self.ledger.seen = None;
+                let last = self.ledger.denied_at.replace(now);
+                last.is_some_and(|last| now < last + secs(60))
+                    .then_some("a refusal is reported again and again")
+            }
             Notice::Recovered => {
                 self.ledger.doubt_is = None;
+                self.ledger.denied_at = None;
                 let none = self.ledger.doubt.take().is_none();
                 none.then_some("there was no doubt")
             }
