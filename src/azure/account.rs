@@ -491,10 +491,10 @@ pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
     forms.iter().find_map(|form| parse_rfc3339(form).ok())
 }
 
-/// Whether the path begins with the emulator's well-known account.
+/// Whether the path begins with the emulator's well-known account; over https it is the name of a container.
 pub(super) fn names_the_emulator(url: &Url) -> bool {
     let mut parts = url.path_segments().into_iter().flatten();
-    parts.next() == Some(EMULATOR)
+    url.scheme() == "http" && parts.next() == Some(EMULATOR)
 }
 
 /// Only https, and plain http to this machine: on the way to another one everybody could read a SAS,

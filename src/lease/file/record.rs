@@ -99,8 +99,9 @@ pub fn decode_record(bytes: &[u8]) -> Content {
     if is_blank(bytes) {
         return Content::Damaged(None);
     }
-    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) {
-        return serde_json::from_value(value).map_or(Content::Foreign, Content::Record);
+    let value = serde_json::from_slice::<serde_json::Value>(bytes);
+    if let Ok(record) = value.and_then(serde_json::from_value) {
+        return Content::Record(record);
     }
     let token = greatest_token(bytes);
     if begins_like_a_record(bytes) || (bytes[0] == 0 && token.is_some()) {

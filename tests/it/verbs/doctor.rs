@@ -358,7 +358,7 @@ fn files_that_do_not_do() {
     let directory = scene.verb("doctor").arg("--file").arg(scene.directory());
     examined(directory, &open);
 
-    std::fs::write(scene.lock(), "{\"token\": 17,\"hol").unwrap();
+    std::fs::write(scene.lock(), format!("{{\"token\":{:>20},\"hol", 17)).unwrap();
     let told = examined(
         place.verb(&scene, "doctor"),
         &[("open", "ok"), ("record", "warn")],
