@@ -31,8 +31,8 @@ use crate::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 // How the files' names begin.
 const PREFIX: &str = "trafficcop-control.";
-// How the names begin of those that are not locked yet.
-const UNFINISHED: &str = ".trafficcop-control.";
+// How the names end of those that are not locked yet.
+const UNFINISHED: &str = ".part";
 const LENGTH: u64 = size_of::<u64>() as u64;
 
 /// Atomic, for it is shared with other processes.
@@ -145,8 +145,8 @@ fn create_once_in(directory: &Path) -> io::Result<Location> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
-    // Under another name until it is locked, so that nobody takes it for a leftover.
-    let fresh = directory.join(format!("{UNFINISHED}{name}"));
+    // Under another name until it is locked: a file of the final name that is not locked is a leftover.
+    let fresh = directory.join(format!("{PREFIX}{name}{UNFINISHED}"));
     let path = directory.join(format!("{PREFIX}{name}"));
     let mut file = OpenOptions::new()
         .read(true)
@@ -179,12 +179,6 @@ fn create_once_in(directory: &Path) -> io::Result<Location> {
 
 /// Removes what owners that were killed have left.
 fn sweep(directory: &Path) {
-    // Of an instance that was killed while it made one. No reader has it open.
-    for path in ours_in(directory, UNFINISHED, Metadata::is_file) {
-        if File::open(&path).is_ok_and(|file| is_locked_by_another(&file) == Ok(false)) {
-            let _ = fs::remove_file(&path);
-        }
-    }
     for path in ours_in(directory, PREFIX, Metadata::is_file) {
         let mut options = OpenOptions::new();
         options
@@ -294,7 +288,9 @@ mod tests {
         let mapped = SharedWord::of(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
         assert_eq!(view.until(), Instant::FOREVER);
         drop(dead);
-        let unfinished = directory.path().join(format!("{UNFINISHED}7.0000002a"));
+        let unfinished = directory
+            .path()
+            .join(format!("{PREFIX}7.0000002a{UNFINISHED}"));
         fs::write(&unfinished, "").expect("written");
         let foreign = directory.path().join("something.else");
         fs::write(&foreign, "x").expect("written");
