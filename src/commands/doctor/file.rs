@@ -123,8 +123,11 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
                 false => Check::fail(
                     "directory",
                     found,
-                    "run cannot make the lock's file: make it for this user, or give the directory \
-                     to this user",
+                    advice(
+                        &why,
+                        "run cannot make the lock's file: make it for this user, or give the directory \
+                         to this user",
+                    ),
                 ),
             });
         }
@@ -150,7 +153,7 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
         }
         Err(why) => {
             let found = format!("cannot be written: {}", words(&why));
-            Check::fail("sync", found, "run needs it")
+            Check::fail("sync", found, advice(&why, "run needs it"))
         }
     });
     let asked = OffsetDateTime::now_utc();
@@ -177,6 +180,16 @@ fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),
         None => error.to_string(),
+    }
+}
+
+/// Advice on an error: for a full drive to make room, else as given.
+fn advice(error: &io::Error, otherwise: &'static str) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOSPC | Errno::EDQUOT) => {
+            "make room: the drive, or this user's quota, has no space or no inodes left (df, df -i)"
+        }
+        _ => otherwise,
     }
 }
 
@@ -286,7 +299,7 @@ fn on_shared_drive(
         Ok(samples) => samples,
         Err(why) => {
             let found = format!("no directory can be made beside the lock: {}", words(&why));
-            let advice = "give the directory to this user";
+            let advice = advice(&why, "give the directory to this user");
             return say(Check::fail("directory", found, advice));
         }
     };
@@ -306,7 +319,10 @@ fn on_shared_drive(
             ),
             "a lock here keeps nobody out: use a file on another drive",
         ),
-        Err(why) => Check::fail("makers", format!("it failed: {}", words(&why)), ""),
+        Err(why) => {
+            let found = format!("it failed: {}", words(&why));
+            Check::fail("makers", found, advice(&why, ""))
+        }
     });
     say(machines(
         meet(path, &Host::here().host, MEETING, alive),
@@ -345,6 +361,9 @@ fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Check {
             ),
             "a lock here does not exclude: use a file on another drive",
         ),
-        Err(why) => Check::fail(NAME, format!("the race failed: {}", words(&why)), ""),
+        Err(why) => {
+            let found = format!("the race failed: {}", words(&why));
+            Check::fail(NAME, found, advice(&why, ""))
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::broken::Break;
-use super::errors::TRYING;
+use super::errors::{TRYING, is_for_good};
 use super::look::{Carried, Look, holder_info};
 use super::record::VersionRecord;
 use super::share::{Made, Share};
@@ -77,6 +77,9 @@ pub(super) struct Progress {
     pub(super) last: Option<VersionRecord>,
     // This user may do what a take-over does.
     tried: bool,
+    // The drive refused the last version that this instance wanted to make. That it can be read is then no sign that
+    // a take-over would succeed.
+    failed: bool,
     // A stamp of an earlier process was looked for: it is worth something for the first version only.
     remembered: bool,
     /// The version that was looked at last.
@@ -138,6 +141,7 @@ impl Chain {
                 unwritten: None,
                 last: None,
                 tried: false,
+                failed: false,
                 remembered: false,
                 stamped: None,
                 device: None,
@@ -212,18 +216,33 @@ impl Chain {
     }
 
     /// Refuses, at the first look, a user who could never take over: it would stand by for ever, and what it made
-    /// before it is refused would keep all others out for a minute.
+    /// before it is refused would keep all others out for a minute. Reports doubt where the drive refused a version and
+    /// refuses the trial as well.
     fn try_taking_over(&self, look: &Look) -> Result<(), Failure> {
-        if look.version == 0 || self.state().tried {
+        let failed = self.state().failed;
+        if look.version == 0 || (self.state().tried && !failed) {
             return Ok(());
         }
         // What is made in a version without a record changes what that one is known by (`fingerprint`).
         let tried = self
             .share
             .try_taking_over(look.version, look.record.is_some());
-        tried.map_err(|error| self.share.refusal(TRYING, &error))?;
-        self.state().tried = true;
+        match tried {
+            Err(error) if is_for_good(&error) => return Err(self.share.refusal(TRYING, &error)),
+            Err(error) if failed => return Err(self.share.doubt(TRYING, &error)),
+            // Another instance's removal, a full disk, a drive that fails: that passes.
+            _ => {}
+        }
+        let mut state = self.state();
+        (state.tried, state.failed) = (true, false);
         Ok(())
+    }
+
+    /// Makes a version, and notes whether the drive refused that.
+    fn make(&self, version: Version) -> io::Result<Made> {
+        let made = self.share.make(version);
+        self.state().failed = made.is_err();
+        made
     }
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
@@ -243,7 +262,7 @@ impl Chain {
         }
         // Before the request: whoever sees this version stamps later, and waits from there.
         let t0 = Instant::now();
-        match self.share.make(version) {
+        match self.make(version) {
             Ok(Made::Made) => {
                 // First, so that the guardian gives it back should we die; but where more is to be read that is carried
                 // along, not before that is done.
@@ -400,7 +419,7 @@ impl Chain {
                 return Err(self.ancient("it is not ours any more"));
             };
             let t0 = Instant::now();
-            match self.share.make(version) {
+            match self.make(version) {
                 Ok(Made::Made) => {
                     self.state().unconfirmed = Some(Unconfirmed { version, t0 });
                     self.confirm()?;

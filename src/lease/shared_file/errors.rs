@@ -101,6 +101,14 @@ impl Share {
     }
 }
 
+/// Whether this user is refused whenever it asks.
+pub(super) fn is_for_good(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+    )
+}
+
 fn is_no_directory(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }

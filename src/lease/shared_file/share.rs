@@ -231,11 +231,7 @@ impl Share {
             within.then(|| self.version(last)),
         ];
         for place in places.into_iter().flatten() {
-            match with_a_trial(&place, |_| Ok(())) {
-                Err(error) if is_for_good(&error) => return Err(error),
-                // Another instance's removal, a full disk, a drive that fails: that passes.
-                _ => {}
-            }
+            with_a_trial(&place, |_| Ok(()))?;
         }
         Ok(())
     }
@@ -435,14 +431,6 @@ fn with_a_trial<T>(place: &Path, ask: impl Fn(&Path) -> io::Result<T>) -> io::Re
     let answer = ask(&path);
     let _ = files::remove_directory(path);
     answer
-}
-
-/// Whether this user is refused whenever it asks.
-fn is_for_good(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-    )
 }
 
 /// The name of a version.

@@ -280,6 +280,29 @@ fn a_lock_file_on_a_full_file_system() {
     refused(&scene, run, 69, &["mount/lock", "room"]);
 }
 
+#[test]
+fn doctor_advises_to_make_room_on_a_full_file_system() {
+    if !mounts_or_say_so() {
+        return;
+    }
+    let scene = Scene::new();
+    let mount = scene.path("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let doctor = scene
+        .verb("doctor")
+        .with_tmpfs(&mount, 1)
+        .with_full(&mount)
+        .arg("--file")
+        .arg(mount.join("lock"));
+    let found = doctor.finish().stdout;
+    let mut lines = found.lines();
+    let line = lines.find(|line| line.starts_with("fail  ") && line.contains("No space left"));
+    assert!(
+        line.is_some_and(|line| line.contains("make room")),
+        "{found}"
+    );
+}
+
 /// That the lock is kept as on a shared drive is known by what lies at its path, and by no flag.
 #[test]
 fn a_cooldown_in_which_no_standby_of_a_shared_drive_looks() {

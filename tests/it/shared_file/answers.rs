@@ -228,11 +228,28 @@ fn a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room() {
         || scene.trees().is_empty().then_some(()),
         || one.stderr(),
     );
+    // A standby that reads the lock, and could not take it over, does not say that the store answers.
+    one.await_log("left to run out");
+    view.await_caught(view.switchboard().caught() + 2);
+    let said = one.stderr();
+    assert!(!said.contains("answers again"), "{said}");
+    let doctor = scene.verb("doctor").arg("--file").arg(view.path("lock"));
+    let found = doctor.finish().stdout;
+    for check in ["take-over", "directory"] {
+        let mut lines = found.lines();
+        let line = lines.find(|line| line.starts_with(&format!("fail  {check}")));
+        assert!(
+            line.is_some_and(|line| line.contains("make room")),
+            "{found}"
+        );
+    }
+    assert!(!found.contains("give the directory"), "{found}");
     view.heal();
     let again = scene
         .journal
         .await_line("a second tenure", |line| line.token > 1);
     assert_eq!(again.command(), "one");
+    one.await_log("answers again");
     terminate(one);
     assert_eq!(scene.journal.judge(), ["one", "one"]);
 }
