@@ -9,10 +9,8 @@ use std::sync::Arc;
 use azure_core::credentials::Secret;
 use url::Url;
 
-use super::account::{
-    Account, AccountError, Service, SplitUrl, contradiction, end_of, is_loopback, is_sas,
-    malformed, missing, names_the_emulator, safe, split_url,
-};
+use super::account::{Account, AccountError, Service, contradiction, malformed, missing};
+use super::address::{SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, safe, split_url};
 use super::credential::{
     AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
 };

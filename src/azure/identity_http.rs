@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 use url::{Host, Url};
 
-use super::account::is_loopback;
+use super::address::is_loopback;
 use super::transport::Client;
 use crate::util::{AwaitedChild, is_unprintable, lock};
 

@@ -6,6 +6,7 @@
 
 mod account;
 mod account_builder;
+mod address;
 mod credential;
 #[cfg(feature = "entra")]
 mod entra;
@@ -45,7 +46,7 @@ pub use service_bus::ServiceBusOptions;
 pub(crate) use token_cache::TokenCache;
 pub use transport::before;
 
-pub(crate) use account::{is_label, shown, split_url};
+pub(crate) use address::{is_label, shown, split_url};
 pub(crate) use error::of_the_service;
 pub(crate) use service_clock::ServiceClock;
 #[cfg(feature = "cli")]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::azure::Auth;
 use crate::azure::account_builder::{EMULATOR, EMULATOR_KEY};
+use crate::azure::address::end_of;
 
 /// The letters of "a very secret key of ours", in base64.
 const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";

@@ -6,7 +6,8 @@
 
 use azure_core::credentials::Secret;
 
-use crate::azure::account::{AccountError, contradiction, malformed, missing, shown};
+use crate::azure::account::{AccountError, contradiction, malformed, missing};
+use crate::azure::address::shown;
 use crate::azure::credential::{Credential, connection_string};
 
 // Between a topic and the name of a subscription to it, however it is written.
