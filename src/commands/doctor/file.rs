@@ -271,7 +271,7 @@ fn on_shared_drive(
 ) {
     say(lock(path));
     let beside = beside(path, suffix());
-    let samples = match round_trips(&beside, SAMPLES as u64) {
+    let samples = match round_trips(&beside, SAMPLES as u64, alive) {
         Ok(samples) => samples,
         Err(why) => {
             let found = format!("no directory can be made beside the lock: {}", words(&why));
