@@ -295,7 +295,7 @@ fn on_shared_drive(
         Err(why) => say(Check::fail("take-over", why.to_string(), "")),
     }
     let beside = beside(path, suffix());
-    let samples = match round_trips(&beside, SAMPLES as u64) {
+    let samples = match round_trips(&beside, SAMPLES as u64, alive) {
         Ok(samples) => samples,
         Err(why) => {
             let found = format!("no directory can be made beside the lock: {}", words(&why));

@@ -315,7 +315,7 @@ pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Ra
         });
         ended.collect()
     });
-    clear(&share);
+    clear(&share, alive);
     let mut won = won?.concat();
     let all = won.len() as u64;
     won.sort_unstable();
@@ -328,27 +328,29 @@ pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Ra
     })
 }
 
-/// How long making a name took, so many times.
+/// How long making a name took, so many times. Calls `alive` as [`race`] does.
 ///
 /// # Errors
 /// The kernel's.
-pub fn round_trips(path: &Path, times: u64) -> io::Result<Vec<Duration>> {
+pub fn round_trips(path: &Path, times: u64, alive: &dyn Fn()) -> io::Result<Vec<Duration>> {
     let share = Share::new(path);
     share.begin()?;
     let made: io::Result<Vec<Duration>> = (1..=times)
         .map(|name| {
             let begun = Instant::now();
             share.make(name)?;
+            alive();
             Ok(Instant::now().since(begun))
         })
         .collect();
-    clear(&share);
+    clear(&share, alive);
     made
 }
 
-fn clear(share: &Share) {
+fn clear(share: &Share, alive: &dyn Fn()) {
     for name in share.list().unwrap_or_default() {
         let _ = share.remove(name);
+        alive();
     }
     // Where it cannot be removed it is empty enough to be left.
     let _ = fs::remove_dir(share.versions());
@@ -495,7 +497,7 @@ mod tests {
         let path = dir.path().join("lock.probe");
         let race = race(&path, 20, &|| {}).unwrap();
         assert_eq!((race.names, race.shared, race.unmade), (20, 0, 0));
-        assert_eq!(round_trips(&path, 5).unwrap().len(), 5);
+        assert_eq!(round_trips(&path, 5, &|| {}).unwrap().len(), 5);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
