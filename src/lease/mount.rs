@@ -5,6 +5,7 @@
 //! It must never ask a shared drive anything: its server may be gone, and who asks hangs.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -143,11 +144,11 @@ pub(crate) fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec
 
 /// From the table, and not by statfs(2): that asks the server, which may be gone.
 fn table() -> Vec<Mount> {
-    parse(&text())
+    parse(&text().unwrap_or_default())
 }
 
-fn text() -> Vec<u8> {
-    procfs::bytes("/proc/self/mountinfo").unwrap_or_default()
+fn text() -> io::Result<Vec<u8>> {
+    procfs::bytes("/proc/self/mountinfo")
 }
 
 fn under(mounts: &[Mount], path: &Path) -> Mount {
@@ -168,7 +169,13 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
 pub(crate) fn refuse_upper_directory(path: &Path) -> Result<(), OpenError> {
     // Most machines have none, and each start of an instance comes by here: the whole table takes longer.
     const OVERLAY: &[u8] = b" - overlay ";
-    let text = text();
+    let text = text().map_err(|why| {
+        OpenError::in_words(format!(
+            "{}: the table of mounts cannot be read, so it is not known whether locks exclude there: \
+             /proc/self/mountinfo: {why}: mount /proc, or try again",
+            path.display()
+        ))
+    })?;
     if !text.windows(OVERLAY.len()).any(|words| words == OVERLAY) {
         return Ok(());
     }
