@@ -5,8 +5,8 @@
 //! instances and programs that use lockf(3), and that of flock(2), which excludes flock(1). Linux keeps the two
 //! apart. Every process that shares the description has both.
 //!
-//! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the probe by `doctor`, in a thread that may hang with the file
-//! system. Must never tell "held by another" from anything but EAGAIN and EACCES, and the probe must never
+//! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the
+//! probe by `doctor`, in a thread that may hang with the file system. Must never tell "held by another" from anything but EAGAIN and EACCES, and the probe must never
 //! lock or write the lock's own file.
 
 use std::fs;
@@ -123,7 +123,8 @@ fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
 
 /// Locks the file by flock(2), on a description that has the other lock.
 fn try_flock(file: &fs::File) -> Result<bool, Errno> {
-    // A look, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a moment only. Without another try an instance with -n would take them for a holder.
+    // A look, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a moment only.
+    // Without another try an instance with -n would take them for a holder.
     for nap in 0..FLOCK_RETRIES {
         if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
             return Ok(true);

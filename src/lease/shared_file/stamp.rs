@@ -113,7 +113,8 @@ fn sweep(directory: &Path) {
     const KEPT: Duration = Duration::from_secs(40 * 24 * 60 * 60);
     for path in ours_in(directory, "", fs::Metadata::is_file) {
         let age = fs::metadata(&path).and_then(|found| found.modified());
-        let is_stamp = path.to_string_lossy().contains(STAMP);
+        let name = path.file_name().unwrap_or_default();
+        let is_stamp = name.to_string_lossy().contains(STAMP);
         // Wall clock against wall clock: a stamp that goes too early costs its lock one lease of waiting.
         if is_stamp && age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
             let _ = fs::remove_file(path);
