@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 
 use crate::exit::{self, ExitAction, UsageError};
 use crate::runtime::check_stack_limit;
-use crate::{args, commands, config, elect, guardian, report, run, timeline, work};
+use crate::{args, commands, config, elect, guardian, report, run, work};
 
 /// Refuses a stack limit that [`main`] would break, in words.
 ///
@@ -92,7 +92,7 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
         args::Verb::Man(typed) => commands::man(&typed),
         args::Verb::Doctor(typed) => commands::doctor(&typed),
         args::Verb::FindLocked(typed) => commands::find_locked(&typed),
-        args::Verb::Timeline(typed) => timeline::timeline(&typed),
+        args::Verb::Timeline(typed) => commands::timeline(&typed),
     };
     match ended {
         Ok(leave) => leave,

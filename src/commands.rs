@@ -11,12 +11,14 @@
 //! | `look` | `status`, `list` and `watch`, and what was seen, for people and as JSON |
 //! | `intervene` | `break` and `reset` |
 //! | `doctor` | `doctor`, with what it asks of a blob and of a file |
+//! | `timeline` | `timeline`, from event logs |
 //! | `others` | `check`, `completions` and `man`, which ask no store |
 
 mod doctor;
 mod intervene;
 mod look;
 mod others;
+mod timeline;
 
 use std::path::Path;
 use std::sync::Once;
@@ -37,6 +39,7 @@ pub(crate) use doctor::{doctor, find_locked};
 pub(crate) use intervene::{break_lease, reset};
 pub(crate) use look::{list, status, watch};
 pub(crate) use others::{check, completions, man};
+pub(crate) use timeline::timeline;
 
 // How long one look may take: as long as one attempt to renew.
 const LOOK: Duration = Duration::from_secs(5);

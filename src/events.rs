@@ -3,14 +3,14 @@
 //!
 //! [`EventLog`] is an observer that makes records of the core's notices, the guardian's events, and the
 //! deadlines that a command is given; it never decides or fails. [`record`] is what a line says, and
-//! the one list of its fields and words. [`crate::timeline`] reads what was written.
+//! the one list of its fields and words. `trafficcop-timeline` reads what was written.
 //!
 //! Lines are put at the end of a file that others may append to as well: one write for each line, which
 //! the kernel does not tear, and on the disk where it matters; from a thread of its own, begun after the
 //! guardian was forked, because a disk that hangs must not keep the supervisor from renewing. What cannot
 //! be written is lost, and that is told once, until it can be again.
 
-pub mod record;
+pub use trafficcop_timeline::record;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};

@@ -90,21 +90,12 @@
 
 #[cfg(feature = "cli")]
 mod args;
-mod azure;
-#[cfg(any(feature = "cli", feature = "entra"))]
-#[cfg_attr(
-    not(feature = "cli"),
-    expect(dead_code, reason = "a token is only asked for in a thread of its own")
-)]
-mod background_writer;
 #[cfg(feature = "cli")]
 mod cli;
-mod clock;
 #[cfg(feature = "cli")]
 mod commands;
 #[cfg(feature = "cli")]
 mod config;
-mod core;
 mod deadline;
 #[cfg_attr(
     not(feature = "cli"),
@@ -127,7 +118,6 @@ mod embed;
 mod events;
 #[cfg(feature = "cli")]
 mod exit;
-mod guardian;
 #[cfg(feature = "cli")]
 mod hooks;
 #[cfg_attr(
@@ -135,17 +125,12 @@ mod hooks;
     expect(dead_code, unreachable_pub, reason = "a program is asked for less")
 )]
 mod host;
-mod lasting;
-mod lease;
 #[cfg(feature = "cli")]
 mod notify;
-mod procfs;
-pub mod queue;
 #[cfg(feature = "cli")]
 mod report;
 #[cfg(feature = "cli")]
 mod run;
-mod runtime;
 #[cfg(feature = "cli")]
 mod serve;
 #[cfg_attr(
@@ -159,12 +144,19 @@ mod serve;
 mod signals;
 #[cfg(feature = "cli")]
 mod status;
-#[cfg(feature = "cli")]
-mod timeline;
-#[cfg(feature = "cli")]
-mod units;
-mod util;
 mod work;
+
+use trafficcop_azure as azure;
+#[cfg(feature = "cli")]
+use trafficcop_core::machine::{background_writer, procfs};
+use trafficcop_core::machine::{lasting, runtime};
+#[cfg(feature = "cli")]
+use trafficcop_core::units;
+use trafficcop_core::{self as core, clock, util};
+use trafficcop_guardian as guardian;
+use trafficcop_lease as lease;
+
+pub mod queue;
 
 pub use crate::core::{
     Bell, Budget, BudgetError, Cause, Ending, Exit, Failed, Failure, Grant, HandOverReason,
@@ -195,24 +187,18 @@ pub mod internals {
     pub mod parsers {
         pub use crate::doorbell::{greeting, rank_in, understand};
         #[cfg(feature = "service-bus")]
-        pub use crate::queue::service_bus::frame_scanner::{FrameEvent, FrameScanner};
+        pub use trafficcop_service_bus::frame_scanner::{FrameEvent, FrameScanner};
     }
 
     open! {
         #[cfg(feature = "cli")] args
-        azure
-        clock
-        core
         #[cfg(feature = "cli")] driver
         #[cfg(feature = "cli")] events
         #[cfg(feature = "cli")] exit
-        guardian
-        lease
         #[cfg(feature = "cli")] report
         #[cfg(feature = "cli")] run
         #[cfg(feature = "cli")] signals
         #[cfg(feature = "cli")] status
-        #[cfg(feature = "cli")] timeline
         work
     }
 }

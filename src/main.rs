@@ -4,9 +4,10 @@
 
 use std::ffi::{c_char, c_int};
 
-use trafficcop::internals::{self, guardian};
+use trafficcop::internals;
+use trafficcop_guardian as guardian;
 
-/// What the C library calls, without Rust's own start between: see [`guardian::begin`].
+/// What the C library calls, without Rust's own start between: see [`trafficcop_guardian::begin`].
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: they come from the C library as they are, and nothing was started yet.

@@ -27,7 +27,8 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::clock::Instant;
 use crate::core::{Cause, Ending, Notice};
 use crate::exit::ExitAction;
-use crate::util::{is_unprintable, wall_clock};
+pub(crate) use crate::util::plain;
+use crate::util::wall_clock;
 use stdio::Stderr;
 
 pub use log::MessageRow;
@@ -406,35 +407,9 @@ impl Visit for LineFields {
     }
 }
 
-// The longest text of a message or a field; a server's answer can be a whole page of HTML.
-const TEXT_LIMIT: usize = 1000;
-
-/// A text from outside, fit for a terminal: one line, no control characters, not too long. What came
-/// from a server or a lock's record may not forge lines or talk to the terminal.
-#[must_use]
-pub fn plain(text: &str) -> String {
-    let mut line: String = text
-        .chars()
-        .take(TEXT_LIMIT)
-        .map(|c| if is_unprintable(c) { ' ' } else { c })
-        .collect();
-    if text.chars().nth(TEXT_LIMIT).is_some() {
-        line.push_str("...");
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_from_outside_is_one_harmless_line() {
-        assert_eq!(plain("a\nb\x1b[2J"), "a b [2J");
-        assert_eq!(plain("a\u{202e}b\u{2066}c\u{2028}d\u{200f}e"), "a b c d e");
-        let long = plain(&"é".repeat(5000));
-        assert!(long.len() < 2100 && long.ends_with("..."));
-    }
 
     #[test]
     fn each_reader_gets_what_he_has_not() {

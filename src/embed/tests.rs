@@ -36,8 +36,19 @@ struct Scripted {
     first_takes: Duration,
 }
 
+/// A [`Scripted`] that the test looks at meanwhile.
+struct Watched(Arc<Scripted>);
+
+impl std::ops::Deref for Watched {
+    type Target = Scripted;
+
+    fn deref(&self) -> &Scripted {
+        &self.0
+    }
+}
+
 #[async_trait]
-impl LeaseStore for Arc<Scripted> {
+impl LeaseStore for Watched {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: "scripted".to_owned(),
@@ -99,7 +110,7 @@ fn renewing(replies: impl IntoIterator<Item = Result<(), Failure>>) -> Arc<Scrip
 }
 
 async fn competing(store: &Arc<Scripted>) -> TrafficCop {
-    let builder = TrafficCop::with_store(Arc::clone(store));
+    let builder = TrafficCop::with_store(Watched(Arc::clone(store)));
     let builder = builder.budget(Budget::for_lock(LEASE, 70));
     builder
         .poll(Duration::from_millis(50))
@@ -162,7 +173,7 @@ async fn a_program_that_does_not_say_that_it_goes_on_loses_control_and_one_that_
         ..Scripted::default()
     });
     let watched = |store: &Arc<Scripted>| {
-        let builder = TrafficCop::with_store(Arc::clone(store));
+        let builder = TrafficCop::with_store(Watched(Arc::clone(store)));
         let budget = Budget {
             grace_on_loss: Duration::from_secs(1),
             ..Budget::for_lease(LONG)
@@ -219,7 +230,7 @@ async fn a_program_that_is_not_fit_gets_no_control_and_one_that_has_it_keeps_it(
     let fit = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicU32::new(0));
     let (its, count) = (Arc::clone(&fit), Arc::clone(&asked));
-    let builder = TrafficCop::with_store(Arc::clone(&store));
+    let builder = TrafficCop::with_store(Watched(Arc::clone(&store)));
     let cop = builder
         .budget(Budget::for_lock(LEASE, 70))
         .poll(Duration::from_millis(50))
@@ -328,7 +339,7 @@ async fn a_lease_counts_from_before_its_renewal_was_asked_for() {
         first_takes: Duration::from_secs(2),
         ..Scripted::default()
     });
-    let cop = TrafficCop::with_store(Arc::clone(&store)).budget(budget);
+    let cop = TrafficCop::with_store(Watched(Arc::clone(&store))).budget(budget);
     let cop = cop.start().await.unwrap();
     let guard = soon("a guard", cop.acquired()).await.unwrap();
     soon("the loss", guard.lost()).await;
@@ -442,7 +453,7 @@ async fn what_cannot_be_a_lock_is_refused_in_the_command_line_s_words() {
 
 #[tokio::test]
 async fn settings_that_cannot_hold_are_refused_at_the_start() {
-    let store = || TrafficCop::with_store(Arc::new(Scripted::default()));
+    let store = || TrafficCop::with_store(Watched(Arc::new(Scripted::default())));
     let file = || TrafficCop::file(tempfile::NamedTempFile::new().unwrap().path()).unwrap();
     for builder in [
         store().identity("me"),

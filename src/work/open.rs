@@ -8,17 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(all(feature = "service-bus", feature = "entra"))]
-use async_trait::async_trait;
-
 use super::message_io;
 use super::observer::WorkerObserver;
 use super::processor::{MessageProcessor, idle_event};
 use crate::azure::Account;
 #[cfg(feature = "service-bus")]
 use crate::azure::Credential;
-#[cfg(all(feature = "service-bus", feature = "entra"))]
-use crate::azure::TokenCache;
 use crate::clock::Instant;
 use crate::config::{self, Source, UsageError};
 use crate::core::Failure;
@@ -26,17 +21,12 @@ use crate::core::budget::{ATTEMPT, RETRY};
 use crate::host::variable;
 #[cfg(feature = "service-bus")]
 use crate::queue::service_bus::{self, CbsTokens, SasTokens, ServiceBusQueue};
-#[cfg(all(feature = "service-bus", feature = "entra"))]
-use crate::queue::service_bus::{CbsToken, JWT};
 use crate::queue::storage::{Config, StorageQueue, Target};
 use crate::queue::{Missing, Queue};
 use crate::signals::{SignalEvent, Signals};
 
 // As long as `run` waits for its store at first (--connect-timeout).
 const PATIENCE: Duration = Duration::from_secs(30);
-// Less than the connection task waits for it, so that what is said is Entra's reason and not ours.
-#[cfg(all(feature = "service-bus", feature = "entra"))]
-const WAIT: Duration = Duration::from_secs(4);
 
 /// The queue of the config; nothing is sent.
 ///
@@ -124,25 +114,6 @@ fn open_service_bus(
         link_settle: source.link_settle,
         sessions: source.sessions.is_some(),
     })))
-}
-
-/// Tokens of Entra ID, as `$cbs` takes them.
-#[cfg(all(feature = "service-bus", feature = "entra"))]
-#[async_trait]
-impl CbsTokens for TokenCache {
-    /// One token is for all queues that its bearer may use.
-    async fn token(&self, _audience: &str) -> Result<CbsToken, Failure> {
-        let token = TokenCache::token(self, Instant::now() + WAIT).await?;
-        Ok(CbsToken {
-            kind: JWT,
-            token,
-            good_until: Instant::now() + self.left().unwrap_or_default(),
-        })
-    }
-
-    fn refused(&self, token: &CbsToken) {
-        TokenCache::refused(self, &token.token);
-    }
 }
 
 /// Looks at the queue, for as long as it may take; a signal ends that, which is returned then.

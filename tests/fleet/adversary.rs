@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::internals::core::Budget;
+use trafficcop_core::Budget;
 
 use super::clock::{MILLI, SECOND, Time};
 use super::drive::GRACE;
@@ -273,7 +273,7 @@ fn budget(rng: &mut Rng) -> Budget {
             renew_every: Duration::from_millis(rng.u64(2000..8000)),
             grace_on_loss: Duration::from_millis(rng.u64(0..10_000)),
             margin: least + Duration::from_millis(rng.choice([0, 0, 500, 2000]).expect("a choice")),
-            attempt: trafficcop::internals::core::budget::ATTEMPT,
+            attempt: trafficcop_core::budget::ATTEMPT,
         };
         if budget.validate().is_ok() {
             return budget;

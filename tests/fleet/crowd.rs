@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{
+use trafficcop_core::{
     Action, Bell, Budget, Cause, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost,
     Notice, Ring, Rules, Tenure, WorkloadEvent,
 };

@@ -1,8 +1,8 @@
 //! What the adversary's deeds do to the processes, the machines and the store.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Cordon;
 use trafficcop::internals::signals::SignalEvent;
+use trafficcop_core::Cordon;
 
 use super::adversary::{Act, Deed, Kind, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};

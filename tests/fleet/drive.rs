@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::internals::lease::shared_file::{Answer, Call, Found, Kind};
+use trafficcop_lease::shared_file::{Answer, Call, Found, Kind};
 
 use super::adversary::Act;
 use super::clock::{SECOND, Time};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::internals::core::Budget;
+use trafficcop_core::Budget;
 
 use super::adversary::{Act, Deed, Weather, Who, span};
 use super::clock::{MILLI, SECOND, nanos};

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use trafficcop::Instant;
-use trafficcop::internals::clock::{sleep, start_thread};
-use trafficcop::internals::core::Exit;
-use trafficcop::internals::lease::blob::release_orphaned_with;
-use trafficcop::internals::lease::shared_file::{RELEASE_LIMIT, release_orphaned_by};
+use trafficcop_core::Exit;
+use trafficcop_core::clock::{sleep, start_thread};
+use trafficcop_lease::blob::release_orphaned_with;
+use trafficcop_lease::shared_file::{RELEASE_LIMIT, release_orphaned_by};
 
 use super::adversary::Place;
 use super::clock::{MILLI, SECOND, Time};

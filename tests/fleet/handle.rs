@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
-use trafficcop::internals::clock::sleep;
-use trafficcop::internals::core::{
-    Cause, Deadlines, Ending, Exit, Failure, Grant, Notice, Unfit, WorkloadEvent,
-};
 use trafficcop::internals::driver::{Observation, Observer, Start, Workload};
-use trafficcop::internals::guardian::Peer;
 use trafficcop::internals::run::CommandWorkload;
 use trafficcop::{Instant, LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
+use trafficcop_core::clock::sleep;
+use trafficcop_core::{
+    Cause, Deadlines, Ending, Exit, Failure, Grant, Notice, Unfit, WorkloadEvent,
+};
+use trafficcop_guardian::Peer;
 
 use super::pair::Life;
 use super::store::Request;

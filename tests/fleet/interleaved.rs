@@ -13,13 +13,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::clock::{SimulatedClock, pause, sleep, start_thread};
-use trafficcop::internals::core::{Failure, Grant};
-use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::shared_file::{
+use trafficcop_core::clock::{SimulatedClock, pause, sleep, start_thread};
+use trafficcop_core::{Failure, Grant};
+use trafficcop_lease::record::Candidate;
+use trafficcop_lease::shared_file::{
     Answer, Call, Drive, SharedFile, break_lock, look, release_orphaned_by,
 };
-use trafficcop::internals::lease::{Competitor, LeaseStore, SharedMemory};
+use trafficcop_lease::{Competitor, LeaseStore, SharedMemory};
 
 use super::clock::{SECOND, Time};
 use super::drive::{self, Server};

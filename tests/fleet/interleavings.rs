@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use trafficcop::internals::lease::shared_file::Call;
+use trafficcop_lease::shared_file::Call;
 
 use super::drive::changes;
 use super::interleaved::{

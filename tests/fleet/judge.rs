@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Cause, Ending};
+use trafficcop_core::{Cause, Ending};
 
 use super::adversary::{Act, Deed, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 use trafficcop::Instant;
-use trafficcop::internals::core::{Deadlines, Exit};
-use trafficcop::internals::guardian::{Change, Ready, System, Wait};
+use trafficcop_core::{Deadlines, Exit};
+use trafficcop_guardian::{Change, Ready, System, Wait};
 
 use super::clock::Time;
 use super::pair::Tree;

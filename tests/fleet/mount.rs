@@ -6,8 +6,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use trafficcop::internals::clock::pause;
-use trafficcop::internals::lease::shared_file::{Answer, Call, Drive};
+use trafficcop_core::clock::pause;
+use trafficcop_lease::shared_file::{Answer, Call, Drive};
 
 use super::adversary::{Deed, Weather};
 use super::clock::{MILLI, SECOND, Time};

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::clock::{SimulatedClock, start_thread};
-use trafficcop::internals::core::observed::SHORTEST_LEASE;
-use trafficcop::internals::lease::inspect::{Broken as Answer, LockState};
-use trafficcop::internals::lease::shared_file::{break_lock, look};
 use trafficcop::internals::signals::SignalEvent;
+use trafficcop_core::clock::{SimulatedClock, start_thread};
+use trafficcop_core::observed::SHORTEST_LEASE;
+use trafficcop_lease::inspect::{Broken as Answer, LockState};
+use trafficcop_lease::shared_file::{break_lock, look};
 
 use super::clock::Time;
 use super::drive::{Making, OPERATOR};
@@ -196,7 +196,7 @@ fn at(time: Time) -> Instant {
 #[derive(Default)]
 pub(crate) struct Memory(std::sync::Mutex<Option<Vec<u8>>>);
 
-impl trafficcop::internals::lease::SharedMemory for Memory {
+impl trafficcop_lease::SharedMemory for Memory {
     fn put(&self, bytes: &[u8]) {
         *self.0.lock().expect("whole") = Some(bytes.to_vec());
     }

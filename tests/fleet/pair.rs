@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use trafficcop::Instant;
-use trafficcop::internals::clock::SimulatedClock;
-use trafficcop::internals::core::{Ending, Exit, Tenure};
-use trafficcop::internals::guardian::{EventLoop, Wait};
-use trafficcop::internals::lease::shared_file::Drive as Mounted;
 use trafficcop::internals::signals::{SignalEvent, Signals};
+use trafficcop_core::clock::SimulatedClock;
+use trafficcop_core::{Ending, Exit, Tenure};
+use trafficcop_guardian::{EventLoop, Wait};
+use trafficcop_lease::shared_file::Drive as Mounted;
 
 use super::clock::Time;
 use super::handle::Handle;

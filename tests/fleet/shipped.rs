@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Deadlines, Exit, Tenure, WorkloadEvent};
-use trafficcop::internals::guardian::wire::{Event, FRAME, Request as Frame};
+use trafficcop_core::{Deadlines, Exit, Tenure, WorkloadEvent};
+use trafficcop_guardian::wire::{Event, FRAME, Request as Frame};
 
 use super::clock::{Time, nanos};
 use super::handle::Did;

@@ -5,16 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use trafficcop::internals::core::{Exit, Notice, Tenure};
 use trafficcop::internals::driver::{Start, drive};
-use trafficcop::internals::guardian::GuardianHandle;
-use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
-use trafficcop::internals::lease::file::File;
-use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::shared_file::SharedFile;
-use trafficcop::internals::lease::{Competitor, LeaseStore, SharedMemory};
 use trafficcop::internals::run::CommandWorkload;
 use trafficcop::internals::signals::{SignalEvent, Signals};
+use trafficcop_core::{Exit, Notice, Tenure};
+use trafficcop_guardian::GuardianHandle;
+use trafficcop_lease::blob::{Blob, BlobLock, Target};
+use trafficcop_lease::file::File;
+use trafficcop_lease::record::Candidate;
+use trafficcop_lease::shared_file::SharedFile;
+use trafficcop_lease::{Competitor, LeaseStore, SharedMemory};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::handle::{Did, Handle, Watched, Watching};

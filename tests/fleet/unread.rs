@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Deadlines, Exit, WorkloadEvent};
-use trafficcop::internals::guardian::wire::{Event, FRAME, Request};
-use trafficcop::internals::guardian::{EventLoop, Ready};
+use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
+use trafficcop_guardian::wire::{Event, FRAME, Request};
+use trafficcop_guardian::{EventLoop, Ready};
 
 use super::kernel::Kernel;
 

@@ -12,7 +12,7 @@ use azure_core::Bytes;
 use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
 use azure_core::http::{AsyncRawResponse, HttpClient, Method, Request as Sent};
 use tokio::sync::oneshot;
-use trafficcop::internals::azure::{Account, AuthOptions};
+use trafficcop_azure::{Account, AuthOptions};
 
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tempfile::TempDir;
-use trafficcop::internals::core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
+use trafficcop_core::{Cordon, Exit, HoldPolicy, IfLost, Rules, Tenure};
 
 use super::adversary::{Kind, Place, Schedule, Who};
 use super::clock::{Clock, MILLI, SECOND, Time, nanos};

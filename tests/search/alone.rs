@@ -1,8 +1,8 @@
 //! One instance with each rule that it can have, and a lock that answers late, wrongly or never: history
-//! after history, in virtual time, with the real [`Tenure`](trafficcop::internals::core::Tenure) and the
+//! after history, in virtual time, with the real [`Tenure`](trafficcop_core::Tenure) and the
 //! real `GuardianState`. What the search leaves out is here: restarts and holds, tasks that are done once, waits
 //! with an end, cordons, conditions, commands that hang, locks without a lease, a shared drive with the real
-//! [`Observed`](trafficcop::internals::core::Observed), processes that look once, leases of any length, and every
+//! [`Observed`](trafficcop_core::Observed), processes that look once, leases of any length, and every
 //! moment to the nanosecond.
 //!
 //! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 4000) the number of histories. One

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::explore::Quickly;
 use trafficcop::Instant;
-use trafficcop::internals::core::{
+use trafficcop_core::{
     Action, Budget, Deadlines, Event, Exit, Failure, Grant, HoldPolicy, HolderInfo, IfLost, Rules,
     Tenure, WorkloadEvent,
 };
-use trafficcop::internals::guardian::state::{GuardianState, Input, Step};
+use trafficcop_guardian::state::{GuardianState, Input, Step};
 
 /// One step of time.
 pub(crate) const TICK: Duration = Duration::from_secs(3);

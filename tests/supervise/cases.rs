@@ -10,7 +10,7 @@ use std::fs;
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::guardian::Contain;
+use trafficcop_guardian::Contain;
 
 use super::proc::{self, LONG};
 use super::scene::{Deadlines, Props, Scene, Who, await_stopped, sleep_until, word};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 use scene::Who;
-use trafficcop::internals::guardian::Contain;
+use trafficcop_guardian::Contain;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

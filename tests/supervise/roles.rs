@@ -11,11 +11,9 @@ use std::process::{Command, ExitCode};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use trafficcop::Instant;
-use trafficcop::internals::core::Deadlines;
-use trafficcop::internals::guardian::containment::{Cgroup, Pidns};
-use trafficcop::internals::guardian::{
-    self, Contain, GuardianHandle, Partner, Program, Setup, SpawnRequest,
-};
+use trafficcop_core::Deadlines;
+use trafficcop_guardian::containment::{Cgroup, Pidns};
+use trafficcop_guardian::{self, Contain, GuardianHandle, Partner, Program, Setup, SpawnRequest};
 
 use super::proc;
 use super::scene::Who;
@@ -67,7 +65,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         _ => Ok((None, None)),
     }
     .expect("a pipe");
-    let fork = |partner| guardian::fork(setup(&command, partner)).expect("a guardian");
+    let fork = |partner| trafficcop_guardian::fork(setup(&command, partner)).expect("a guardian");
     let partner = ends.map(|ends| fork(Some(ends)));
     let guardian = fork(awaits);
     assert_eq!(guardian.containment(), contain);

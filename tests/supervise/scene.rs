@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use trafficcop::Instant;
-use trafficcop::internals::guardian::Contain;
+use trafficcop_guardian::Contain;
 
 use super::proc::{self, LONG, Watched};
 

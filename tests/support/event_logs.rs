@@ -8,8 +8,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use trafficcop::internals::timeline;
-
 /// The verbs that write one.
 const WRITERS: [&str; 3] = ["run", "elect", "work"];
 
@@ -101,8 +99,8 @@ impl EventLogs {
             lines.map(|lines| lines.count() - 1).sum(),
             Ordering::Relaxed,
         );
-        let log = timeline::read(texts.iter().map(|(name, text)| (&**name, &**text)));
-        let mut all = timeline::merge(&log, SKEW).contradictions();
+        let log = trafficcop_timeline::read(texts.iter().map(|(name, text)| (&**name, &**text)));
+        let mut all = trafficcop_timeline::merge(&log, SKEW).contradictions();
         if excused == Excused::Confessions {
             all.retain(|one| !one.contains("says itself"));
         }

@@ -75,7 +75,7 @@ pub(crate) fn stopped_at_any_moment(
 ) {
     let stops = std::env::var("TRAFFICCOP_TEST_STOPS");
     let stops: u64 = stops.map_or(20, |text| text.parse().expect("a number"));
-    let mut jitter = trafficcop::internals::core::retry::Jitter::new(7);
+    let mut jitter = trafficcop_core::retry::Jitter::new(7);
     for round in 0..stops {
         let running = worker();
         running.await_log("takes messages");

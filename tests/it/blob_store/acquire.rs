@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Failure, HolderInfo};
-use trafficcop::internals::lease::LeaseStore;
+use trafficcop_core::{Failure, HolderInfo};
+use trafficcop_lease::LeaseStore;
 
 use super::server::*;
 use crate::support::closed_port::ClosedPort;

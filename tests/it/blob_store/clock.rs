@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::LeaseStore;
+use trafficcop_core::Failure;
+use trafficcop_lease::LeaseStore;
 
 use super::server::*;
 

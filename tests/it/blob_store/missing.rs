@@ -1,7 +1,7 @@
 //! A blob that is not there: created, or the reason why it cannot be.
 
-use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::BlobLock;
+use trafficcop_lease::LeaseStore;
+use trafficcop_lease::blob::BlobLock;
 
 use super::server::*;
 

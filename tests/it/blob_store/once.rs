@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use trafficcop::internals::core::{Exit, Failure, Outcome};
-use trafficcop::internals::lease::blob::Blob;
-use trafficcop::internals::lease::once::Task;
-use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
+use trafficcop_core::{Exit, Failure, Outcome};
+use trafficcop_lease::blob::Blob;
+use trafficcop_lease::once::Task;
+use trafficcop_lease::{LeaseStore, RecordUpdate};
 
 use super::server::*;
 

@@ -1,7 +1,7 @@
 //! An answer counts for the request that it answers, and for no other.
 
-use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::LeaseStore;
+use trafficcop_core::Failure;
+use trafficcop_lease::LeaseStore;
 
 use super::renew::in_control;
 use super::server::*;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::prepare_orphan_release;
-use trafficcop::internals::lease::release_orphaned;
+use trafficcop_core::Failure;
+use trafficcop_lease::LeaseStore;
+use trafficcop_lease::blob::prepare_orphan_release;
+use trafficcop_lease::release_orphaned;
 
 use super::renew::in_control;
 use super::server::*;

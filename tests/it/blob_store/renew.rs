@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::blob::Blob;
-use trafficcop::internals::lease::{LeaseStore, RecordUpdate};
+use trafficcop_core::Failure;
+use trafficcop_lease::blob::Blob;
+use trafficcop_lease::{LeaseStore, RecordUpdate};
 
 use super::server::*;
 

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::internals::lease::LeaseStore;
-use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
 use trafficcop::{Account, AuthOptions};
+use trafficcop_lease::LeaseStore;
+use trafficcop_lease::blob::{Blob, BlobLock, Target};
 
 use super::server::*;
 use crate::support::programs::was_played_alone;
@@ -111,7 +111,7 @@ fn bare_process() {
         });
         let said = blob.acquire(later()).await.expect_err("no certificates");
         assert!(
-            matches!(&said, trafficcop::internals::core::Failure::Fatal { .. }),
+            matches!(&said, trafficcop_core::Failure::Fatal { .. }),
             "{said:?}"
         );
         assert!(said.to_string().contains("SSL_CERT_FILE"), "{said}");

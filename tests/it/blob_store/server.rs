@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use trafficcop::Instant;
-use trafficcop::internals::core::Failure;
-use trafficcop::internals::lease::Competitor;
-use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
-use trafficcop::internals::lease::once::Task;
-use trafficcop::internals::lease::record::Candidate;
 use trafficcop::{Account, AuthOptions};
+use trafficcop_core::Failure;
+use trafficcop_lease::Competitor;
+use trafficcop_lease::blob::{Blob, BlobLock, Target};
+use trafficcop_lease::once::Task;
+use trafficcop_lease::record::Candidate;
 
 /// A key that must never be seen anywhere: "a very secret key of ours".
 pub(crate) const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";

@@ -1,6 +1,6 @@
 //! Where the count of fencing tokens begins.
 
-use trafficcop::internals::lease::LeaseStore;
+use trafficcop_lease::LeaseStore;
 
 use super::server::*;
 

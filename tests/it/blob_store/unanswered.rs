@@ -2,7 +2,7 @@
 //! again or undone.
 
 use trafficcop::Instant;
-use trafficcop::internals::lease::LeaseStore;
+use trafficcop_lease::LeaseStore;
 
 use super::server::*;
 

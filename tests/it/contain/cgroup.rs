@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use trafficcop::internals::guardian::containment::{Cgroup, Forked};
-use trafficcop::internals::guardian::{self, Contain, Program, Setup};
+use trafficcop_guardian::containment::{Cgroup, Forked};
+use trafficcop_guardian::{self, Contain, Program, Setup};
 
 use crate::contain::PATIENCE;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
@@ -95,7 +95,7 @@ fn send_own_pid() {
 
 /// What a guardian gets where nothing was asked for by name.
 fn kind_by_default() -> Option<Contain> {
-    let guardian = guardian::fork(Setup {
+    let guardian = trafficcop_guardian::fork(Setup {
         programs: vec![Program::command(vec!["true".into()])],
         contain: Contain::Auto,
         grace: Duration::ZERO,

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use trafficcop::Instant;
-use trafficcop::internals::guardian::containment::{Pidns, lock_holder};
+use trafficcop_guardian::containment::{Pidns, lock_holder};
 
 use crate::contain::cgroup::{family, forever};
 use crate::contain::namespace::{in_namespaces, meet, pidns_or_say_so};

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use trafficcop::Instant;
-use trafficcop::internals::guardian::containment::{Forked, Pidns};
+use trafficcop_guardian::containment::{Forked, Pidns};
 
 use crate::contain::cgroup::family;
 use crate::contain::role::{Role, dies, is_root, pidfd, say, told, within};

@@ -159,7 +159,7 @@ fn role_shell() {
 fn job_on_terminal() {
     use nix::sys::wait::WaitPidFlag;
     use nix::unistd::{ForkResult, fork, setpgid};
-    use trafficcop::internals::guardian::tty::{StopAsked, Terminal, stop_ourselves};
+    use trafficcop_guardian::tty::{StopAsked, Terminal, stop_ourselves};
     count_interrupts();
     let terminal = Terminal::ours(false).expect("we are in the foreground");
     say(format!("ours {}", terminal.is_ours()));

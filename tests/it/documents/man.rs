@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use trafficcop::internals::{args, exit, timeline};
+use trafficcop::internals::{args, exit};
 
 use crate::documents::pages::{page_of_elect, page_of_run, page_of_trafficcop, page_of_work};
 use crate::documents::promises::page_of_guarantees;
@@ -141,8 +141,8 @@ fn the_binary_writes_every_page() {
 fn the_timeline_s_picture_is_what_is_drawn_of_its_logs() {
     let names = ["web1", "web2", "web3"];
     let logs = names.map(|name| text(&format!("examples/timeline/{name}.events")));
-    let log = timeline::read(logs.iter().map(|text| ("example", text.as_bytes())));
-    let drawn = timeline::svg(&timeline::merge(&log, 0));
+    let log = trafficcop_timeline::read(logs.iter().map(|text| ("example", text.as_bytes())));
+    let drawn = trafficcop_timeline::svg(&trafficcop_timeline::merge(&log, 0));
     fresh("examples/timeline.svg", drawn.as_bytes());
 }
 

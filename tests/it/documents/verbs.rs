@@ -1,8 +1,8 @@
 //! The man pages of the verbs that look or intervene, and of the formats.
 
 use clap_mangen::roff::{Roff, roman};
-use trafficcop::internals::events::record;
-use trafficcop::internals::{args, report, status, timeline};
+use trafficcop::internals::{args, report, status};
+use trafficcop_timeline::record;
 
 use crate::documents::making::{
     definition_of, examples, inlines, page, page_of, rows, section, see_also,
@@ -105,7 +105,7 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
         rest.control("PP", []);
         rest.text(inlines(paragraph));
     }
-    section(&mut rest, "JSON", timeline::FIELDS);
+    section(&mut rest, "JSON", trafficcop_timeline::FIELDS);
     section(&mut rest, "EXIT STATUS", args::TIMELINE_STATUS);
     examples(&mut rest, args::TIMELINE_EXAMPLES);
     let others = [("trafficcop-run", "1"), ("trafficcop-formats", "5")];

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use trafficcop::internals::lease::blob::{Blob, BlobLock, Target};
-use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::{Competitor, LeaseStore};
 use trafficcop::{Account, AuthOptions};
+use trafficcop_lease::blob::{Blob, BlobLock, Target};
+use trafficcop_lease::record::Candidate;
+use trafficcop_lease::{Competitor, LeaseStore};
 
 use super::*;
 use crate::entra::desk::Manner;

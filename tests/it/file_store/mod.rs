@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use trafficcop::Instant;
-use trafficcop::internals::core::{Failure, Grant, HolderInfo};
-use trafficcop::internals::lease::file::{File, OpenError};
-use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::{Competitor, LeaseStore, RecordUpdate};
+use trafficcop_core::{Failure, Grant, HolderInfo};
+use trafficcop_lease::file::{File, OpenError};
+use trafficcop_lease::record::Candidate;
+use trafficcop_lease::{Competitor, LeaseStore, RecordUpdate};
 
 fn try_to_open(path: &Path, identity: &str) -> Result<File, OpenError> {
     let candidate = Candidate {

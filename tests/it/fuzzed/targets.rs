@@ -9,21 +9,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use trafficcop::internals::azure::{Account, Auth, AuthOptions};
-use trafficcop::internals::events::Record as EventRecord;
-use trafficcop::internals::guardian::wire::{self, Event, PAYLOAD_MAX, Request};
-use trafficcop::internals::lease::blob::{self, metadata};
-use trafficcop::internals::lease::file::once_log;
-use trafficcop::internals::lease::file::record::{self as file_record, Content};
-use trafficcop::internals::lease::once::TaskLog;
-use trafficcop::internals::lease::record::Record;
-use trafficcop::internals::lease::shared_file::record::{self as shared_record, VersionRecord};
 use trafficcop::internals::parsers::{
     FrameEvent, FrameScanner, greeting as greet, rank_in, understand,
 };
-use trafficcop::internals::timeline;
 use trafficcop::queue::storage;
 use trafficcop::{Bell, Instant};
+use trafficcop_azure::{Account, Auth, AuthOptions};
+use trafficcop_guardian::wire::{self, Event, PAYLOAD_MAX, Request};
+use trafficcop_lease::blob::{self, metadata};
+use trafficcop_lease::file::once_log;
+use trafficcop_lease::file::record::{self as file_record, Content};
+use trafficcop_lease::once::TaskLog;
+use trafficcop_lease::record::Record;
+use trafficcop_lease::shared_file::record::{self as shared_record, VersionRecord};
+use trafficcop_timeline;
+use trafficcop_timeline::Record as EventRecord;
 use url::Url;
 
 /// A reader of bytes, and what is known of it.
@@ -602,14 +602,17 @@ pub fn event_log(bytes: &[u8]) {
             assert_eq!(serde_json::to_vec(&back).expect("JSON"), written);
         }
     }
-    let log = timeline::read([("log", bytes)]);
-    let merged = timeline::merge(&log, 100_000_000);
+    let log = trafficcop_timeline::read([("log", bytes)]);
+    let merged = trafficcop_timeline::merge(&log, 100_000_000);
     // A copy beside it, and lines in another order, change nothing that is told.
     let turned: Vec<&[u8]> = lines.iter().rev().copied().collect();
     let turned = turned.join(&b'\n');
-    let again = timeline::merge(&timeline::read([("log", &turned[..])]), 100_000_000);
+    let again = trafficcop_timeline::merge(
+        &trafficcop_timeline::read([("log", &turned[..])]),
+        100_000_000,
+    );
     assert_eq!(again.contradictions(), merged.contradictions());
-    let picture = timeline::svg(&merged);
+    let picture = trafficcop_timeline::svg(&merged);
     assert!(picture.len() <= 4096 * lines.len() + 16 * bytes.len() + 65_536);
     assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
 }
@@ -691,7 +694,7 @@ pub fn control_frames(bytes: &[u8]) {
 }
 
 fn frame_sequences() -> Vec<Vec<u8>> {
-    use trafficcop::internals::core::Deadlines;
+    use trafficcop_core::Deadlines;
     let deadlines = Deadlines {
         term_at: Instant::from_nanos(5_000_000_000),
         kill_at: Instant::from_nanos(9_000_000_000),

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
-use trafficcop::internals::core::{Exit, Failure, Outcome};
-use trafficcop::internals::lease::file::File;
-use trafficcop::internals::lease::once::Task;
-use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::{Competitor, LeaseStore, RecordUpdate};
+use trafficcop_core::{Exit, Failure, Outcome};
+use trafficcop_lease::file::File;
+use trafficcop_lease::once::Task;
+use trafficcop_lease::record::Candidate;
+use trafficcop_lease::{Competitor, LeaseStore, RecordUpdate};
 
 use super::{DONE, Stage, assert_was_served, signal};
 use crate::support::azurite::azurite;

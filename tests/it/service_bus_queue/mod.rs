@@ -23,11 +23,11 @@ use service_bus_stand_in::{
     Way,
 };
 use trafficcop::Instant;
-use trafficcop::internals::core::Failure;
 use trafficcop::queue::service_bus::{
     CbsToken, CbsTokens, Config, SasTokens, ServiceBusQueue, Target,
 };
 use trafficcop::queue::{Message, Missing, Queue, Settlement};
+use trafficcop_core::Failure;
 
 /// What is sent.
 type Sent = service_bus_stand_in::Message;

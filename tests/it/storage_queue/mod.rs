@@ -11,10 +11,10 @@ mod taking;
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Failure;
 use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
 use trafficcop::queue::{Message, Queue, Settlement};
 use trafficcop::{Account, AuthOptions};
+use trafficcop_core::Failure;
 
 use crate::support::azurite::{KEY, queue_string, queues};
 use crate::support::proxy::{Call, Fate, Proxy};

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
-use trafficcop::internals::core::{Cause, Failure, Grant, HolderInfo, Observed};
-use trafficcop::internals::guardian::state::GuardianState;
+use trafficcop_core::observed::{Claim, Exists, Next, Version};
+use trafficcop_core::{Cause, Failure, Grant, HolderInfo, Observed};
+use trafficcop_guardian::state::GuardianState;
 
 use super::plan::{Plan, ms, secs};
 use super::referee::Ledger;

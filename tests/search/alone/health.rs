@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::Instant;
-use trafficcop::internals::core::{
+use trafficcop_core::{
     Event, Exit, Health, HealthEvent, HealthRules, Look, ProbeFailure, ProbeRules, WatchdogWord,
     WorkloadEvent,
 };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::internals::core::{After, Budget, HealthRules, HoldPolicy, Ring, Rules};
+use trafficcop_core::{After, Budget, HealthRules, HoldPolicy, Ring, Rules};
 
 use super::plan::{Act, Deed, Plan, Weather, maybe, ms, one, rest, secs};
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use fastrand::Rng;
-use trafficcop::internals::core::{
+use trafficcop_core::{
     After, Budget, Exit, Failed, HealthRules, HoldPolicy, IfLost, OnFailure, Once, ProbeFailure,
     Restart, Ring, Rules, Unfit, WatchdogWord,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::Instant;
-use trafficcop::internals::core::{HealthEvent, HealthRecord, Tenure};
+use trafficcop_core::{HealthEvent, HealthRecord, Tenure};
 
 use super::plan::{Plan, ms, one};
 use super::world::{Due, World};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Cause, Deadlines, Exit, Rules, State};
+use trafficcop_core::{Cause, Deadlines, Exit, Rules, State};
 
 use super::plan::secs;
 use super::world::World;
@@ -169,7 +169,6 @@ fn why(cause: &Cause) -> Why {
         Cause::AlreadyDone(_) => Why::AlreadyDone,
         Cause::NotObtained(_) => Why::NotObtained,
         Cause::Store { .. } => Why::Store,
-        other => unreachable!("{other:?}"),
     }
 }
 

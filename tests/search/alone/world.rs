@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::Instant;
-use trafficcop::internals::core::{
+use trafficcop_core::{
     Cordon, Deadlines, Event, Exit, Failed, Failure, Grant, Outcome, Tenure, Unfit, WorkloadEvent,
 };
-use trafficcop::internals::guardian::state::{GuardianState, Input};
+use trafficcop_guardian::state::{GuardianState, Input};
 
 use super::drive::{Drive, Learned};
 use super::health::Monitor;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::Observed;
-use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
+use trafficcop_core::Observed;
+use trafficcop_core::observed::{Claim, Exists, Next, Version};
 
 use super::mistakes::Mistake;
 

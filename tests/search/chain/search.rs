@@ -6,7 +6,7 @@
 //!
 //! A command lives to the very end of its lease: all of the margin is used up by its dying.
 
-use trafficcop::internals::core::observed::Exists;
+use trafficcop_core::observed::Exists;
 
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
 use super::mistakes::Mistake;

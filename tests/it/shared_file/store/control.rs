@@ -1,9 +1,9 @@
 //! How control is obtained, kept, given back and lost.
 
 use super::*;
-use trafficcop::internals::core::{Exit, Outcome};
-use trafficcop::internals::lease::inspect::Broken;
-use trafficcop::internals::lease::shared_file::{break_lock, look};
+use trafficcop_core::{Exit, Outcome};
+use trafficcop_lease::inspect::Broken;
+use trafficcop_lease::shared_file::{break_lock, look};
 
 #[tokio::test]
 async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {

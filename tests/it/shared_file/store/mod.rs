@@ -14,11 +14,11 @@ use std::time::Duration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 use trafficcop::Instant;
-use trafficcop::internals::core::{Failure, Grant, HolderInfo};
-use trafficcop::internals::lease::once::Task;
-use trafficcop::internals::lease::record::Candidate;
-use trafficcop::internals::lease::shared_file::SharedFile;
-use trafficcop::internals::lease::{Competitor, LeaseStore, RecordUpdate};
+use trafficcop_core::{Failure, Grant, HolderInfo};
+use trafficcop_lease::once::Task;
+use trafficcop_lease::record::Candidate;
+use trafficcop_lease::shared_file::SharedFile;
+use trafficcop_lease::{Competitor, LeaseStore, RecordUpdate};
 
 use crate::support::await_for;
 

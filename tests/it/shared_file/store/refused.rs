@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use trafficcop::internals::lease::file;
+use trafficcop_lease::file;
 
 use super::*;
 use crate::support::programs::{ourselves, trafficcop};

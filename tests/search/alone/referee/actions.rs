@@ -1,7 +1,7 @@
 //! What the instance does, one action after another, and when it asks the store for something.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, Outcome, State};
+use trafficcop_core::{Action, Outcome, State};
 
 use super::settings::outcome;
 use super::window::Window;

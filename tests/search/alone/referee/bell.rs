@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Bell, HolderInfo, Ring};
+use trafficcop_core::{Bell, HolderInfo, Ring};
 
 use super::window::Window;
 use crate::alone::plan::{ms, secs};

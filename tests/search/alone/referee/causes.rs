@@ -1,6 +1,6 @@
 //! Why a tenure ends, and how all of it does.
 
-use trafficcop::internals::core::{Cause, Ending, Exit, HandOverReason, IfLost};
+use trafficcop_core::{Cause, Ending, Exit, HandOverReason, IfLost};
 
 use super::{Held, Why, why};
 use crate::alone::world::World;

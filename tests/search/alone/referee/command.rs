@@ -1,7 +1,7 @@
 //! What the instance does to its command: start, deadlines, drain, kill, announcement.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, After, Deadlines, Exit, Notice, Rules, Start};
+use trafficcop_core::{Action, After, Deadlines, Exit, Notice, Rules, Start};
 
 use super::bell::Listening;
 use super::record::Record;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Failure, Notice, State, Unfit};
+use trafficcop_core::{Failure, Notice, State, Unfit};
 
 use super::window::{Window, again};
 use super::{RETRY, Why};

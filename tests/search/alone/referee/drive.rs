@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::observed::{Claim, Exists, Next, Version};
+use trafficcop_core::observed::{Claim, Exists, Next, Version};
 
 use crate::alone::plan::secs;
 use crate::alone::world::World;

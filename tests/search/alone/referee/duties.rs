@@ -1,7 +1,7 @@
 //! What the instance must have done when a step is over.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, Event, Failure, State};
+use trafficcop_core::{Action, Event, Failure, State};
 
 use super::condition::Fitness;
 use super::{Next, Reason, Why, why};

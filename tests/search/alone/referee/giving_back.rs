@@ -1,7 +1,7 @@
 //! How the lease is given back, or left to run out.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, Notice};
+use trafficcop_core::{Action, Notice};
 
 use super::window::Window;
 use super::{ATTEMPT, Next};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{HealthEvent, Hung, Look, ProbeFailure, WatchdogWord};
+use trafficcop_core::{HealthEvent, Hung, Look, ProbeFailure, WatchdogWord};
 
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;

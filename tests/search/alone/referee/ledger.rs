@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Cordon, Exit, Hung, Rules, State};
+use trafficcop_core::{Cordon, Exit, Hung, Rules, State};
 
 use super::bell::Listening;
 use super::condition::Fitness;

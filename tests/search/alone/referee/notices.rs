@@ -1,6 +1,6 @@
 //! What people are told.
 
-use trafficcop::internals::core::{Cause, Exit, HandOverReason, Notice};
+use trafficcop_core::{Cause, Exit, HandOverReason, Notice};
 
 use super::Next;
 use super::settings::outcome;

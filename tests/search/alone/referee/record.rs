@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Event, WorkloadEvent};
+use trafficcop_core::{Event, WorkloadEvent};
 
 use crate::alone::record::words;
 use crate::alone::world::World;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trafficcop::internals::core::{Budget, Exit, OnFailure, Outcome, Restart, Rules};
+use trafficcop_core::{Budget, Exit, OnFailure, Outcome, Restart, Rules};
 
 use super::{ATTEMPT, RETRY};
 use crate::alone::plan::{ms, secs};

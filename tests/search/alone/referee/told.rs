@@ -1,7 +1,7 @@
 //! What the instance is told, and what the store's answers mean.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Event, Failure, Grant, State, WorkloadEvent};
+use trafficcop_core::{Event, Failure, Grant, State, WorkloadEvent};
 
 use super::settings::{backoff, outcome};
 use super::window::{Window, again};

@@ -1,7 +1,7 @@
 //! What the instance is told of its command, and what follows from its end.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{After, Event, Exit, HealthEvent, WorkloadEvent};
+use trafficcop_core::{After, Event, Exit, HealthEvent, WorkloadEvent};
 
 use super::settings::backoff;
 use super::window::Window;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use trafficcop::Instant;
-use trafficcop::internals::core::{Deadlines, Exit, WorkloadEvent};
-use trafficcop::internals::guardian::state::{Input, Step};
+use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
+use trafficcop_guardian::state::{Input, Step};
 
 use super::{Due, Id, Order, World};
 use crate::alone::plan::ms;

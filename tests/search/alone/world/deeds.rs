@@ -1,9 +1,7 @@
 //! What befalls the instance: the deeds of its plan, and what belongs to another round or to nobody.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{
-    Cordon, Event, Exit, Failed, Failure, Grant, State, WorkloadEvent,
-};
+use trafficcop_core::{Cordon, Event, Exit, Failed, Failure, Grant, State, WorkloadEvent};
 
 use super::{Due, Kind, RIVAL, World};
 use crate::alone::plan::{Deed, secs};

@@ -2,7 +2,7 @@
 //! referee.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{Action, Event, Failure, Unfit};
+use trafficcop_core::{Action, Event, Failure, Unfit};
 
 use super::{Call, Due, Id, Kind, Order, READER, RIVAL, Reply, STEPS, World};
 use crate::alone::plan::{Weather, ms};

@@ -1,9 +1,7 @@
 //! The lock, as a store of leases has it, its doorbell, and the rival who takes it.
 
 use trafficcop::Instant;
-use trafficcop::internals::core::{
-    Bell, Event, Failure, Grant, HolderInfo, Ring, State, TaskResult,
-};
+use trafficcop_core::{Bell, Event, Failure, Grant, HolderInfo, Ring, State, TaskResult};
 
 use super::{BEGIN, Call, Due, Id, Kind, RIVAL, Reply, World};
 use crate::alone::plan::ms;

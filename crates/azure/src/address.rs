@@ -1,0 +1,128 @@
+//! The addresses of services: taken apart, checked, and made fit to be shown.
+//!
+//! Called with each URL that somebody typed or set. It must never let a secret in a URL be shown, nor plain http to
+//! another machine pass, but for the emulator's public account.
+
+use azure_core::time::{OffsetDateTime, parse_rfc3339};
+use url::{Host, Url};
+
+use super::account::{AccountError, malformed};
+use super::account_builder::EMULATOR;
+use trafficcop_core::util::spelt_out;
+
+/// A URL of a service, taken apart.
+pub struct SplitUrl {
+    // The account's address, without a query.
+    pub endpoint: Url,
+    // The account's name, where the URL tells it.
+    pub account: Option<String>,
+    // The path below the account, still encoded, without a leading slash: a blob's name may have
+    // slashes that are encoded, and others.
+    pub path: String,
+    // The query, if it is a SAS.
+    pub sas: Option<String>,
+}
+
+/// Whether a container or a queue can have this name.
+pub fn is_label(name: &str) -> bool {
+    let alnum = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = name.as_bytes();
+    (3..=63).contains(&bytes.len())
+        && bytes.iter().all(|b| alnum(b) || *b == b'-')
+        && bytes.first().is_some_and(alnum)
+        && bytes.last().is_some_and(alnum)
+        && !name.contains("--")
+}
+
+/// Takes a URL of a service apart: the account is the host's first label, or on this machine and
+/// on bare addresses the first part of the path.
+pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
+    safe(url)?;
+    let path = url.path().trim_start_matches('/');
+    let mut endpoint = url.clone();
+    endpoint.set_query(None);
+    endpoint.set_fragment(None);
+    // Of a domain of one's own the host does not tell the account; a variable may.
+    let label = match url.host() {
+        Some(Host::Domain(host)) => host
+            .split_once('.')
+            .filter(|(_, rest)| rest.contains("blob.") || rest.contains("queue."))
+            .map(|(label, _)| label.to_owned()),
+        _ => None,
+    };
+    // An emulator has no host name for each account: the first part of the path is for that.
+    let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
+        || url.host_str() == Some("localhost")
+        || names_the_emulator(url);
+    let (account, path) = if in_path {
+        let (account, rest) = path.split_once('/').unwrap_or((path, ""));
+        endpoint.set_path(account);
+        ((!account.is_empty()).then(|| account.to_owned()), rest)
+    } else {
+        endpoint.set_path("");
+        (label, path)
+    };
+    Ok(SplitUrl {
+        endpoint,
+        account,
+        path: path.to_owned(),
+        sas: url.query().filter(|query| is_sas(query)).map(str::to_owned),
+    })
+}
+
+/// What of an address may be shown: nothing that somebody pasted behind it, and one short line.
+pub fn shown(text: &str) -> String {
+    let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
+    let begin = text[..end].rfind('@').map_or(0, |at| at + 1);
+    spelt_out(&text[begin..end]).chars().take(80).collect()
+}
+
+pub(super) fn is_sas(query: &str) -> bool {
+    url::form_urlencoded::parse(query.as_bytes())
+        .any(|(name, value)| name == "sig" && !value.is_empty())
+}
+
+pub(super) fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        Some(Host::Domain(host)) => host == "localhost" || host.ends_with(".localhost"),
+        None => false,
+    }
+}
+
+/// When the SAS ends (`se`), if it says so in one of the forms that the service takes.
+pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
+    let mut pairs = url::form_urlencoded::parse(sas.as_bytes());
+    let (_, end) = pairs.find(|(name, _)| name == "se")?;
+    let forms = [
+        end.to_string(),
+        format!("{end}T00:00:00Z"),
+        end.replace('Z', ":00Z"),
+    ];
+    forms.iter().find_map(|form| parse_rfc3339(form).ok())
+}
+
+/// Whether the path begins with the emulator's well-known account; over https it is the name of a container.
+pub(super) fn names_the_emulator(url: &Url) -> bool {
+    let mut parts = url.path_segments().into_iter().flatten();
+    url.scheme() == "http" && parts.next() == Some(EMULATOR)
+}
+
+/// Only https, and plain http to this machine: on the way to another one everybody could read a SAS,
+/// or take the lock with the lease id that he saw. To the emulator's account anywhere, until it is known
+/// whether the credential is the public one.
+pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
+    match (url.scheme(), url.host_str()) {
+        (_, None) => Err(malformed("the URL", "names no host")),
+        ("https", _) => Ok(()),
+        ("http", _) if is_loopback(url) || names_the_emulator(url) => Ok(()),
+        ("http", Some(host)) => Err(AccountError::PlainHttp {
+            host: host.to_owned(),
+        }),
+        (scheme, _) => Err(malformed(
+            "the URL",
+            format!("begins with `{scheme}`, not `https`: take the one that Azure's portal shows"),
+        )),
+    }
+}

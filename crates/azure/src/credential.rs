@@ -1,0 +1,381 @@
+//! Which credential is taken, of a storage account as of Service Bus: what was typed, against what was
+//! found in the variables that Microsoft's own tools read. Also whom https may be vouched for by.
+//!
+//! Called by the two of them once at start. Must never take one of two that contradict each other,
+//! must never hand a token to plain http or plain TCP, and must never show what a credential holds.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use azure_core::credentials::Secret;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use url::Url;
+
+use super::account::{AccountError, contradiction, malformed};
+#[cfg(feature = "entra")]
+use super::entra::Entra;
+#[cfg(feature = "entra")]
+use super::token_cache::TokenCache;
+use super::transport::Client;
+
+pub(super) const TENANT: &str = "AZURE_TENANT_ID";
+pub(super) const CLIENT: &str = "AZURE_CLIENT_ID";
+pub(super) const CLIENT_SECRET: &str = "AZURE_CLIENT_SECRET";
+pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
+pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
+
+/// Every variable that can hold a credential, names an identity, or gives access to one (App Service and
+/// Container Apps answer only requests with the secret of IDENTITY_HEADER).
+pub const CREDENTIALS: &[&str] = &[
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_ACCOUNT",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_SERVICEBUS_CONNECTION_STRING",
+    TENANT,
+    CLIENT,
+    CLIENT_SECRET,
+    TOKEN_FILE,
+    IDENTITY_ENDPOINT,
+    "IDENTITY_HEADER",
+    "MSI_ENDPOINT",
+    "MSI_SECRET",
+];
+
+// All authorities of a Linux distribution are a quarter of this.
+const CA_FILE_LIMIT: u64 = 1024 * 1024;
+
+/// What a variable says.
+pub(super) type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// The same without the blanks around it; an empty one is none.
+pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
+    // A secret that was read from a file ends in a line break, and an unset variable of a unit or a
+    // manifest is often an empty one.
+    move |name| {
+        let text = get(name)?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+}
+
+/// The parts of a connection string, their names in lower case.
+pub(super) fn connection_string<'a>(
+    text: &'a str,
+    source: &str,
+) -> Result<Vec<(String, &'a str)>, AccountError> {
+    let parts = text.split(';').map(str::trim);
+    let parts = parts.filter(|part| !part.is_empty()).map(|part| {
+        // At the first one only: a key is base64, and ends in more of them.
+        let (name, value) = part
+            .split_once('=')
+            .ok_or_else(|| malformed(source, "has a part without `=`: copy it again, whole"))?;
+        Ok((name.trim().to_ascii_lowercase(), value.trim()))
+    });
+    parts.collect()
+}
+
+/// What was typed about the account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuthOptions {
+    /// Azurite's well-known account.
+    pub emulator: bool,
+    /// Which kind of credential.
+    pub auth: Auth,
+    /// A file with additional authorities for https, in PEM.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl AuthOptions {
+    /// Whom to trust for https besides the system's authorities.
+    pub(super) fn trust(&self) -> Result<CaCertificates, AccountError> {
+        let path = self.ca_file.as_deref();
+        path.map_or_else(|| Ok(CaCertificates::default()), CaCertificates::read)
+    }
+}
+
+/// Which kind of credential is to be taken; as it is typed, with its help.
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Auth {
+    /// The one that is there
+    #[default]
+    Auto,
+    /// The account's key
+    Key,
+    /// A shared access signature
+    Sas,
+    /// A token of Entra ID, however it can be had
+    Entra,
+    /// A token of Entra ID by workload identity
+    Workload,
+    /// A token of Entra ID by the machine's managed identity
+    Managed,
+    /// A token of Entra ID of whoever is logged in with the Azure CLI
+    Cli,
+}
+
+impl Auth {
+    /// As it is typed, with its flag.
+    pub(super) fn flag(self) -> String {
+        // Not by clap, which a library without the command line does not have.
+        format!("--auth {self:?}").to_lowercase()
+    }
+}
+
+/// How we prove who we are.
+#[derive(Clone)]
+pub enum Credential {
+    /// A key as it is written, and whose: an account's, or a rule's of Service Bus.
+    Key {
+        /// Name of the key or the account.
+        name: String,
+        /// The key itself.
+        key: Secret,
+    },
+    /// A signature that somebody else has made; an account's is without the question mark.
+    Sas(Secret),
+    /// Tokens of Entra ID.
+    #[cfg(feature = "entra")]
+    Token(Arc<TokenCache>),
+}
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Purpose {
+    // In every cloud it is called the same.
+    #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "nobody asks"))]
+    pub(super) scope: &'static str,
+    // What would do instead of a token.
+    pub(super) instead: &'static str,
+}
+
+pub(super) const STORAGE: Purpose = Purpose {
+    scope: "https://storage.azure.com/.default",
+    instead: "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
+};
+
+pub(super) const SERVICE_BUS: Purpose = Purpose {
+    scope: "https://servicebus.azure.net/.default",
+    instead: "set AZURE_SERVICEBUS_CONNECTION_STRING",
+};
+
+impl Credential {
+    /// Tokens of Entra ID for what is at `endpoint`. Nothing is asked for before the first request.
+    #[cfg(feature = "entra")]
+    pub(super) fn entra(
+        auth: Auth,
+        env: &Env<'_>,
+        endpoint: &Url,
+        client: Arc<Client>,
+        purpose: Purpose,
+    ) -> Result<Credential, AccountError> {
+        let issuer = Arc::new(Entra::new(auth, env, endpoint, client, purpose)?);
+        Ok(Credential::Token(Arc::new(TokenCache::new(issuer, None))))
+    }
+
+    /// None can be had.
+    #[cfg(not(feature = "entra"))]
+    pub(super) fn entra(
+        _: Auth,
+        _: &Env<'_>,
+        _: &Url,
+        _: Arc<Client>,
+        purpose: Purpose,
+    ) -> Result<Credential, AccountError> {
+        Err(super::account::missing(
+            "the credential",
+            format!(
+                "Entra ID cannot be had, this trafficcop was built without the feature `entra`: \
+                 {}, or build it anew",
+                purpose.instead
+            ),
+        ))
+    }
+}
+
+/// A key or a signature that was found.
+pub(super) struct Found {
+    pub(super) credential: Credential,
+    // What it is and where it is from, in words.
+    pub(super) what: String,
+    // It is from the flag or the URL, which say which credential as clearly as `--auth` does.
+    pub(super) typed: bool,
+    // Another credential that was named beside it makes nobody doubt that it is the one.
+    pub(super) is_meant: bool,
+}
+
+/// All that there is, and what to say where that is not enough.
+pub(super) struct Offered {
+    // The key, or how one is given.
+    pub(super) key: Result<Found, AccountError>,
+    // The signature, or how one is given.
+    pub(super) sas: Result<Found, AccountError>,
+    // Whether a token may be sent there.
+    pub(super) token: Result<(), AccountError>,
+    // Why it cannot do without all of these, unless Entra ID is named.
+    pub(super) needed: Result<(), AccountError>,
+}
+
+/// Chooses; `None` is a token of Entra ID. Refuses where nothing would do, and two where one is
+/// needed: who set both may mean either, and the wrong one can open another account.
+pub(super) fn choose(
+    auth: Auth,
+    offered: Offered,
+    env: &Env<'_>,
+) -> Result<Option<Credential>, AccountError> {
+    match auth {
+        Auth::Key => Ok(Some(offered.key?.credential)),
+        Auth::Sas => Ok(Some(offered.sas?.credential)),
+        Auth::Auto => {
+            // A managed identity is not named: it is there or it is not. Where no token can be
+            // sent, none contradicts.
+            let named = [TOKEN_FILE, CLIENT_SECRET].into_iter();
+            let mut named = named.filter(|name| cfg!(feature = "entra") && env(name).is_some());
+            let named = named.next().filter(|_| offered.token.is_ok());
+            match (offered.key, offered.sas, named) {
+                (Ok(key), Ok(sas), _) => Err(contradiction(
+                    key.what,
+                    sas.what,
+                    "one credential is needed, not two",
+                )),
+                (Ok(found), Err(_), Some(named)) | (Err(_), Ok(found), Some(named))
+                    if !found.is_meant =>
+                {
+                    Err(contradiction(
+                        found.what,
+                        named,
+                        "two credentials: --auth key, sas or entra says which",
+                    ))
+                }
+                (Ok(found), Err(_), _) | (Err(_), Ok(found), _) => Ok(Some(found.credential)),
+                (Err(_), Err(_), Some(_)) => Ok(None),
+                (Err(_), Err(_), None) => offered.needed.map(|()| None),
+            }
+        }
+        Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => {
+            // A variable may be there for another tool and is passed over; what was typed with the
+            // flag was meant.
+            let mut found = [offered.key, offered.sas].into_iter().flatten();
+            match found.find(|found| found.typed) {
+                Some(found) => Err(contradiction(
+                    found.what,
+                    auth.flag(),
+                    "each brings a credential of its own",
+                )),
+                None => offered.token.map(|()| None),
+            }
+        }
+    }
+}
+
+/// The certificates of `--ca-file`: additional authorities, none by default.
+#[derive(Clone, Default)]
+pub(super) struct CaCertificates(Vec<CertificateDer<'static>>);
+
+impl CaCertificates {
+    /// Reads a file of certificates in PEM, whole and at the start: one that will not do is then
+    /// refused, and does not fail a renewal.
+    pub(super) fn read(path: &Path) -> Result<CaCertificates, AccountError> {
+        let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
+        let unreadable = |why: std::io::Error| {
+            refuse(format!(
+                "cannot be read: {why}: name a file of certificates in PEM"
+            ))
+        };
+        // Opening a named pipe would wait for its writer.
+        if !path.metadata().map_err(unreadable)?.is_file() {
+            return Err(refuse("is not a file: name one in PEM".to_owned()));
+        }
+        let mut text = Vec::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(CA_FILE_LIMIT + 1)
+            .read_to_end(&mut text)
+            .map_err(unreadable)?;
+        if text.len() as u64 > CA_FILE_LIMIT {
+            return Err(refuse(
+                "is longer than a megabyte: name a file of certificates in PEM".to_owned(),
+            ));
+        }
+        let mut authorities = rustls::RootCertStore::empty();
+        let mut trust = Vec::new();
+        for (at, found) in CertificateDer::pem_slice_iter(&text).enumerate() {
+            let broken = || {
+                refuse(format!(
+                    "holds a certificate that cannot be read (number {}): make it anew, in PEM",
+                    at + 1
+                ))
+            };
+            let der = found.map_err(|_| broken())?;
+            // The store parses what the other only wraps: without it a certificate that is broken
+            // would fail the first request.
+            reqwest::Certificate::from_der(&der).map_err(|_| broken())?;
+            authorities.add(der.clone()).map_err(|_| broken())?;
+            trust.push(der);
+        }
+        if trust.is_empty() {
+            return Err(refuse(
+                "holds no certificate: it must be in PEM (-----BEGIN CERTIFICATE-----)".to_owned(),
+            ));
+        }
+        Ok(CaCertificates(trust))
+    }
+
+    /// The certificates, for the transport.
+    pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
+        // Each was one when it was read.
+        let certificate = |der| reqwest::Certificate::from_der(der).ok();
+        self.0.iter().filter_map(move |der| certificate(der))
+    }
+
+    /// The same trust as the transport's, for a connection that speaks no HTTP. Loads the system's
+    /// authorities, which takes its time: not called before an address was made sense of.
+    pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
+        use rustls_platform_verifier::Verifier;
+        let refuse = |why: rustls::Error| {
+            malformed(
+                "TLS",
+                format!(
+                    "cannot be set up: {why} (install the system's CA certificates, or name a file \
+                     of them in --ca-file or SSL_CERT_FILE)"
+                ),
+            )
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            Verifier::new_with_extra_roots(self.0.iter().cloned(), Arc::clone(&provider))
+                .map_err(refuse)?;
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(refuse)?;
+        // What rustls calls dangerous is any verifier but its own; this one is the platform's.
+        Ok(config
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth())
+    }
+}
+
+impl fmt::Debug for CaCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CaCertificates({})", self.0.len())
+    }
+}
+
+#[cfg(all(test, feature = "clap"))]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::Auth;
+
+    #[test]
+    fn a_kind_is_told_as_it_is_typed() {
+        for kind in Auth::value_variants() {
+            let typed = kind.to_possible_value().expect("none is skipped");
+            assert_eq!(kind.flag(), format!("--auth {}", typed.get_name()));
+        }
+    }
+}

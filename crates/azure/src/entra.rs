@@ -1,0 +1,450 @@
+//! Tokens of Entra ID, by the official `azure_identity`: workload identity federation, a client
+//! secret, the managed identity of the machine, or whoever is logged in with the Azure CLI.
+//!
+//! Made by the account, asked by [`super::token_cache`]. What `azure_identity` does not do is done
+//! here: our transport and time limits, no repetitions of its own (it would repeat questions to a
+//! machine's metadata service for 72 seconds), a credential made anew for each question (its own
+//! cache would keep a token until five minutes before its end, and the federated token's file for
+//! ten minutes), and an `az` that is ended when its time is up.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::cloud::{CloudConfiguration, CustomConfiguration};
+use azure_core::credentials::{Secret, TokenCredential};
+use azure_core::error::Error;
+use azure_core::http::{ClientOptions, RetryOptions, Transport};
+use azure_core::time::OffsetDateTime;
+use azure_identity::{
+    AzureCliCredential, AzureCliCredentialOptions, ClientAssertionCredentialOptions,
+    ClientSecretCredential, ClientSecretCredentialOptions, ManagedIdentityCredential,
+    ManagedIdentityCredentialOptions, UserAssignedId, WorkloadIdentityCredential,
+    WorkloadIdentityCredentialOptions,
+};
+use url::Url;
+
+use super::account::{AccountError, malformed, missing};
+use super::credential::{
+    Auth, CLIENT, CLIENT_SECRET, Env, IDENTITY_ENDPOINT, Purpose, TENANT, TOKEN_FILE,
+};
+use super::identity_http::{Cli, IdentityHttp, NoToken, NoTokenKind, is_near, one_line};
+use super::token_cache::{Issued, Issuer, Unissued};
+use super::transport::{Client, before};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::machine::background_writer;
+
+const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
+const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
+
+// No request waits for this: the token is renewed in the background, at half of its time.
+const LIMIT: Duration = Duration::from_secs(10);
+// The Azure CLI starts a Python first, on a cold disk as well.
+const CLI_LIMIT: Duration = Duration::from_secs(30);
+// A token that has ended when it arrives: this machine's clock is wrong, not the token. It is used,
+// and another asked for before long.
+const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
+
+/// One way to a token.
+#[derive(Clone)]
+enum Source {
+    Workload {
+        tenant: String,
+        client: String,
+        file: String,
+    },
+    Secret {
+        tenant: String,
+        client: String,
+        secret: Secret,
+    },
+    Managed {
+        // That of a user-assigned identity; else it is the machine's own.
+        client: Option<String>,
+    },
+    Cli,
+}
+
+impl Source {
+    /// As what it is told of, as what it is logged, and what to do where it says no.
+    fn words(&self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Source::Workload { .. } => (
+                "workload identity",
+                "Entra ID (workload identity)",
+                "check AZURE_CLIENT_ID, AZURE_TENANT_ID, AZURE_FEDERATED_TOKEN_FILE and the \
+                 identity's federated credential",
+            ),
+            Source::Secret { .. } => (
+                "client secret",
+                "Entra ID (client secret)",
+                "check AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET",
+            ),
+            Source::Managed { client } => (
+                "managed identity",
+                match client {
+                    None => "Entra ID (managed identity)",
+                    Some(_) => "Entra ID (user-assigned managed identity)",
+                },
+                "assign an identity to this machine; a user-assigned one is named in AZURE_CLIENT_ID",
+            ),
+            Source::Cli => ("Azure CLI", "Entra ID (Azure CLI)", "run 'az login'"),
+        }
+    }
+}
+
+/// The ways to a token that are tried in their order until one leads to it; that one stays.
+#[derive(Clone)]
+pub(super) struct Entra {
+    sources: Vec<Source>,
+    cloud: Arc<CloudConfiguration>,
+    metadata: Option<Url>,
+    client: Arc<Client>,
+    picked: OnceLock<usize>,
+    purpose: Purpose,
+    // Whoever reads the federated token's file has it.
+    reading: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl fmt::Debug for Entra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entra")
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entra {
+    /// The ways that the environment opens, as far as `auth` allows; nothing is asked for.
+    /// `endpoint` is the service's: by it the cloud is known where no authority is named.
+    pub(super) fn new(
+        auth: Auth,
+        env: &Env<'_>,
+        endpoint: &Url,
+        client: Arc<Client>,
+        purpose: Purpose,
+    ) -> Result<Entra, AccountError> {
+        let managed = Source::Managed {
+            client: env(CLIENT),
+        };
+        // What was set up for this workload by name goes before what the machine happens to have. The
+        // CLI is last: it takes seconds, and is somebody's own login.
+        let sources = match auth {
+            Auth::Workload => vec![workload(env)?],
+            Auth::Managed => vec![managed],
+            Auth::Cli => vec![Source::Cli],
+            _ if env(TOKEN_FILE).is_some() => vec![workload(env)?],
+            _ if env(CLIENT_SECRET).is_some() => vec![with_secret(env)?],
+            _ => vec![managed, Source::Cli],
+        };
+        // The crate reads it for itself. A refusal now beats one in the middle of a tenure.
+        nearby(env, IDENTITY_ENDPOINT)?;
+        Ok(Entra {
+            sources,
+            cloud: cloud(env, endpoint)?,
+            metadata: nearby(env, METADATA)?,
+            client,
+            picked: OnceLock::new(),
+            purpose,
+            reading: Arc::default(),
+        })
+    }
+
+    /// Asks one source.
+    async fn ask(&self, source: &Source) -> Result<Issued, NoToken> {
+        let limit = match source {
+            Source::Cli => CLI_LIMIT,
+            _ => LIMIT,
+        };
+        let give_up_at = Instant::now() + limit;
+        let asking = Arc::new(IdentityHttp::new(
+            Arc::clone(&self.client),
+            self.metadata.clone(),
+        ));
+        let options = ClientOptions {
+            retry: RetryOptions::none(),
+            transport: Some(Transport::new(Arc::clone(&asking) as _)),
+            cloud: Some(Arc::clone(&self.cloud)),
+            ..ClientOptions::default()
+        };
+        let credential = self.make(source, options, give_up_at).await?;
+        let asked = async { credential?.get_token(&[self.purpose.scope], None).await };
+        let mut error = match before(give_up_at, asked).await {
+            Some(Ok(token)) => {
+                let left = token.expires_on - OffsetDateTime::now_utc();
+                let left = Duration::try_from(left).unwrap_or_default();
+                return Ok(Issued {
+                    secret: token.token,
+                    left: if left.is_zero() { LEFT_AT_LEAST } else { left },
+                });
+            }
+            Some(Err(error)) => asking.error().unwrap_or_else(|| of_the_crate(&error)),
+            None => asking
+                .error()
+                .unwrap_or_else(|| doubt(&format!("no answer within {} s", limit.as_secs()))),
+        };
+        // Whoever answers could say back what was sent.
+        if let Source::Secret { secret, .. } = source {
+            error.why = error.why.replace(secret.secret(), "...");
+        }
+        Err(error)
+    }
+
+    /// A credential anew for each question: the crate's own cache would keep a token until five
+    /// minutes before its end, and the federated token's file for ten minutes, although that may
+    /// have been rotated after a refusal.
+    async fn make(
+        &self,
+        source: &Source,
+        options: ClientOptions,
+        give_up_at: Instant,
+    ) -> Result<azure_core::Result<Arc<dyn TokenCredential>>, NoToken> {
+        let making = source.clone();
+        if !matches!(source, Source::Workload { .. }) {
+            return Ok(credential(making, options));
+        }
+        // It reads the file, which may lie on a mount that hangs: not on the one thread that renews
+        // the lease. The thread that hangs there is not waited for, and keeps the others from
+        // following it, one for each question.
+        let made = async {
+            let reading = Arc::clone(&self.reading).lock_owned().await;
+            let made = background_writer::apart("credential", move || {
+                let _reading = reading;
+                credential(making, options)
+            });
+            match made {
+                Ok(made) => made.await.map_err(|_| doubt("it could not be asked")),
+                Err((why, _)) => Err(doubt(&format!(
+                    "the token's file: no thread can be started: {why}"
+                ))),
+            }
+        };
+        before(give_up_at, made).await.unwrap_or_else(|| {
+            Err(doubt(&format!(
+                "{TOKEN_FILE}: its file cannot be read in time"
+            )))
+        })
+    }
+}
+
+#[async_trait]
+impl Issuer for Entra {
+    fn kind(&self) -> &'static str {
+        let picked = self.picked.get().map(|at| &self.sources[*at]);
+        match (picked, &self.sources[..]) {
+            (Some(source), _) | (None, [source]) => source.words().1,
+            _ => "Entra ID (managed identity, else Azure CLI)",
+        }
+    }
+
+    async fn issue(&self) -> Result<Issued, Unissued> {
+        // What has worked once stays. Whoever is the machine's identity today must not be somebody's
+        // login tomorrow, because the metadata service hung for a moment.
+        let range = match self.picked.get() {
+            Some(at) => *at..*at + 1,
+            None => 0..self.sources.len(),
+        };
+        let mut errors = Vec::new();
+        for at in range {
+            let source = &self.sources[at];
+            match self.ask(source).await {
+                Ok(issued) => {
+                    if self.picked.set(at).is_ok() && self.sources.len() > 1 {
+                        tracing::info!("credential: {}", source.words().1);
+                    }
+                    return Ok(issued);
+                }
+                Err(error) => errors.push((source, error)),
+            }
+        }
+        let alone = self.sources.len() == 1;
+        let refused = errors.iter().all(|(source, error)| match error.kind {
+            NoTokenKind::Refused => true,
+            // One of several ways that is not there at all is none: elsewhere than in Azure the
+            // CLI alone says whether there is a token.
+            NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
+            NoTokenKind::Doubt => false,
+        });
+        let told = errors.iter().map(|(source, error)| {
+            let (name, _, advice) = source.words();
+            // In doubt there is nothing to be done but to wait.
+            let (joint, advice) = if refused { (": ", advice) } else { ("", "") };
+            format!("{name}: {}{joint}{advice}", error.why)
+        });
+        let told = told.collect::<Vec<_>>().join("; ");
+        let more = if alone || !refused {
+            String::new()
+        } else {
+            format!("; or {}", self.purpose.instead)
+        };
+        Err(Unissued {
+            why: format!("no token of Entra ID, {told}{more}"),
+            refused,
+        })
+    }
+
+    fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer> {
+        Arc::new(Entra {
+            client,
+            // Threads are not forked.
+            reading: Arc::default(),
+            ..self.clone()
+        })
+    }
+}
+
+fn doubt(why: &str) -> NoToken {
+    NoToken {
+        why: why.to_owned(),
+        kind: NoTokenKind::Doubt,
+    }
+}
+
+/// What the crate says where our transport had nothing to say: a file it cannot read, an answer it
+/// cannot make sense of, or `az`.
+fn of_the_crate(error: &Error) -> NoToken {
+    let text = error.to_string();
+    let first = text
+        .split("\nTo troubleshoot")
+        .next()
+        .unwrap_or_default()
+        .split_once("authentication failed.")
+        .map_or(&*text, |(_, rest)| rest);
+    let why = one_line(first);
+    // Words of the crate's, and of `az`. What is not known is doubt: it is asked again for half a
+    // minute at the start, where a refusal ends an instance at once.
+    let refused = [
+        "failed to read",
+        "not found",
+        "wasn't found",
+        "isn't supported",
+        "az login",
+    ]
+    .iter()
+    .any(|words| why.contains(words));
+    let kind = match refused {
+        true => NoTokenKind::Refused,
+        false => NoTokenKind::Doubt,
+    };
+    NoToken { why, kind }
+}
+
+fn credential(
+    source: Source,
+    client_options: ClientOptions,
+) -> azure_core::Result<Arc<dyn TokenCredential>> {
+    Ok(match source {
+        Source::Workload {
+            tenant,
+            client,
+            file,
+        } => WorkloadIdentityCredential::new(Some(WorkloadIdentityCredentialOptions {
+            credential_options: ClientAssertionCredentialOptions { client_options },
+            client_id: Some(client),
+            tenant_id: Some(tenant),
+            token_file_path: Some(file.into()),
+        }))?,
+        Source::Secret {
+            tenant,
+            client,
+            secret,
+        } => {
+            let options = ClientSecretCredentialOptions { client_options };
+            ClientSecretCredential::new(&tenant, client, secret, Some(options))?
+        }
+        Source::Managed { client } => {
+            ManagedIdentityCredential::new(Some(ManagedIdentityCredentialOptions {
+                user_assigned_id: client.map(UserAssignedId::ClientId),
+                client_options,
+            }))?
+        }
+        // No transport: `az` speaks for itself, under our limit of time.
+        Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
+            executor: Some(Arc::new(Cli)),
+            ..AzureCliCredentialOptions::default()
+        }))?,
+    })
+}
+
+fn needed(env: &Env<'_>, name: &str, by: &str) -> Result<String, AccountError> {
+    env(name).ok_or_else(|| missing(name, format!("{by} needs it: set it")))
+}
+
+fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
+    let tenant = needed(env, TENANT, by)?;
+    // It becomes part of a URL, to which a secret is sent.
+    let fits = tenant
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
+    match fits {
+        true => Ok(tenant),
+        false => Err(malformed(
+            TENANT,
+            "is neither a tenant's id nor its domain: letters, digits, dots and hyphens",
+        )),
+    }
+}
+
+fn workload(env: &Env<'_>) -> Result<Source, AccountError> {
+    let by = "workload identity";
+    Ok(Source::Workload {
+        file: needed(env, TOKEN_FILE, by)?,
+        client: needed(env, CLIENT, by)?,
+        tenant: tenant(env, by)?,
+    })
+}
+
+fn with_secret(env: &Env<'_>) -> Result<Source, AccountError> {
+    Ok(Source::Secret {
+        client: needed(env, CLIENT, CLIENT_SECRET)?,
+        tenant: tenant(env, CLIENT_SECRET)?,
+        secret: needed(env, CLIENT_SECRET, "a client")?.into(),
+    })
+}
+
+/// An address that hands out tokens over plain http has to be on this machine's side of the wire.
+fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
+    let Some(text) = env(variable) else {
+        return Ok(None);
+    };
+    let url =
+        Url::parse(&text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
+    let near = url.scheme() == "https" || is_near(&url);
+    match (near, url.host_str()) {
+        (true, Some(_)) => Ok(Some(url)),
+        (_, host) => Err(AccountError::PlainHttp {
+            host: host.unwrap_or_default().to_owned(),
+        }),
+    }
+}
+
+/// Who issues the tokens: as named, or by the cloud that the service's address is in. A token of
+/// one cloud's authority is refused by another's services.
+fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
+    let host = endpoint.host_str().unwrap_or_default();
+    let cloud = match env(AUTHORITY) {
+        Some(text) => {
+            // As other tools take it: with or without the scheme.
+            let text = match text.contains("://") {
+                true => text,
+                false => format!("https://{text}"),
+            };
+            let url = Url::parse(&text)
+                .map_err(|error| malformed(AUTHORITY, format!("is not a URL: {error}")))?;
+            if url.scheme() != "https" {
+                return Err(malformed(AUTHORITY, "does not begin with https://"));
+            }
+            let mut custom = CustomConfiguration::default();
+            custom.authority_host = url.to_string();
+            CloudConfiguration::Custom(custom)
+        }
+        None if host.ends_with(".usgovcloudapi.net") => CloudConfiguration::AzureGovernment,
+        None if host.ends_with(".chinacloudapi.cn") => CloudConfiguration::AzureChina,
+        None => CloudConfiguration::AzurePublic,
+    };
+    Ok(Arc::new(cloud))
+}
+
+#[cfg(test)]
+mod tests;

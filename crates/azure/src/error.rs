@@ -1,0 +1,545 @@
+//! What the service's errors mean: from the client's errors to the five meanings of
+//! [`Failure`], and to one line for a person.
+//!
+//! Called by the stores. Must never show a URL's query, a header or a body: only the status, the
+//! service's own error code and our own words.
+
+use std::time::Duration;
+
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::RawResponse;
+use azure_core::http::headers::Headers;
+use azure_core::time::{OffsetDateTime, parse_rfc7231};
+
+use super::API_VERSION;
+use super::transport::header;
+use trafficcop_core::Failure;
+
+/// What was asked for when the trouble came; each needs a permission of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Look at the blob's properties.
+    Look,
+    /// Create the blob.
+    CreateBlob,
+    /// Create the container.
+    CreateContainer,
+    /// Acquire the lease.
+    Acquire,
+    /// Write the record.
+    Record,
+    /// Renew the lease.
+    Renew,
+    /// Give the lease back.
+    Release,
+    /// Ask for the rest of a breaking lease.
+    Break,
+    /// Break another's lease.
+    BreakLease,
+    /// List the blobs of a container.
+    List,
+    /// Delete the blob.
+    Delete,
+    /// Look at the queue's properties.
+    LookAtQueue,
+    /// Create the queue.
+    CreateQueue,
+    /// Take messages.
+    Take,
+    /// Lock a message anew, or make it visible again.
+    Update,
+    /// Put a message into a queue.
+    Put,
+    /// Delete a message.
+    DeleteMessage,
+}
+
+impl Operation {
+    /// What we failed to do, for a person, and what allows it, in the letters of a SAS.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Operation::Look | Operation::LookAtQueue => ("read the properties of", "r"),
+            Operation::CreateBlob | Operation::CreateQueue => ("create", "c"),
+            Operation::CreateContainer => ("create the container of", "c"),
+            Operation::Acquire => ("lease", "w"),
+            Operation::Record => ("write the metadata of", "w"),
+            Operation::Renew => ("renew the lease of", "w"),
+            Operation::Release => ("release the lease of", "w"),
+            Operation::Break => ("ask for the rest of the lease of", "w"),
+            Operation::BreakLease => ("break the lease of", "w"),
+            Operation::List => ("list the blobs of", "l"),
+            Operation::Delete => ("delete", "d"),
+            Operation::Take => ("take messages from", "p"),
+            Operation::Update => ("update a message of", "u"),
+            Operation::Put => ("put a message into", "a"),
+            Operation::DeleteMessage => ("delete a message of", "p"),
+        }
+    }
+
+    fn is_of_queue(self) -> bool {
+        matches!(
+            self,
+            Operation::LookAtQueue
+                | Operation::CreateQueue
+                | Operation::Take
+                | Operation::Update
+                | Operation::Put
+                | Operation::DeleteMessage
+        )
+    }
+}
+
+/// Mark of an answer that belongs to an earlier request, in an error of the client's pipeline.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown: the answer belongs to an earlier request")]
+pub(super) struct StaleAnswer;
+
+/// What went wrong in one exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceError {
+    /// An answer that is not the success we hoped for.
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
+        code: Option<String>,
+        /// The header that the service does not take, as the answer's body names it.
+        header: Option<String>,
+        /// The answer is a web page: a proxy or a portal answered, not the service.
+        page: bool,
+        /// The service asked not to be asked again for so long.
+        retry_after: Option<Duration>,
+        /// When it answered, by its own clock.
+        date: Option<OffsetDateTime>,
+    },
+    /// No connection: the request never left us.
+    Unsent(String),
+    /// No answer, or not a whole one: it is not known what happened.
+    Silence(String),
+    /// Answer to an earlier request: it is not known what became of this one.
+    Stale,
+    /// The request could not even be made.
+    Ours(String),
+    /// Whoever was to say who we are refused to: nothing was sent.
+    Denied(String),
+}
+
+impl ServiceError {
+    /// Reads an error of the official clients.
+    pub fn of(error: &Error) -> ServiceError {
+        match error.kind() {
+            ErrorKind::HttpResponse {
+                status,
+                raw_response,
+                ..
+            } => {
+                let status = u16::from(*status);
+                match raw_response {
+                    Some(raw) => ServiceError::of_answer(status, raw),
+                    None => ServiceError::Answer {
+                        status,
+                        code: None,
+                        header: None,
+                        page: false,
+                        retry_after: None,
+                        date: None,
+                    },
+                }
+            }
+            // Our transport tells the two apart: after the one nothing can have been done, after the
+            // other an acquire may have obtained the lease.
+            ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
+            ErrorKind::Io
+                if error
+                    .get_ref()
+                    .is_some_and(|inner| inner.is::<StaleAnswer>()) =>
+            {
+                ServiceError::Stale
+            }
+            ErrorKind::Io => ServiceError::Silence(error.to_string()),
+            // The client's layers put their words in front.
+            ErrorKind::Credential => ServiceError::Denied(innermost(error)),
+            _ => ServiceError::Ours(error.to_string()),
+        }
+    }
+
+    fn of_answer(status: u16, raw: &RawResponse) -> ServiceError {
+        let header = |name| header(raw.headers(), name);
+        let body: &[u8] = raw.body().as_ref();
+        let start = body.trim_ascii_start().get(..5).unwrap_or_default();
+        // Portals do not always say what they send. A page with the status 404 must not pass for
+        // "no such blob", which would be a definite loss.
+        let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
+            || start.eq_ignore_ascii_case(b"<html")
+            || start.eq_ignore_ascii_case(b"<!doc");
+        let date = header("date").and_then(|text| parse_rfc7231(text).ok());
+        let retry_after = header("x-ms-retry-after-ms")
+            .and_then(|text| text.trim().parse().ok().map(Duration::from_millis))
+            .or_else(|| {
+                let text = header("retry-after")?.trim();
+                match text.parse() {
+                    Ok(seconds) => Some(Duration::from_secs(seconds)),
+                    // A date: counted from the service's own clock. By ours, if it is wrong, it
+                    // could lie an hour ahead.
+                    Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
+                }
+            });
+        ServiceError::Answer {
+            status,
+            code: header("x-ms-error-code").map(clean).filter(|_| !page),
+            header: header_named_in(body),
+            page,
+            retry_after,
+            date,
+        }
+    }
+
+    /// An answer of success that the service cannot have given: it lacks this.
+    pub fn foreign(lacks: &str, headers: &Headers) -> ServiceError {
+        let kind = header(headers, "content-type").unwrap_or_default();
+        // The clients take a page with the status 200 for a renewal that succeeded. To count it
+        // would keep a command running without a lease.
+        ServiceError::Silence(if kind.contains("text/html") {
+            "unknown: a web page instead of an answer of the storage service".to_owned()
+        } else {
+            format!("unknown: the answer lacks {lacks}, so it is not from the storage service")
+        })
+    }
+
+    /// The time limit passed before an answer came.
+    pub fn timed_out() -> ServiceError {
+        ServiceError::Silence("no answer in time".to_owned())
+    }
+
+    /// The service's own error code, where the service answered.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            ServiceError::Answer { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// When the service answered, by its own clock.
+    pub fn date(&self) -> Option<OffsetDateTime> {
+        match self {
+            ServiceError::Answer { date, .. } => *date,
+            _ => None,
+        }
+    }
+
+    /// The service refused, and the answer to a HEAD does not say what it is about.
+    pub fn needs_a_reason(&self) -> bool {
+        let ServiceError::Answer {
+            status: 400,
+            code,
+            page: false,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        matches!(code.as_deref(), None | Some("InvalidHeaderValue"))
+    }
+
+    /// Whether that is the same refusal, and names the header that it is about.
+    pub fn is_explained_by(&self, asked: &ServiceError) -> bool {
+        let names = matches!(
+            asked,
+            ServiceError::Answer {
+                header: Some(_),
+                ..
+            }
+        );
+        names && asked.is_refusal() && (self.code().is_none() || self.code() == asked.code())
+    }
+
+    /// The service itself refused: what was asked for was not done.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            ServiceError::Answer {
+                status: 400..=499,
+                code: Some(_),
+                page: false,
+                ..
+            }
+        )
+    }
+
+    /// What was asked for may have been done all the same: there was no answer, or none that says.
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
+            // Given up by the service at some point of the way, whatever code it bears.
+            ServiceError::Answer { status: 408, .. } => true,
+            // A 5xx can come after the deed, and one without the service's code from a proxy that
+            // passed the request on.
+            ServiceError::Answer { .. } => !self.is_refusal(),
+            ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
+        }
+    }
+
+    /// One line for a person, without saying what was asked for.
+    pub fn why(&self) -> String {
+        match self {
+            ServiceError::Answer {
+                status, page: true, ..
+            } => {
+                format!("{status} with a web page instead of an answer of the storage service")
+            }
+            ServiceError::Answer {
+                status,
+                code: Some(code),
+                ..
+            } => format!("{status} {code}"),
+            ServiceError::Answer { status, .. } => {
+                format!("{status} without an error code of the storage service")
+            }
+            ServiceError::Stale => StaleAnswer.to_string(),
+            ServiceError::Unsent(why)
+            | ServiceError::Silence(why)
+            | ServiceError::Ours(why)
+            | ServiceError::Denied(why) => why.clone(),
+        }
+    }
+
+    /// What to do about it, where that can be said.
+    pub fn advice(&self, operation: Operation) -> Option<String> {
+        let ServiceError::Answer {
+            status,
+            code,
+            header,
+            ..
+        } = self
+        else {
+            return None;
+        };
+        Some(match (status, code.as_deref()) {
+            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => format!(
+                "the service does not know version {API_VERSION} of its interface: use a newer \
+                 service, or start Azurite with --skipApiVersionCheck"
+            ),
+            (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
+            (
+                _,
+                Some(
+                    "AuthorizationPermissionMismatch"
+                    | "AuthorizationResourceTypeMismatch"
+                    | "AuthorizationServiceMismatch"
+                    | "InsufficientAccountPermissions",
+                ),
+            ) => match operation {
+                Operation::List | Operation::Delete => format!(
+                    "the credential does not allow it: a SAS needs the permission {} for it, a \
+                     token of Entra ID the role Storage Blob Data Contributor",
+                    operation.words().1
+                ),
+                _ if operation.is_of_queue() => format!(
+                    "the credential does not allow it: a SAS needs the permissions rpuac (here {}) \
+                     for the queue service, an identity the role Storage Queue Data Contributor",
+                    operation.words().1
+                ),
+                _ => format!(
+                    "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
+                     for the blob service, a token of Entra ID the role Storage Blob Data \
+                     Contributor",
+                    operation.words().1
+                ),
+            },
+            (_, Some("AuthorizationSourceIPMismatch")) => {
+                "the SAS does not allow this machine's address".to_owned()
+            }
+            (_, Some("KeyBasedAuthenticationNotPermitted")) => {
+                "the account does not allow account keys: use --auth entra".to_owned()
+            }
+            (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
+                SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
+                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN (or the token of Entra ID is not of the \
+                account's tenant)"
+                .to_owned(),
+            (401 | 403, _) => "check the credential, its permissions and the account's network \
+                rules"
+                .to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// The meaning outside a tenure. `proven`: this operation has succeeded before, so what was
+    /// configured can work, and refusals are doubt, but for those of the credential.
+    pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
+        let denied = match self {
+            ServiceError::Ours(_) => false,
+            ServiceError::Denied(_) => true,
+            ServiceError::Answer {
+                status,
+                code,
+                page: false,
+                ..
+            } => match (status, code.as_deref()) {
+                // Said by the service it is a refusal at any time, which a credential that was changed ends.
+                (401 | 403, Some(_))
+                | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
+                _ if proven => return self.doubt(operation),
+                (401 | 403, _) => true,
+                // Being deleted takes a while, then it can be created again. A condition that is
+                // not met is another candidate that was faster.
+                (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
+                | (408 | 429, _) => return self.doubt(operation),
+                // The service itself says that it cannot be so: a name, a kind of blob, a version.
+                (400..=499, Some(_)) => false,
+                _ => return self.doubt(operation),
+            },
+            _ => return self.doubt(operation),
+        };
+        let advice = self.advice(operation).map(|text| format!(": {text}"));
+        Failure::Fatal {
+            why: format!(
+                "cannot {} {target}: {}{}",
+                operation.words().0,
+                self.why(),
+                advice.unwrap_or_default()
+            ),
+            denied,
+        }
+    }
+
+    /// The meaning where nothing is certain, as in a tenure.
+    pub fn doubt(&self, operation: Operation) -> Failure {
+        Failure::Transient {
+            why: format!(
+                "{} (to {} {})",
+                self.why(),
+                operation.words().0,
+                if operation.is_of_queue() {
+                    "the queue"
+                } else {
+                    "the blob"
+                }
+            ),
+            retry_after: match self {
+                ServiceError::Answer { retry_after, .. } => *retry_after,
+                _ => None,
+            },
+        }
+    }
+}
+
+/// The innermost words of an error.
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// The name of the header in the body of a refusal, without what is no letter or digit.
+fn header_named_in(body: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?;
+    let (_, rest) = text.split_once("<HeaderName>")?;
+    let (name, _) = rest.split_once("</HeaderName>")?;
+    Some(clean(name))
+}
+
+fn clean(code: &str) -> String {
+    // It goes into log lines: a line break or a terminal's escape sequence would forge some.
+    code.chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .take(80)
+        .collect()
+}
+
+/// Storage names the version of its interface in every answer; a portal, which answers anything with 200, does
+/// not.
+pub fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
+    match header(headers, "x-ms-version") {
+        Some(_) => Ok(()),
+        None => Err(ServiceError::foreign("its version", headers)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use azure_core::http::headers::{HeaderName, HeaderValue};
+    use azure_core::time::to_rfc7231;
+
+    use super::*;
+
+    fn error(status: u16, headers: &[(&'static str, &str)], body: &str) -> ServiceError {
+        let headers: HashMap<HeaderName, HeaderValue> = headers
+            .iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from((*value).to_owned()),
+                )
+            })
+            .collect();
+        let raw = RawResponse::from_bytes(status.into(), Headers::from(headers), body.to_owned());
+        let kind = ErrorKind::HttpResponse {
+            status: status.into(),
+            error_code: Some("made up by the client".to_owned()),
+            raw_response: Some(Box::new(raw)),
+        };
+        ServiceError::of(&Error::with_message(kind, "a text with sig=s3cr3t in it"))
+    }
+
+    #[test]
+    fn a_refused_signature_is_about_the_credential_whatever_the_clock_says() {
+        let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60)));
+        let code = ("x-ms-error-code", "AuthenticationFailed");
+        let said = error(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
+        assert!(
+            said.to_string()
+                .contains("check AZURE_STORAGE_CONNECTION_STRING"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn only_what_was_answered_with_a_refusal_or_never_sent_is_clear() {
+        let code = [("x-ms-error-code", "X")];
+        assert!(!error(409, &code, "").is_unclear());
+        let refused = Error::with_message(ErrorKind::Connection, "cannot connect");
+        assert!(!ServiceError::of(&refused).is_unclear());
+        let reset = Error::with_message(ErrorKind::Io, "connection lost");
+        assert!(ServiceError::of(&reset).is_unclear());
+        assert!(error(408, &code, "").is_unclear());
+        assert!(error(500, &code, "").is_unclear());
+        assert!(error(409, &[], "").is_unclear());
+        assert!(error(409, &code, "<html>").is_unclear());
+        assert!(ServiceError::timed_out().is_unclear());
+    }
+
+    #[test]
+    fn a_text_tells_status_and_code_and_nothing_of_the_body() {
+        let said = error(
+            503,
+            &[("x-ms-error-code", "ServerBusy\nfake line")],
+            "sig=s3cr3t",
+        );
+        assert_eq!(said.why(), "503 ServerBusyfakeline");
+        let page = error(
+            404,
+            &[("x-ms-error-code", "BlobNotFound")],
+            " <!DOCTYPE html>sig=s3cr3t",
+        );
+        assert_eq!(
+            page.why(),
+            "404 with a web page instead of an answer of the storage service"
+        );
+        assert_eq!(page.code(), None, "a web page proves nothing");
+        assert_eq!(error(409, &[], "").code(), None);
+    }
+
+    #[test]
+    fn only_the_services_own_refusal_is_one() {
+        let code = [("x-ms-error-code", "X")];
+        assert!(error(409, &code, "").is_refusal());
+        assert!(!error(409, &[], "").is_refusal());
+        assert!(!error(500, &code, "").is_refusal());
+        assert!(!ServiceError::timed_out().is_refusal());
+    }
+}

@@ -1,0 +1,326 @@
+//! How the official credentials reach the outside: our transport under their requests, and `az`
+//! with an end.
+//!
+//! Used by [`super::entra`]. Must never repeat a question, must never send plain http past this
+//! machine's own side of the wire, and must never show more of an answer than its error.
+
+use std::ffi::OsStr;
+use std::io;
+use std::pin::pin;
+use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::error::{Error, ErrorKind, Result};
+use azure_core::http::{AsyncRawResponse, HttpClient, Request};
+use azure_identity::Executor;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use url::{Host, Url};
+
+use super::address::is_loopback;
+use super::transport::Client;
+use trafficcop_core::util::{AwaitedChild, is_unprintable, lock};
+
+// The metadata service of a machine in Azure.
+const METADATA: &str = "169.254.169.254";
+
+// Who is as near as that connects in no time, or is not there: then the Azure CLI is next. Elsewhere
+// than in Azure nobody answers at that address, and nobody refuses.
+const NEAR_LIMIT: Duration = Duration::from_secs(2);
+
+/// What went wrong, and what it says of whoever was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoToken {
+    // For a person; no secret.
+    pub(super) why: String,
+    pub(super) kind: NoTokenKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoTokenKind {
+    /// They said no, and would say so again.
+    Refused,
+    /// Nobody is there.
+    Absent,
+    /// It is not known.
+    Doubt,
+}
+
+/// The transport of one question.
+#[derive(Debug)]
+pub(super) struct IdentityHttp {
+    secure: Arc<Client>,
+    plain: Client,
+    metadata: Option<Url>,
+    // What went wrong. It is kept here because the crate would put it into words of its own.
+    error: Mutex<Option<NoToken>>,
+}
+
+impl IdentityHttp {
+    /// `secure` is the client for https; `metadata` is where the machine's metadata service is, if
+    /// it is not where it always is.
+    pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
+        IdentityHttp {
+            secure,
+            plain: Client::new(false, 2).connecting_within(NEAR_LIMIT),
+            metadata,
+            error: Mutex::default(),
+        }
+    }
+
+    pub(super) fn error(&self) -> Option<NoToken> {
+        lock(&self.error).clone()
+    }
+
+    fn fail<T>(&self, why: String, kind: NoTokenKind) -> Result<T> {
+        *lock(&self.error) = Some(NoToken { why, kind });
+        // Of this kind, because the crate does not ask again then: for the metadata service it would
+        // for 72 seconds, whatever its options say, and a lease is over by then.
+        Err(Error::with_message(ErrorKind::Other, "no token"))
+    }
+}
+
+#[async_trait]
+impl HttpClient for IdentityHttp {
+    async fn execute_request(&self, request: &Request) -> Result<AsyncRawResponse> {
+        let mut request = request.clone();
+        if let Some(metadata) = &self.metadata
+            && request.url().host_str() == Some(METADATA)
+        {
+            // The crate knows one address of it only; on AKS a pod identity has one of its own.
+            let mut url = metadata.clone();
+            url.set_path(request.url().path());
+            url.set_query(request.url().query());
+            *request.url_mut() = url;
+        }
+        let url = request.url();
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let client = match url.scheme() {
+            // What goes out can be a client secret, and what comes back is a token.
+            "https" => &*self.secure,
+            _ if is_near(url) => &self.plain,
+            _ => {
+                return self.fail(
+                    format!("plain http to {host} is not allowed"),
+                    NoTokenKind::Refused,
+                );
+            }
+        };
+        let answer = match client.execute_request(&request).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                return self.fail(format!("{error} ({host})"), kind(&error));
+            }
+        };
+        let status = u16::from(answer.status());
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let answer = answer.try_into_raw_response().await;
+        let body = answer.as_ref().map(|answer| answer.body().as_ref());
+        let (said, passing) = said(body.unwrap_or_default());
+        // 404 and 410 is what a metadata service says that is starting or being updated.
+        let refused = matches!(status, 400..=499) && !matches!(status, 404 | 408 | 410 | 429);
+        let kind = match refused && !passing {
+            true => NoTokenKind::Refused,
+            false => NoTokenKind::Doubt,
+        };
+        self.fail(format!("{status} from {host}{said}"), kind)
+    }
+}
+
+/// Of an error of our transport.
+fn kind(error: &Error) -> NoTokenKind {
+    let kernel_s = error.downcast_ref().map(io::Error::kind);
+    match (error.kind(), kernel_s) {
+        // That is our own network, on a machine that is booting, say: nothing is known of the others.
+        (
+            ErrorKind::Connection,
+            Some(
+                io::ErrorKind::NetworkDown
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::HostUnreachable,
+            ),
+        ) => NoTokenKind::Doubt,
+        (ErrorKind::Connection, _) => NoTokenKind::Absent,
+        (ErrorKind::Io, _) => NoTokenKind::Doubt,
+        _ => NoTokenKind::Refused,
+    }
+}
+
+/// Of an answer that is no token: the error's name and its first sentence, and whether it says of
+/// itself that it will pass. Nothing else of it may be told: there is nobody to say what is in it.
+fn said(body: &[u8]) -> (String, bool) {
+    #[derive(Deserialize)]
+    struct ErrorBody {
+        error: String,
+        #[serde(default)]
+        error_description: String,
+    }
+    let Ok(said) = serde_json::from_slice::<ErrorBody>(body) else {
+        return (String::new(), false);
+    };
+    let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
+    let first = said.error_description.lines().next().unwrap_or_default();
+    // What follows names the request, the tenant's people and the time: another text at every
+    // attempt, which would be news each time.
+    let first = first.split(" Trace ID").next().unwrap_or_default();
+    let first = first.trim_end_matches('.');
+    let joint = if first.is_empty() { "" } else { ", " };
+    (one_line(&format!(" {}{joint}{first}", said.error)), passing)
+}
+
+/// What is fit for a line of the log.
+pub(super) fn one_line(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .map(|c| if is_unprintable(c) { ' ' } else { c })
+        .take(300)
+        .collect();
+    let words: Vec<&str> = clean.split_whitespace().collect();
+    let lead = if text.starts_with(' ') && !words.is_empty() {
+        " "
+    } else {
+        ""
+    };
+    format!("{lead}{}", words.join(" "))
+}
+
+/// This machine, or the wire that ends in it: where platforms keep their identity endpoints.
+pub(super) fn is_near(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) if address.is_link_local() => true,
+        _ => is_loopback(url),
+    }
+}
+
+/// Runs `az`, and ends it and what it started when nobody waits for it any more: `az` is often
+/// a shell script, and killing that alone would leave its Python behind at every attempt.
+#[derive(Debug)]
+pub(super) struct Cli;
+
+/// The group of a child that has not been reaped.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+}
+
+#[async_trait]
+impl Executor for Cli {
+    async fn run(&self, program: &OsStr, args: &[&OsStr]) -> io::Result<Output> {
+        let mut command = tokio::process::Command::new(program);
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Also out of reach of a Ctrl-C, which is for the command.
+            .process_group(0)
+            .kill_on_drop(true);
+        let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;
+        let pid = Some(awaited.pid()).filter(|pid| *pid > 0);
+        // Declared in this order, so that the group is ended while its number is still the child's.
+        let waiting = pin!(child.wait_with_output());
+        let mut group = Group(pid.map(Pid::from_raw));
+        let output = waiting.await;
+        // Reaped: the number may be another's by now.
+        group.0 = None;
+        output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+
+    use super::*;
+
+    #[test]
+    fn of_an_answer_only_the_error_is_told() {
+        let body = br#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided. Trace ID: 1\r\nCorrelation ID: 2","x":"y"}"#;
+        let (text, passing) = said(body);
+        assert_eq!(
+            text,
+            " invalid_client, AADSTS7000215: Invalid client secret provided"
+        );
+        assert!(!passing);
+        assert!(said(br#"{"error":"temporarily_unavailable"}"#).1);
+        assert_eq!(said(b"<html>token</html>"), (String::new(), false));
+    }
+
+    #[test]
+    fn where_there_is_no_way_nothing_is_known_of_whoever_is_at_its_end() {
+        for (number, said) in [
+            (libc::ECONNREFUSED, NoTokenKind::Absent),
+            (libc::ETIMEDOUT, NoTokenKind::Absent),
+            (libc::ENETUNREACH, NoTokenKind::Doubt),
+            (libc::EHOSTUNREACH, NoTokenKind::Doubt),
+            (libc::ENETDOWN, NoTokenKind::Doubt),
+        ] {
+            let kernel_s = io::Error::from(io::Error::from_raw_os_error(number).kind());
+            let error = Error::with_error(ErrorKind::Connection, kernel_s, "cannot connect");
+            assert_eq!(kind(&error), said, "{number}");
+        }
+        let in_time = Error::with_message(ErrorKind::Connection, "cannot connect");
+        assert_eq!(kind(&in_time), NoTokenKind::Absent);
+    }
+
+    #[test]
+    fn plain_http_stays_near() {
+        for (text, near) in [
+            ("http://127.0.0.1:41741/MSI/token", true),
+            ("http://localhost:42356/msi/token", true),
+            ("http://169.254.169.254/metadata", true),
+            ("http://169.254.255.2:8081/msi/token", true),
+            ("http://10.0.0.1/token", false),
+            ("http://metadata.example/token", false),
+        ] {
+            assert_eq!(is_near(&Url::parse(text).expect("a URL")), near, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_waited_for_any_more_is_ended_with_all_that_it_started() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("pid");
+        let script = format!(
+            "sleep 600 & echo $! >{0}.new; mv {0}.new {0}; wait",
+            file.display()
+        );
+        let (shell, flag) = (OsStr::new("/bin/sh"), OsStr::new("-c"));
+        let args = [flag, OsStr::new(&script)];
+        let mut running = Box::pin(Cli.run(shell, &args));
+        let pid: i32 = loop {
+            tokio::select! {
+                ended = &mut running => panic!("it ended: {ended:?}"),
+                () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+            }
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                break text.trim().parse().expect("a number");
+            }
+        };
+        drop(running);
+        // Dead, or dead and not reaped by whoever inherited it.
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.contains("sleep") && !stat.contains(") Z ")
+        };
+        let give_up_at =
+            trafficcop_core::clock::Instant::now() + std::time::Duration::from_secs(60);
+        while lives() {
+            assert!(
+                trafficcop_core::clock::Instant::now() < give_up_at,
+                "{pid} lives"
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! A queue that is an Azure storage queue, and which one: its name or its URL, by Azure's naming rules.
+//!
+//! Called by the driver of `work` through [`Queue`] and [`Lock`](super::Lock). Maps what the service
+//! says to the five meanings of [`Failure`] and decides nothing.
+//!
+//! **A lock** is a message's time of invisibility, and its key a *pop receipt*, which every update
+//! replaces. What must never happen here: a receipt is used that is not the newest confirmed one; an
+//! update is repeated by anything that does not know what the first may have done; a message is
+//! deleted before its copy is known to be in the poison queue. See `storage/lock.rs`.
+//!
+//! **One second more.** The service tells the ends of locks in whole seconds, and nothing says that
+//! it keeps them finer. So it is asked for one second more than is counted on.
+//!
+//! **A message that expires** is gone for everybody, which is not the same as another's: its command may
+//! finish. Azure locks a message beyond its expiry when it is taken, and never by a renewal. So a message that
+//! is taken less than one lock before it expires is never renewed: no other worker can be given it. One that
+//! is taken earlier is held until the end of the last lock that the service grants, and stopped before
+//! that ends: another worker can be given it in what is left of its time.
+//!
+//! A URL's query is a secret, and never shown.
+
+mod client;
+mod lock;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use url::Url;
+
+pub use self::client::Encoding;
+use self::client::{QueueApi, Received, is_ambiguous};
+use self::lock::{Held, Service, is_deleted};
+use super::{About, Message, Missing, Queue};
+use crate::{Account, AccountError, Operation, ServiceError, is_label, shown, split_url};
+use trafficcop_core::Failure;
+use trafficcop_core::clock::Instant;
+
+// The longest that the service hides a message.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+// The shortest lock: less leaves no time to renew it.
+const SHORTEST: Duration = Duration::from_secs(2);
+// What may be shaved off by whole seconds.
+const GRAIN: Duration = Duration::from_secs(1);
+// The service's limit for one answer: a greater number is an error to it (400).
+const MOST: usize = 32;
+
+// A message that is never there: to ask whether messages may be updated.
+const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
+
+/// What a storage queue is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which queue.
+    pub target: Target,
+    /// Whose ([`Account::find_queue`]), and how we prove who we are.
+    pub account: Account,
+    /// For how long a message is locked; whole seconds, 2 s to 7 days.
+    pub lock_time: Duration,
+    /// How senders encode; `None`: nobody has said, so the text is passed on as it is.
+    pub encoding: Option<Encoding>,
+    /// The largest body that is handed over, in bytes.
+    pub max_body: usize,
+    /// The queue for what is put aside, unless it is `QUEUE-poison`. It is created when it is
+    /// needed.
+    pub poison: Option<String>,
+    /// Create the queue if it is missing.
+    pub create: bool,
+}
+
+/// Why a storage queue could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The service has no such lock.
+    #[error("a message is locked for 2 s to 7 days, in whole seconds, not for {0:?}")]
+    LockTime(Duration),
+    /// The poison queue's name cannot be one.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The official client refused the address.
+    #[error("the queue's address cannot be used: {0}")]
+    Address(String),
+}
+
+/// The queue as one worker takes from it.
+pub struct StorageQueue {
+    service: Arc<Service>,
+    encoding: Option<Encoding>,
+    /// A message that can have been encoded was warned of.
+    warned: AtomicBool,
+    max_body: usize,
+    create: bool,
+    /// Taking has succeeded before.
+    proven: AtomicBool,
+    /// The queue was deleted, by the last answer.
+    deleted: AtomicBool,
+    account: Account,
+}
+
+impl StorageQueue {
+    /// Makes the queue; nothing is sent.
+    ///
+    /// # Errors
+    /// Numbers and names that the service does not know.
+    pub fn open(config: Config) -> Result<StorageQueue, OpenError> {
+        let asked = config.lock_time;
+        if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
+            return Err(OpenError::LockTime(asked));
+        }
+        // At the service's own limit there is no second to add: there it is taken off what is
+        // counted on.
+        let hidden = (asked + GRAIN).min(LONGEST);
+        let poison = config.target.poison(config.poison.as_deref())?;
+        let options = config.account.client_options();
+        let connect = |queue: &str| {
+            let url = address(config.account.endpoint(), queue);
+            let client = QueueApi::new(config.account.authorised(&url), &options);
+            client
+                .map(|client| (url.to_string(), client))
+                .map_err(|error| OpenError::Address(error.why()))
+        };
+        let (name, client) = connect(config.target.queue())?;
+        // A client is for one address. A SAS that is for the one queue alone is found out when the
+        // first message is to be put aside.
+        let (poison_name, poison) = connect(&poison)?;
+        Ok(StorageQueue {
+            service: Arc::new(Service {
+                name,
+                client,
+                poison_name,
+                poison,
+                seconds: i32::try_from(hidden.as_secs()).unwrap_or(i32::MAX),
+                lock_time: hidden - GRAIN,
+            }),
+            encoding: config.encoding,
+            warned: AtomicBool::new(false),
+            max_body: config.max_body,
+            create: config.create,
+            proven: AtomicBool::new(false),
+            deleted: AtomicBool::new(false),
+            account: config.account.clone(),
+        })
+    }
+
+    /// The address of the queue for what is put aside; without a secret.
+    #[must_use]
+    pub fn poison_name(&self) -> &str {
+        &self.service.poison_name
+    }
+
+    fn message(&self, told: Received, t0: Instant) -> Message {
+        if told.is_last {
+            tracing::warn!(
+                "message {} expires at {}, before its lock of {}s ends: its command may finish, but the \
+                 message cannot come again",
+                told.id,
+                told.about.expires.as_deref().unwrap_or_default(),
+                self.service.lock_time.as_secs()
+            );
+        }
+        if self.encoding.is_none()
+            && is_ambiguous(&told.text)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "the text of message {} is valid base64, too, and the command gets it as it was sent: pass \
+                 --encoding base64 if senders encode what they put into this queue, --encoding text if not",
+                told.id
+            );
+        }
+        let encoding = self.encoding.unwrap_or(Encoding::Text);
+        let how = match encoding {
+            Encoding::Base64 => "base64",
+            Encoding::Text => "text",
+        };
+        Message {
+            attempt: told.attempt,
+            t0,
+            lock_time: self.service.lock_time,
+            // We said ourselves for how long it is locked: no clock of another machine has to be
+            // believed.
+            first_renewal: None,
+            body: encoding.read(&told.text, self.max_body),
+            about: About {
+                encoding: Some(how),
+                ..told.about.clone()
+            },
+            id: told.id.clone(),
+            // The same end that the core counts with: nobody else has it before, if nothing is confirmed
+            // later.
+            lock: Arc::new(Held::new(
+                Arc::clone(&self.service),
+                told,
+                t0 + self.service.lock_time,
+            )),
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for StorageQueue {
+    fn name(&self) -> &str {
+        &self.service.name
+    }
+
+    fn lock_time(&self) -> Duration {
+        self.service.lock_time
+    }
+
+    async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
+        let client = &self.service.client;
+        let told = |error: ServiceError, operation| {
+            Missing::from(error.failure(operation, &self.service.name, false))
+        };
+        match client.look(give_up_at).await {
+            Ok(()) => {}
+            Err(error) if error.code() == Some("QueueNotFound") => {
+                // Only where that was asked for: a mistyped name would be a queue that is empty for
+                // ever.
+                if !self.create {
+                    return Err(Missing::NoQueue(format!(
+                        "no such queue {}: make it, or say --create",
+                        self.service.name
+                    )));
+                }
+                client
+                    .create(give_up_at)
+                    .await
+                    .map_err(|error| told(error, Operation::CreateQueue))?;
+            }
+            Err(error) => return Err(told(error, Operation::LookAtQueue)),
+        }
+        // Without the right to update, no lock could be renewed: every message would be taken, its
+        // command killed at the end of the first lock, and all of them end in the poison queue.
+        match client.update(NOBODY, NOBODY, 0, give_up_at).await {
+            Err(
+                error @ ServiceError::Answer {
+                    status: 401 | 403, ..
+                },
+            ) => Err(told(error, Operation::Update)),
+            // 404 is the good answer: there is no such message, and we may. Silence is no refusal
+            // either.
+            _ => Ok(()),
+        }
+    }
+
+    async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure> {
+        let Service {
+            client, seconds, ..
+        } = &*self.service;
+        // Before the request: the service cannot have begun to count earlier.
+        let t0 = Instant::now();
+        let told = client.take(most.min(MOST), *seconds, give_up_at).await;
+        let deleted = matches!(&told, Err(error) if is_deleted(error));
+        self.deleted.store(deleted, Ordering::Relaxed);
+        let told = told.map_err(|error| {
+            // What has worked before is in doubt, not wrong: a right that is taken away for a moment
+            // must not end the worker.
+            let proven = self.proven.load(Ordering::Relaxed);
+            error.failure(Operation::Take, &self.service.name, proven)
+        })?;
+        self.proven.store(true, Ordering::Relaxed);
+        self.account.tell();
+        Ok(told
+            .into_iter()
+            .map(|told| self.message(told, t0))
+            .collect())
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Relaxed)
+    }
+}
+
+// What a poison queue is called unless it is named: as Azure Functions calls it.
+const POISON: &str = "-poison";
+
+/// The queue that is worked on. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    queue: String,
+    url: Option<Url>,
+}
+
+/// Why a text names no queue. One line each, what to do included.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// The name is against the rules.
+    #[error(
+        "`{0}` cannot be a queue: 3 to 63 lower-case letters, digits and single hyphens, beginning \
+         and ending with a letter or digit"
+    )]
+    Name(String),
+    /// With `-poison` behind it the name is too long.
+    #[error(
+        "the queue's name is {0} characters long, so `-poison` does not fit behind it (63 at \
+         most): name the queue for what is put aside with --poison-queue"
+    )]
+    Poison(usize),
+    /// What is put aside would come again at once.
+    #[error("`{0}` cannot be its own poison queue: name another with --poison-queue")]
+    Itself(String),
+    /// Not a URL.
+    #[error("the queue's URL cannot be read: {0}")]
+    Url(String),
+    /// A URL of something else.
+    #[error(
+        "the URL is not a queue's: it is https://ACCOUNT.queue.core.windows.net/QUEUE, and nothing \
+         behind the name"
+    )]
+    NoQueue,
+    /// A URL with a query that is no SAS.
+    #[error("the queue's URL has a query that is no SAS (`sig=` is missing): leave the query out")]
+    Query,
+    /// The URL's address cannot be used.
+    #[error(transparent)]
+    Account(#[from] AccountError),
+}
+
+impl Target {
+    /// Reads a queue's name, or its URL, which may carry a SAS.
+    ///
+    /// # Errors
+    /// What is wrong, by Azure's rules for names.
+    pub fn parse(text: &str) -> Result<Target, TargetError> {
+        if !text.contains("://") {
+            check(text)?;
+            return Ok(Target {
+                queue: text.to_owned(),
+                url: None,
+            });
+        }
+        let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
+        // No service takes one here, so it is a mistake, and it may hold a password.
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(TargetError::Url("it has a user name in it".to_owned()));
+        }
+        let split = split_url(&url)?;
+        // Left there it would be part of every request of ours, and change what that asks for.
+        if url.query().is_some() && split.sas.is_none() {
+            return Err(TargetError::Query);
+        }
+        // The portal shows the endpoints side by side: another one's URL is the likely mistake.
+        let elsewhere = [".blob.", ".file.", ".table.", ".dfs."];
+        let host = url.host_str().unwrap_or_default();
+        let queue = split.path.strip_suffix('/').unwrap_or(&split.path);
+        if queue.is_empty() || queue.contains('/') || elsewhere.iter().any(|s| host.contains(s)) {
+            return Err(TargetError::NoQueue);
+        }
+        check(queue)?;
+        Ok(Target {
+            queue: queue.to_owned(),
+            url: Some(url),
+        })
+    }
+
+    /// The queue's name.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The URL, if it was given as one: for [`crate::Account::find_queue`]. May hold a
+    /// secret.
+    #[must_use]
+    pub fn url(&self) -> Option<&Url> {
+        self.url.as_ref()
+    }
+
+    /// The name of the queue for what is put aside: the one `named`, else `QUEUE-poison`.
+    ///
+    /// # Errors
+    /// If that can be none.
+    pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
+        let Some(name) = named else {
+            // Said with the flag that helps: nobody typed the name that is too long.
+            let name = format!("{}{POISON}", self.queue);
+            return match check(&name) {
+                Ok(()) => Ok(name),
+                Err(_) => Err(TargetError::Poison(self.queue.len())),
+            };
+        };
+        check(name)?;
+        if name == self.queue {
+            return Err(TargetError::Itself(name.to_owned()));
+        }
+        Ok(name.to_owned())
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({})", self.queue)
+    }
+}
+
+/// The address of a queue under `endpoint`.
+fn address(endpoint: &Url, queue: &str) -> Url {
+    let mut url = endpoint.clone();
+    // Azurite has the account's name in the path, in front of the queue's.
+    let base = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&format!("{base}/{queue}"));
+    url
+}
+
+fn check(name: &str) -> Result<(), TargetError> {
+    // The service would say 400 to the first request, and not which rule was broken.
+    if is_label(name) {
+        return Ok(());
+    }
+    Err(TargetError::Name(shown(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AuthOptions;
+
+    fn config() -> Config {
+        let emulator = AuthOptions {
+            emulator: true,
+            ..AuthOptions::default()
+        };
+        Config {
+            target: Target::parse("jobs").expect("a target"),
+            account: Account::find_queue(&|_| None, &emulator, None).expect("an account"),
+            lock_time: Duration::from_secs(60),
+            encoding: None,
+            max_body: 1 << 20,
+            poison: None,
+            create: false,
+        }
+    }
+
+    #[test]
+    fn a_lock_is_asked_for_a_second_longer_than_it_is_counted_on() {
+        for (asked, hidden, counted) in [
+            (2, 3, 2),
+            (60, 61, 60),
+            (604_799, 604_800, 604_799),
+            (604_800, 604_800, 604_799),
+        ] {
+            let queue = StorageQueue::open(Config {
+                lock_time: Duration::from_secs(asked),
+                ..config()
+            })
+            .expect("a queue");
+            assert_eq!(queue.service.seconds, hidden);
+            assert_eq!(queue.lock_time(), Duration::from_secs(counted));
+        }
+    }
+
+    #[test]
+    fn what_the_service_does_not_know_is_refused() {
+        for bad in [0, 1000, 1999, 2500, 604_800_001] {
+            let said = StorageQueue::open(Config {
+                lock_time: Duration::from_millis(bad),
+                ..config()
+            });
+            assert!(matches!(said, Err(OpenError::LockTime(_))), "{bad}");
+        }
+        let said = StorageQueue::open(Config {
+            poison: Some("jobs".into()),
+            ..config()
+        });
+        assert!(matches!(said, Err(OpenError::Target(_))));
+    }
+
+    #[test]
+    fn names_are_addresses() {
+        let queue = StorageQueue::open(config()).expect("a queue");
+        let base = "http://127.0.0.1:10001/devstoreaccount1";
+        assert_eq!(queue.name(), format!("{base}/jobs"));
+        assert_eq!(queue.poison_name(), format!("{base}/jobs-poison"));
+    }
+
+    #[test]
+    fn names_and_urls_are_read() {
+        for (text, queue) in [
+            ("jobs", "jobs"),
+            ("a-1-b", "a-1-b"),
+            ("https://acct.queue.core.windows.net/jobs", "jobs"),
+            ("https://acct.queue.core.windows.net/jobs/", "jobs"),
+            ("http://127.0.0.1:10001/devstoreaccount1/jobs", "jobs"),
+            (
+                "https://acct.queue.core.windows.net/jobs?sig=s3cret",
+                "jobs",
+            ),
+        ] {
+            let target = Target::parse(text).expect(text);
+            assert_eq!(target.queue(), queue);
+            assert_eq!(target.url().is_some(), text.contains("://"));
+            assert!(!format!("{target:?}").contains("s3cret"));
+        }
+        let emulator = Url::parse("http://127.0.0.1:10001/devstoreaccount1").expect("a URL");
+        assert_eq!(
+            address(&emulator, "jobs").as_str(),
+            "http://127.0.0.1:10001/devstoreaccount1/jobs"
+        );
+        let public = Url::parse("https://acct.queue.core.windows.net").expect("a URL");
+        assert_eq!(
+            address(&public, "jobs").as_str(),
+            "https://acct.queue.core.windows.net/jobs"
+        );
+    }
+
+    #[test]
+    fn what_azure_would_refuse_is_refused() {
+        let long = "x".repeat(64);
+        for bad in [
+            "",
+            "ab",
+            "Jobs",
+            "jobs_1",
+            "-jobs",
+            "jobs-",
+            "jo--bs",
+            "jobs/messages",
+            "jobs\nsecond line",
+            &long,
+            "https://acct.queue.core.windows.net/",
+            "https://acct.queue.core.windows.net/jobs/messages",
+            "https://acct.queue.core.windows.net/Jobs",
+            "https://acct.queue.core.windows.net/jobs?comp=metadata",
+            "https://u:p@acct.queue.core.windows.net/jobs",
+            "https://acct.blob.core.windows.net/jobs",
+            "http://127.0.0.1:10001/devstoreaccount1",
+            "http://acct.queue.core.windows.net/jobs",
+            "ftp://h.example/jobs",
+            "http://[/x",
+            "https:/acct.queue.core.windows.net/jobs?sig=s3cret",
+        ] {
+            let said = Target::parse(bad).expect_err(bad).to_string();
+            assert!(!said.contains('\n') && !said.contains("s3cret"), "{said}");
+        }
+        assert!(Target::parse(&"x".repeat(63)).is_ok());
+    }
+
+    #[test]
+    fn the_poison_queue_has_a_name_that_fits() {
+        let of = |name: &str| Target::parse(name).expect(name);
+        assert_eq!(of("jobs").poison(None).as_deref(), Ok("jobs-poison"));
+        assert_eq!(of("jobs").poison(Some("aside")).as_deref(), Ok("aside"));
+        assert_eq!(of(&"x".repeat(56)).poison(None).map(|n| n.len()), Ok(63));
+        let long = of(&"x".repeat(57));
+        let said = long.poison(None).expect_err("too long");
+        assert_eq!(said, TargetError::Poison(57));
+        assert!(said.to_string().contains("--poison-queue"), "{said}");
+        assert!(long.poison(Some("aside")).is_ok());
+        assert!(of("jobs").poison(Some("Aside")).is_err());
+        let itself = of("jobs").poison(Some("jobs"));
+        assert_eq!(itself, Err(TargetError::Itself("jobs".into())));
+    }
+}

@@ -1,0 +1,368 @@
+//! The exchanges with the queue service that the store is made of, one method each, and what the text
+//! of a message means: a storage queue carries text only, and senders put anything else into base64.
+//!
+//! Called by the storage queue and its locks. Must never retry, and must never take an answer for
+//! the service's that lacks what the service always says. Must never change a text that it does not decode.
+
+use azure_core::base64;
+use azure_core::http::{ClientOptions, RequestContent, Url};
+use azure_core::xml::{from_xml, to_xml};
+use azure_storage_queue::models::{
+    QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, QueueMessage,
+    ReceivedMessage, ReceivedMessages,
+};
+use azure_storage_queue::{QueueClient, QueueClientOptions};
+use time::OffsetDateTime;
+
+use crate::queue::{About, Unreadable, date};
+use crate::{API_VERSION, ServiceError, header, limited, of_the_service, unhurried};
+use trafficcop_core::clock::Instant;
+
+// The service's own default is seven days: what was put aside for people would vanish unseen.
+const FOR_EVER: i32 = -1;
+
+/// A message as the service told it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) id: String,
+    pub(super) receipt: String,
+    pub(super) attempt: u32,
+    pub(super) text: String,
+    pub(super) about: About,
+    /// When it vanishes by itself, by the service's clock, in whole seconds.
+    pub(super) expires: Option<OffsetDateTime>,
+    /// It vanishes before its lock ends, so that no other worker can be given it.
+    pub(super) is_last: bool,
+}
+
+/// The official client for one queue.
+pub(super) struct QueueApi {
+    client: QueueClient,
+}
+
+impl QueueApi {
+    /// Makes the client; nothing is sent. The URL may hold a secret.
+    pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<QueueApi, ServiceError> {
+        let options = QueueClientOptions {
+            client_options: options.clone(),
+            version: API_VERSION.to_owned(),
+        };
+        let client = QueueClient::new(queue, None, Some(options));
+        let client = client.map_err(|error| ServiceError::of(&error))?;
+        Ok(QueueApi { client })
+    }
+
+    /// Whether the queue is there: its properties, which are of no interest.
+    pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
+        let answer = limited(give_up_at, self.client.get_properties(None)).await?;
+        of_the_service(answer.headers())
+    }
+
+    /// Creates the queue; that it is there already is success.
+    pub(super) async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
+        match limited(give_up_at, self.client.create(None)).await {
+            Ok(answer) => of_the_service(answer.headers()),
+            // With metadata of its own.
+            Err(error) if error.code() == Some("QueueAlreadyExists") => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes up to `most` messages (32 at most) that become visible again after `seconds`.
+    pub(super) async fn take(
+        &self,
+        most: usize,
+        seconds: i32,
+        give_up_at: Instant,
+    ) -> Result<Vec<Received>, ServiceError> {
+        let options = QueueClientReceiveMessagesOptions {
+            number_of_messages: i32::try_from(most.clamp(1, 32)).ok(),
+            visibility_timeout: Some(seconds),
+            ..Default::default()
+        };
+        // Up to 32 messages of 64 KiB: on a slow line that takes longer than any other exchange
+        // may.
+        let answer = unhurried(give_up_at, self.client.receive_messages(Some(options))).await?;
+        of_the_service(answer.headers())?;
+        read(answer.body().as_ref())
+    }
+
+    /// Makes the message visible again after `seconds` from now, its text untouched; the receipt
+    /// that is valid from now on.
+    pub(super) async fn update(
+        &self,
+        id: &str,
+        receipt: &str,
+        seconds: i32,
+        give_up_at: Instant,
+    ) -> Result<String, ServiceError> {
+        // Without a body the text stays as it was; sent back it would cost its length at each
+        // renewal.
+        let update = self.client.update_message(id, receipt, seconds, None);
+        let answer = limited(give_up_at, update).await?;
+        header(answer.headers(), "x-ms-popreceipt")
+            .map(str::to_owned)
+            // Without it nobody could renew or settle the message ever again: no answer of the
+            // service's.
+            .ok_or_else(|| ServiceError::foreign("a pop receipt", answer.headers()))
+    }
+
+    /// Deletes the message.
+    pub(super) async fn delete(
+        &self,
+        id: &str,
+        receipt: &str,
+        give_up_at: Instant,
+    ) -> Result<(), ServiceError> {
+        let delete = self.client.delete_message(id, receipt, None);
+        of_the_service(limited(give_up_at, delete).await?.headers())
+    }
+
+    /// Puts a message with exactly this text into the queue, which stays there until somebody
+    /// deletes it.
+    pub(super) async fn put(&self, text: &str, give_up_at: Instant) -> Result<(), ServiceError> {
+        let content = RequestContent::from(written(text)?);
+        let options = QueueClientSendMessageOptions {
+            message_time_to_live: Some(FOR_EVER),
+            ..Default::default()
+        };
+        let put = self.client.send_message(content, Some(options));
+        of_the_service(limited(give_up_at, put).await?.headers())
+    }
+}
+
+/// A message as it is sent.
+fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
+    let message = QueueMessage {
+        message_text: Some(text.to_owned()),
+    };
+    let xml = to_xml(&message).map_err(|error| ServiceError::of(&error))?;
+    Ok(escaped(&xml))
+}
+
+/// The messages of an answer.
+fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
+    // What cannot be read may have been locked all the same: it comes again when that has run out.
+    let list: ReceivedMessages = from_xml(escaped(xml))
+        .map_err(|_| ServiceError::Silence("unknown: the messages cannot be read".to_owned()))?;
+    list.items.into_iter().flatten().map(told).collect()
+}
+
+// Carriage returns as references: a reader of XML makes line feeds of those that are not, and a
+// body is handed over, and put aside, as it is.
+fn escaped(xml: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(xml.len());
+    for byte in xml {
+        match byte {
+            b'\r' => bytes.extend(b"&#xD;"),
+            other => bytes.push(*other),
+        }
+    }
+    bytes
+}
+
+fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
+    let lacks = |what| ServiceError::Silence(format!("unknown: a message without {what}"));
+    let id = message.message_id.ok_or_else(|| lacks("an id"))?;
+    // It becomes part of a path.
+    if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        return Err(lacks("a proper id"));
+    }
+    // From 1: an attempt 0 would run once more than --max-attempts says.
+    let count = message.dequeue_count.unwrap_or(1).max(1);
+    // The year 9999 is the service's word for never.
+    let expires = message.expiration_time.filter(|at| at.year() < 9999);
+    let locked_until = message.time_next_visible;
+    Ok(Received {
+        id,
+        receipt: message.pop_receipt.ok_or_else(|| lacks("a pop receipt"))?,
+        attempt: u32::try_from(count).unwrap_or(u32::MAX),
+        // An empty text is written as an empty element, which the reader takes for none.
+        text: message.message_text.unwrap_or_default(),
+        about: About {
+            enqueued: message.insertion_time.and_then(date),
+            locked_until: locked_until.and_then(date),
+            expires: expires.and_then(date),
+            ..About::default()
+        },
+        // Both are told in whole seconds, by one clock: a second more is later whatever was cut off.
+        is_last: matches!((expires, locked_until), (Some(end), Some(lock)) if lock > end),
+        expires,
+    })
+}
+
+/// How the text of a message becomes the bytes of its body; as it is typed, with its help.
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Decode every message; dead-letter what is not base64
+    // White space is passed over.
+    Base64,
+    /// Pass every message on as it was sent
+    Text,
+}
+
+impl Encoding {
+    /// The bytes of a message with this text; at most `most` of them.
+    ///
+    /// # Errors
+    /// `NotBase64` where it was to be, `TooLarge` beyond the limit.
+    pub(super) fn read(self, text: &str, most: usize) -> Result<Vec<u8>, Unreadable> {
+        let bytes = match self {
+            Encoding::Text => text.as_bytes().to_vec(),
+            Encoding::Base64 => {
+                let dense: String = text.split_ascii_whitespace().collect();
+                canonical(&dense).ok_or_else(|| Unreadable {
+                    reason: "NotBase64",
+                    detail: format!("the text of {} bytes is not base64", text.len()),
+                })?
+            }
+        };
+        // After decoding: the limit is for what the command is handed, not for what the sender
+        // wrote.
+        if bytes.len() > most {
+            return Err(Unreadable {
+                reason: "TooLarge",
+                detail: format!(
+                    "the body of {} bytes is larger than the {most} allowed",
+                    bytes.len()
+                ),
+            });
+        }
+        Ok(bytes)
+    }
+}
+
+/// What the text encodes, if it is base64 in the one way that an encoder writes it.
+fn canonical(text: &str) -> Option<Vec<u8>> {
+    let bytes = base64::decode(text).ok()?;
+    // Written anew and compared: the decoder lets stray bits pass, which no encoder writes.
+    (base64::encode(&bytes) == text).then_some(bytes)
+}
+
+/// Whether the text can have been encoded: many a word of plain text is base64 as well, so nobody can say.
+pub(super) fn is_ambiguous(text: &str) -> bool {
+    canonical(text).is_some_and(|bytes| !bytes.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(inside: &str) -> String {
+        let head = "<?xml version=\"1.0\" encoding=\"utf-8\"?>";
+        format!("{head}<QueueMessagesList>{inside}</QueueMessagesList>")
+    }
+
+    fn message(id: &str, rest: &str) -> String {
+        list(&format!(
+            "<QueueMessage><MessageId>{id}</MessageId>{rest}</QueueMessage>"
+        ))
+    }
+
+    #[test]
+    fn a_message_is_read_as_the_service_writes_it() {
+        let xml = message(
+            "5f0c1a1e-0000-4000-8000-000000000001",
+            "<InsertionTime>Fri, 09 Oct 2026 21:04:30 GMT</InsertionTime>\
+             <ExpirationTime>Fri, 31 Dec 9999 23:59:59 GMT</ExpirationTime>\
+             <PopReceipt>AgAAAA==</PopReceipt>\
+             <TimeNextVisible>Fri, 09 Oct 2026 21:05:31 GMT</TimeNextVisible>\
+             <DequeueCount>3</DequeueCount><MessageText> a\r\n&lt;b&gt;&#xD; </MessageText>",
+        );
+        let told = read(xml.as_bytes()).expect("readable").remove(0);
+        assert_eq!((told.receipt.as_str(), told.attempt), ("AgAAAA==", 3));
+        assert_eq!(told.text, " a\r\n<b>\r ");
+        let about = told.about;
+        assert_eq!(about.enqueued.as_deref(), Some("2026-10-09T21:04:30Z"));
+        assert_eq!(about.locked_until.as_deref(), Some("2026-10-09T21:05:31Z"));
+        assert_eq!(about.expires, None, "never");
+        assert_eq!(read(list("").as_bytes()), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_moment_that_no_date_can_say_is_left_out() {
+        let before = "<InsertionTime>Fri, 31 Dec -0001 23:59:59 GMT</InsertionTime>\
+             <PopReceipt>A</PopReceipt>";
+        let told = read(message("1", before).as_bytes()).expect("readable");
+        assert_eq!(told[0].about.enqueued, None);
+    }
+
+    #[test]
+    fn what_the_service_cannot_have_written_is_not_believed() {
+        for xml in [
+            message("1", ""),
+            message("../other/messages/1", "<PopReceipt>A</PopReceipt>"),
+            message("", "<PopReceipt>A</PopReceipt>"),
+            list("<QueueMessage><PopReceipt>A</PopReceipt></QueueMessage>"),
+            list("<QueueMessage>"),
+        ] {
+            let said = read(xml.as_bytes());
+            assert!(
+                matches!(said, Err(ServiceError::Silence(_))),
+                "{xml}: {said:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_text_is_written_so_that_any_reader_of_xml_gets_it_back() {
+        for (text, within) in [
+            ("", "<MessageText/>"),
+            ("a<&>\"", "<MessageText>a&lt;&amp;&gt;\"</MessageText>"),
+            (" \r\n\r", "<MessageText> &#xD;\n&#xD;</MessageText>"),
+        ] {
+            let xml = String::from_utf8(written(text).expect("writable")).expect("text");
+            assert!(xml.contains(within), "{xml}");
+        }
+    }
+
+    const PLENTY: usize = 1 << 20;
+
+    #[test]
+    fn every_body_that_was_encoded_is_decoded_and_no_other_is_changed() {
+        let all: Vec<u8> = (0..=255).cycle().take(48 * 1024).collect();
+        for bytes in [
+            b"hello".as_slice(),
+            b"{\"id\":42}",
+            &[0x69, 0xb7, 0x1d],
+            b"",
+            "grüße, grüße!".as_bytes(),
+            &all,
+        ] {
+            let text = base64::encode(bytes);
+            let read = Encoding::Base64.read(&text, PLENTY);
+            assert_eq!(read.as_deref(), Ok(bytes));
+            let read = Encoding::Text.read(&text, PLENTY);
+            assert_eq!(read.as_deref(), Ok(text.as_bytes()));
+            assert_eq!(is_ambiguous(&text), !bytes.is_empty());
+        }
+    }
+
+    #[test]
+    fn only_what_an_encoder_would_write_is_base64() {
+        // Without its padding, with stray bits, of the other alphabet, with a line end behind it.
+        for text in ["aGVsbG8", "aGVsbG9=", "_-8eyJhIjoxfQ==", "aGVsbG8=\n"] {
+            assert!(!is_ambiguous(text), "{text:?}");
+        }
+        let wrapped = Encoding::Base64.read("aGVs\r\nbG8=\n", PLENTY);
+        assert_eq!(wrapped.as_deref(), Ok(b"hello".as_slice()));
+        assert_eq!(Encoding::Base64.read("", PLENTY), Ok(Vec::new()));
+        for text in ["test!", "aGVsbG8", "{}"] {
+            let said = Encoding::Base64.read(text, PLENTY).expect_err(text);
+            assert_eq!(said.reason, "NotBase64");
+            assert!(
+                !said.detail.contains(text),
+                "bodies stay out of messages: {said}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_limit_is_that_of_the_bytes_that_are_handed_over() {
+        assert!(Encoding::Base64.read("aGVsbG8=", 5).is_ok());
+        let said = Encoding::Base64.read("aGVsbG8=", 4).expect_err("too large");
+        assert_eq!(said.reason, "TooLarge");
+        assert!(Encoding::Text.read("aGVsbG8=", 5).is_err());
+    }
+}

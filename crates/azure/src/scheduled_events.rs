@@ -1,0 +1,552 @@
+//! What Azure announces for this virtual machine: freezes, reboots, redeployments, preemption and
+//! termination, asked of the metadata service while we compete.
+//!
+//! Begun by the drivers inside the runtime, as a task of its own: the core hears through
+//! [`Signals`](crate::signals::Signals) that the machine is cordoned, and tells by
+//! [`EventFollower::idle`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
+//! talks nonsense changes nothing but how often it is asked, and what is not understood is no
+//! announcement: it may stop nobody. It must never hold up or judge a lease, never need TLS, and never
+//! retry by itself.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use azure_core::time::OffsetDateTime;
+use reqwest::Method;
+use serde::Deserialize;
+use time::format_description::well_known::Rfc2822;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use url::Url;
+
+use super::transport;
+use trafficcop_core::Cordon;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::retry::Backoff;
+
+// From one look to the next, ±20 %: Azure asks for no more than one in a second, and the shortest
+// notice (of a preemption) is 30 seconds, of which a drain needs most.
+const PACE: Duration = Duration::from_secs(5);
+// The longest pause between two looks at an endpoint that has answered before: less than the
+// shortest notice.
+const SHORT_PAUSE: Duration = Duration::from_secs(20);
+// The same where it never has: this may be no machine of Azure's.
+const LONG_PAUSE: Duration = Duration::from_secs(300);
+// The least time between two looks, whatever there is to be said.
+const LEAST: Duration = Duration::from_secs(1);
+// For one question, connection and all. The very first one enables the events for the machine and
+// may take minutes; then it is asked again.
+const LIMIT: Duration = Duration::from_secs(5);
+// A document is a few hundred bytes; whoever else answers at that address is not read to the end.
+const ANSWER_LIMIT: usize = 256 * 1024;
+const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
+const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+// The longest name of a machine.
+const NAME_LIMIT: usize = 256;
+
+/// How the announcements are followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where they are asked for.
+    pub endpoint: Endpoint,
+    /// What this machine is called in them; `None`: the metadata service is asked.
+    pub vm_name: Option<String>,
+    /// This machine's own name, taken where the metadata service does not tell.
+    pub host: String,
+    /// They are approved once nothing of ours runs here.
+    pub ack: bool,
+}
+
+/// The announcements, as they come.
+#[derive(Debug)]
+pub struct EventFollower {
+    /// This machine is cordoned (again, when what is known of it changes), or `None`: it is not any
+    /// more. Nothing is said before there is something to say.
+    pub words: mpsc::UnboundedReceiver<Option<Cordon>>,
+    /// Whether nothing of ours runs here and nothing is held, because of what was said last.
+    pub idle: watch::Sender<bool>,
+    first: watch::Receiver<bool>,
+}
+
+impl EventFollower {
+    /// Begins to follow them.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn begin(config: Config) -> EventFollower {
+        let (say, words) = mpsc::unbounded_channel();
+        let (idle, is_idle) = watch::channel(false);
+        let (looked, first) = watch::channel(false);
+        let follower = Follower {
+            config,
+            http: OnceLock::new(),
+            say,
+            idle: is_idle,
+            looked,
+            name: None,
+            said: None,
+            approved: Vec::new(),
+            failures: 0,
+            told: false,
+            ever: false,
+        };
+        tokio::spawn(follower.follow());
+        EventFollower { words, idle, first }
+    }
+
+    /// Waits for the first look, but not for longer than `limit`: what was announced before we came
+    /// is known before we compete.
+    pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
+        let looked = async {
+            while !*self.first.borrow_and_update() {
+                if self.first.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Late is no harm: what is announced then comes as a word, and drains what has begun.
+        let _in_time = timeout(limit, looked).await;
+        self.words.try_recv().ok().flatten()
+    }
+}
+
+struct Follower {
+    config: Config,
+    http: OnceLock<Result<reqwest::Client, String>>,
+    say: mpsc::UnboundedSender<Option<Cordon>>,
+    idle: watch::Receiver<bool>,
+    looked: watch::Sender<bool>,
+    // What the metadata service calls this machine, once it has told: it keeps its name.
+    name: Option<String>,
+    // What holds for this machine, as we said it last.
+    said: Option<Announced>,
+    // The announcements that we approved: they stay in the document until they have begun.
+    approved: Vec<String>,
+    // Looks in a row that came to nothing.
+    failures: u32,
+    // People know of them.
+    told: bool,
+    // The endpoint has answered.
+    ever: bool,
+}
+
+impl Follower {
+    async fn follow(mut self) {
+        while !self.say.is_closed() {
+            match self.look().await {
+                Ok(()) => self.works(),
+                Err(why) => self.fails(&why),
+            }
+            // After a failure as well: nobody who competes waits for an endpoint that is not there.
+            self.looked.send_replace(true);
+            self.pause().await;
+        }
+    }
+
+    fn works(&mut self) {
+        if std::mem::take(&mut self.told) {
+            tracing::info!("the metadata service answers again");
+        }
+        (self.failures, self.ever) = (0, true);
+    }
+
+    fn fails(&mut self, why: &str) {
+        self.failures = self.failures.saturating_add(1);
+        if std::mem::replace(&mut self.told, true) {
+            tracing::debug!("scheduled events: {why}");
+        } else if self.said.is_some() {
+            // Nothing says that it is over, and a service that is silent before a reboot is no wonder.
+            tracing::warn!("scheduled events cannot be had: {why}; cordoned until they can");
+        } else {
+            tracing::warn!(
+                "scheduled events cannot be had: {why}; going on without them, and asking again now and then"
+            );
+        }
+    }
+
+    async fn pause(&mut self) {
+        let most = if self.ever { SHORT_PAUSE } else { LONG_PAUSE };
+        let pace = Backoff::new(PACE, most).after(self.failures);
+        let span = pace.mul_f64(0.8 + 0.4 * fastrand::f64());
+        // Whoever waits for our approval need not wait for our pace.
+        let wants_approval = self.config.ack && self.failures == 0;
+        let (least, span) = (span.min(LEAST), span.saturating_sub(LEAST));
+        tokio::time::sleep(least).await;
+        tokio::select! {
+            () = tokio::time::sleep(span) => {}
+            Ok(()) = self.idle.changed(), if wants_approval => {}
+        }
+    }
+
+    /// One look, and what follows from it.
+    async fn look(&mut self) -> Result<(), String> {
+        let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
+        let document = Document::parse(&text)?;
+        // Nearly always. Nobody is asked for a name that nothing depends on.
+        if document.is_empty() {
+            self.hears(None);
+            return Ok(());
+        }
+        let name = self.name().await;
+        let announced = document.announced_for(&name, Instant::now(), date);
+        self.hears(announced);
+        self.approve().await
+    }
+
+    async fn name(&mut self) -> String {
+        if let Some(name) = self.config.vm_name.as_ref().or(self.name.as_ref()) {
+            return name.clone();
+        }
+        match self.vm_name().await {
+            Ok(name) => self.name.insert(name).clone(),
+            // Of most machines it is the same; for the others there is a flag.
+            Err(why) => {
+                tracing::debug!("the metadata service does not tell this machine's name: {why}");
+                self.config.host.clone()
+            }
+        }
+    }
+
+    fn hears(&mut self, announced: Option<Announced>) {
+        let said = self.said.as_ref().map(|announced| &announced.cordon);
+        let cordon = announced.as_ref().map(|announced| &announced.cordon);
+        // By the words alone: the moment is computed anew from each answer's date, and differs by
+        // milliseconds.
+        if said.map(|cordon| &cordon.why) != cordon.map(|cordon| &cordon.why) {
+            // Nobody listens at the very end.
+            let _ = self.say.send(cordon.cloned());
+        }
+        if announced.is_none() {
+            self.approved.clear();
+        }
+        self.said = announced;
+    }
+
+    /// Approves what waits for that, once nothing of ours is in the way: Azure then does it at once,
+    /// and not at the end of its notice.
+    async fn approve(&mut self) -> Result<(), String> {
+        if !self.config.ack || !*self.idle.borrow_and_update() {
+            return Ok(());
+        }
+        let waiting = self.said.iter().flat_map(|announced| &announced.waiting);
+        let waiting = waiting.filter(|id| !self.approved.contains(id)).cloned();
+        for id in waiting.collect::<Vec<_>>() {
+            let body = serde_json::json!({ "StartRequests": [{ "EventId": id }] });
+            self.ask(Method::POST, EVENTS, Some(body.to_string()))
+                .await?;
+            tracing::info!("approved what Azure announced for this machine (event {id})");
+            self.approved.push(id);
+        }
+        Ok(())
+    }
+
+    async fn vm_name(&self) -> Result<String, String> {
+        let (name, _) = self.ask(Method::GET, NAME, None).await?;
+        let name = String::from_utf8(name).map_err(|_| "it is no text".to_owned())?;
+        let name = name.trim();
+        if name.is_empty() || name.len() > NAME_LIMIT || name.chars().any(char::is_control) {
+            return Err("it is no name".to_owned());
+        }
+        Ok(name.to_owned())
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(Vec<u8>, OffsetDateTime), String> {
+        let http = self.http.get_or_init(transport::plain);
+        let http = http.as_ref().map_err(Clone::clone)?;
+        let url = self
+            .config
+            .endpoint
+            .0
+            .join(path)
+            .map_err(|why| why.to_string())?;
+        // The service demands it: whoever can have a server fetch a URL cannot have it send a header.
+        let mut request = http.request(method, url).header("Metadata", "true");
+        if let Some(body) = body {
+            request = request
+                .header("content-type", "application/json")
+                .body(body);
+        }
+        let asked = async {
+            let mut answer = request.send().await.map_err(said)?;
+            let status = answer.status();
+            if !status.is_success() {
+                return Err(format!("the metadata service answers {}", status.as_u16()));
+            }
+            let date = answer.headers().get("date");
+            let date = date.and_then(|date| date.to_str().ok());
+            let date = date.and_then(|date| OffsetDateTime::parse(date, &Rfc2822).ok());
+            let bytes = transport::body_within(&mut answer, ANSWER_LIMIT)
+                .await
+                .map_err(said)?;
+            let bytes = bytes.ok_or("the metadata service's answer is too long")?;
+            Ok((bytes, date.unwrap_or_else(OffsetDateTime::now_utc)))
+        };
+        let in_time = timeout(LIMIT, asked).await;
+        in_time.unwrap_or_else(|_| Err("the metadata service does not answer".to_owned()))
+    }
+}
+
+/// Where the metadata service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(Url);
+
+/// Why that cannot be where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("take http://ADDRESS or http://ADDRESS:PORT")]
+pub struct EndpointError;
+
+impl Default for Endpoint {
+    /// Azure's.
+    fn default() -> Endpoint {
+        let url = Url::parse("http://169.254.169.254").expect("a constant that is a URL");
+        Endpoint(url)
+    }
+}
+
+impl Endpoint {
+    /// Another one: plain http to an address, and nothing behind it.
+    pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
+        let url = Url::parse(text).map_err(|_| EndpointError)?;
+        // A name would have to be looked up, and that takes its time and can be answered by anybody.
+        let is_address = matches!(url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
+        let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
+        if url.scheme() != "http" || !is_address || !is_bare || url.fragment().is_some() {
+            return Err(EndpointError);
+        }
+        Ok(Endpoint(url))
+    }
+}
+
+fn said(error: reqwest::Error) -> String {
+    let what = if error.is_connect() {
+        "cannot be reached"
+    } else {
+        "broke off"
+    };
+    let why = transport::root_cause(&error.without_url());
+    format!("the metadata service {what}: {why}")
+}
+
+// What ends or suspends everything that runs here. Whatever else Azure may announce one day is let
+// pass: to drain for something unknown would stop commands on a whole fleet at once.
+const KINDS: &[(&str, &str)] = &[
+    ("Freeze", "a freeze"),
+    ("Reboot", "a reboot"),
+    ("Redeploy", "a redeployment"),
+    ("Preempt", "the preemption"),
+    ("Terminate", "the termination"),
+];
+// The longest identifier of an event that is shown or sent back; Azure's are 36 characters.
+const ID_LIMIT: usize = 64;
+
+/// The document, as far as we know it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Document {
+    events: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    event_id: String,
+    event_type: String,
+    #[serde(default)]
+    event_status: String,
+    #[serde(default)]
+    resources: Vec<String>,
+    #[serde(default)]
+    not_before: String,
+}
+
+/// What is announced for one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Announced {
+    cordon: Cordon,
+    // The identifiers of what can be approved.
+    waiting: Vec<String>,
+}
+
+// What comes first: what has begun, then what has a time, the earliest before the others.
+type Rank = (bool, bool, Option<OffsetDateTime>);
+
+impl Document {
+    fn parse(text: &[u8]) -> Result<Document, String> {
+        serde_json::from_slice(text).map_err(|_| "it is no document of scheduled events".to_owned())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// What of it is about the machine of this name, read at `now`, when the service's clock said
+    /// `date`.
+    fn announced_for(&self, name: &str, now: Instant, date: OffsetDateTime) -> Option<Announced> {
+        let ours = self.events.iter().filter_map(|entry| {
+            let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == entry.event_type)?;
+            let named = |resource: &String| resource.eq_ignore_ascii_case(name);
+            (entry.resources.iter().any(named) && is_id(&entry.event_id)).then_some((kind, entry))
+        });
+        let mut first: Option<(Rank, &str, &Entry)> = None;
+        let mut waiting = Vec::new();
+        for (kind, entry) in ours {
+            // Approved or not, it cannot be had any earlier.
+            let begun = entry.event_status == "Started";
+            if !begun {
+                waiting.push(entry.event_id.clone());
+            }
+            let at = OffsetDateTime::parse(&entry.not_before, &Rfc2822).ok();
+            let at = at.filter(|_| !begun);
+            let rank = (!begun, at.is_none(), at);
+            if first.as_ref().is_none_or(|(before, ..)| rank < *before) {
+                first = Some((rank, *kind, entry));
+            }
+        }
+        let ((pending, _, at), kind, entry) = first?;
+        let when = match (pending, at) {
+            (false, _) => "is under way".to_owned(),
+            (true, None) => "is announced".to_owned(),
+            (true, Some(at)) => {
+                let (hour, minute, second) = at.to_offset(time::UtcOffset::UTC).to_hms();
+                format!("is announced, not before {hour:02}:{minute:02}:{second:02} UTC")
+            }
+        };
+        let cordon = Cordon {
+            why: format!("{kind} of this machine {when} (event {})", entry.event_id),
+            // By the service's clock, which wrote both dates; ours may be wrong by hours.
+            before: at.map_or(Instant::FOREVER, |at| {
+                now + Duration::try_from(at - date).unwrap_or_default()
+            }),
+        };
+        Some(Announced { cordon, waiting })
+    }
+}
+
+/// It is shown to people and sent back: nothing but what identifiers are made of.
+fn is_id(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=ID_LIMIT).contains(&text.len()) && text.chars().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_plain_http_to_an_address() {
+        for good in [
+            "http://127.0.0.1:8080",
+            "http://[::1]:1/",
+            "http://169.254.169.254",
+        ] {
+            assert!(Endpoint::parse(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "127.0.0.1",
+            "https://127.0.0.1",
+            "http://metadata",
+            "http://127.0.0.1/x",
+            "http://user@127.0.0.1",
+            "http://127.0.0.1/?a=b",
+        ] {
+            assert!(Endpoint::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            Endpoint::parse("http://169.254.169.254"),
+            Ok(Endpoint::default())
+        );
+    }
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+    const DATE: &str = "Mon, 19 Sep 2022 18:29:47 GMT";
+
+    fn announced(events: &str) -> Option<Announced> {
+        let text = format!(r#"{{"DocumentIncarnation": 1, "Events": [{events}]}}"#);
+        let date = OffsetDateTime::parse(DATE, &Rfc2822).unwrap();
+        let document = Document::parse(text.as_bytes()).unwrap();
+        document.announced_for("web-1", NOW, date)
+    }
+
+    fn event(kind: &str, resources: &str, status: &str, not_before: &str) -> String {
+        format!(
+            r#"{{"EventId": "id-{kind}", "EventType": "{kind}", "ResourceType": "VirtualMachine",
+                "Resources": [{resources}], "EventStatus": "{status}", "NotBefore": "{not_before}",
+                "Description": "x", "EventSource": "Platform", "DurationInSeconds": -1}}"#
+        )
+    }
+
+    #[test]
+    fn an_event_for_us_says_what_and_when() {
+        let later = "Mon, 19 Sep 2022 18:44:47 GMT";
+        let found = announced(&event("Reboot", r#""Web-1", "web-2""#, "Scheduled", later));
+        let found = found.unwrap();
+        assert_eq!(
+            found.cordon.why,
+            "a reboot of this machine is announced, not before 18:44:47 UTC (event id-Reboot)"
+        );
+        assert_eq!(found.cordon.before, NOW + Duration::from_secs(900));
+        assert_eq!(found.waiting, ["id-Reboot"]);
+    }
+
+    #[test]
+    fn every_kind_that_disturbs_counts_and_no_other() {
+        for (kind, _) in KINDS {
+            let found = announced(&event(kind, r#""web-1""#, "Scheduled", ""));
+            assert_eq!(found.unwrap().cordon.before, Instant::FOREVER, "{kind}");
+        }
+        let other = event("Party", r#""web-1""#, "Scheduled", "");
+        assert_eq!(announced(&other), None);
+    }
+
+    #[test]
+    fn what_is_for_another_machine_is_not_for_us() {
+        for resources in [r#""web-2""#, r#""web-10", "xweb-1""#, ""] {
+            let event = event("Reboot", resources, "Scheduled", "");
+            assert_eq!(announced(&event), None, "{resources}");
+        }
+        assert_eq!(announced(""), None);
+    }
+
+    #[test]
+    fn what_has_begun_comes_first_and_cannot_be_approved() {
+        let events = [
+            event("Reboot", r#""web-1""#, "Scheduled", DATE),
+            event("Freeze", r#""web-1""#, "Started", ""),
+        ];
+        let found = announced(&events.join(",")).unwrap();
+        assert!(
+            found
+                .cordon
+                .why
+                .starts_with("a freeze of this machine is under way")
+        );
+        assert_eq!(found.cordon.before, Instant::FOREVER);
+        assert_eq!(found.waiting, ["id-Reboot"]);
+    }
+
+    #[test]
+    fn a_moment_that_has_passed_is_now_and_one_that_is_none_is_not_known() {
+        let past = "Mon, 19 Sep 2022 18:00:00 GMT";
+        let found = announced(&event("Reboot", r#""web-1""#, "Scheduled", past));
+        assert_eq!(found.unwrap().cordon.before, NOW);
+        let found = announced(&event("Reboot", r#""web-1""#, "Scheduled", "soon"));
+        assert_eq!(found.unwrap().cordon.before, Instant::FOREVER);
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_an_identifier_that_is_none_is_passed_over() {
+        for text in ["", "{}", "[]", "<html>", r#"{"Events": 7}"#] {
+            assert!(Document::parse(text.as_bytes()).is_err(), "{text}");
+        }
+        let mut event = event("Reboot", r#""web-1""#, "Scheduled", "");
+        event = event.replace("id-Reboot", r"x\nsomething else");
+        assert_eq!(announced(&event), None);
+    }
+}

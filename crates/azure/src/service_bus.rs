@@ -1,0 +1,239 @@
+//! A queue, a subscription or a dead-letter queue on Azure Service Bus: where it is and how we prove
+//! who we are, from a connection string as Microsoft's clients take it, or a namespace and Entra ID.
+//!
+//! Called once at start, before anything is asked of anybody. Must never show a secret: errors name
+//! variables and parts, not values.
+
+mod parse;
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use url::Url;
+
+use self::parse::{Namespace, Parts, Typed};
+use super::account::{AccountError, contradiction, malformed, missing};
+use super::credential::{AuthOptions, Credential, Found, Offered, SERVICE_BUS, choose, trimmed};
+use super::proxy::Proxy;
+use super::transport::Client;
+
+/// The variable that is read if no other is named.
+const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
+const TLS_PORT: u16 = 5671;
+const PLAIN_PORT: u16 = 5672;
+
+/// What was typed of a queue on Service Bus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceBusOptions {
+    /// `QUEUE`, `TOPIC/Subscriptions/NAME`, either behind `NAMESPACE/`, or `sb://HOST/ENTITY`.
+    pub entity: String,
+    /// What has been put aside there, instead of what waits.
+    pub dead_letters: bool,
+    /// The variable that holds the connection string, if not [`STRING`].
+    pub string_in: Option<String>,
+}
+
+/// Where a queue is, and our credential. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct ServiceBus {
+    /// The host's name, or its address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What TLS goes by; `None`: the emulator's plain TCP.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The path of the queue, as the service has it.
+    pub entity: String,
+    /// Our credential.
+    pub credential: Credential,
+}
+
+impl fmt::Debug for ServiceBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceBus")
+            .field("name", &self.name())
+            .field("tls", &self.tls.is_some())
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServiceBus {
+    /// Finds it in what was typed and in the environment (`get`). Nothing is asked of anybody.
+    pub fn find(
+        get: &dyn Fn(&str) -> Option<String>,
+        options: &AuthOptions,
+        asked: &ServiceBusOptions,
+    ) -> Result<ServiceBus, AccountError> {
+        let env = trimmed(get);
+        let typed = Typed::read(&asked.entity)?;
+        let source = asked.string_in.as_deref().unwrap_or(STRING);
+        let text = env(source);
+        if let (None, Some(name)) = (&text, &asked.string_in) {
+            return Err(missing(
+                "the connection string",
+                format!("--connection-string-env names {name}, which is not set"),
+            ));
+        }
+        let parts = text.map(|text| Parts::read(&text, source)).transpose()?;
+        let (namespace, entity) = settle(typed, parts.as_ref(), source)?;
+        let entity = match asked.dead_letters {
+            true => format!("{entity}/$DeadLetterQueue"),
+            false => entity,
+        };
+        let flag = options.auth.flag();
+        let plain = parts.as_ref().is_some_and(|parts| parts.emulator);
+        let trust = options.trust()?;
+        let given = parts.is_some();
+        let (key, sas) = match parts.and_then(|parts| parts.secret) {
+            Some(key @ Credential::Key { .. }) => (Some(key), None),
+            sas => (None, sas),
+        };
+        let refuse_if = |refused, what, how| match refused {
+            true => Err(missing(what, how)),
+            false => Ok(()),
+        };
+        let offer = |found: Option<Credential>, what: &str, how: &str| match found {
+            Some(credential) => Ok(Found {
+                credential,
+                what: format!("{what} in {source}"),
+                typed: false,
+                is_meant: false,
+            }),
+            None => Err(missing(
+                what,
+                format!("{flag} needs {how} in the connection string ({source})"),
+            )),
+        };
+        let offered = Offered {
+            key: offer(
+                key,
+                "the shared access key",
+                "SharedAccessKeyName and SharedAccessKey",
+            ),
+            sas: offer(sas, "the shared access signature", "SharedAccessSignature"),
+            token: refuse_if(
+                plain,
+                "TLS",
+                format!(
+                    "{flag}: a token is never sent over plain TCP, and {source} says \
+                     UseDevelopmentEmulator"
+                ),
+            ),
+            // A string without a key names a namespace, and Entra ID does for the rest.
+            needed: refuse_if(
+                given && (plain || !cfg!(feature = "entra")),
+                "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
+                format!("copy the whole connection string into {source}"),
+            ),
+        };
+        let credential = match choose(options.auth, offered, &env)? {
+            Some(credential) => credential,
+            None => {
+                let endpoint = Url::parse(&format!("https://{}", namespace.host));
+                let endpoint = endpoint.map_err(|error| {
+                    malformed(
+                        format!("the namespace {}", namespace.host),
+                        format!("is no name of a host: {error}"),
+                    )
+                })?;
+                let client = Client::new(true, 1).trusting(trust.clone());
+                let client = Arc::new(client.through(Proxy::find(&env, &endpoint)?));
+                Credential::entra(options.auth, &env, &endpoint, client, SERVICE_BUS)?
+            }
+        };
+        let tls = match plain {
+            true => None,
+            false => Some(Arc::new(trust.tls()?)),
+        };
+        let port = match plain {
+            true => PLAIN_PORT,
+            false => TLS_PORT,
+        };
+        Ok(ServiceBus {
+            port: namespace.port.unwrap_or(port),
+            host: namespace.host,
+            tls,
+            entity,
+            credential,
+        })
+    }
+
+    /// The address for people: no secret in it.
+    pub fn name(&self) -> String {
+        let usual = match self.tls {
+            Some(_) => TLS_PORT,
+            None => PLAIN_PORT,
+        };
+        if self.port == usual {
+            return format!("sb://{}/{}", self.host, self.entity);
+        }
+        format!("sb://{}:{}/{}", self.host, self.port, self.entity)
+    }
+
+    /// What the credential is, for the log.
+    pub fn kind(&self) -> &'static str {
+        match &self.credential {
+            Credential::Key { .. } => "shared access key",
+            Credential::Sas(_) => "shared access signature",
+            #[cfg(feature = "entra")]
+            Credential::Token(tokens) => tokens.kind(),
+        }
+    }
+
+    /// Nobody on this machine alone can listen to what goes there without TLS.
+    pub fn is_open_to_others(&self) -> bool {
+        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
+        let local = bare == "localhost"
+            || bare
+                .parse()
+                .is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+        self.tls.is_none() && !local
+    }
+}
+
+/// Which namespace and which entity: what was typed, against the connection string.
+fn settle(
+    typed: Typed,
+    parts: Option<&Parts>,
+    source: &str,
+) -> Result<(Namespace, String), AccountError> {
+    if let Some(path) = parts.and_then(|parts| parts.entity.as_deref())
+        && !typed.is_of(path)
+    {
+        return Err(contradiction(
+            format!("--service-bus {}", typed.entity),
+            format!("EntityPath in {source}"),
+            "the string is for another queue",
+        ));
+    }
+    let namespace = match (typed.namespace, parts) {
+        (None, None) => {
+            return Err(missing(
+                "the Service Bus namespace",
+                format!(
+                    "set {STRING} (or name another variable with --connection-string-env), or name \
+                     the queue as NAMESPACE/QUEUE"
+                ),
+            ));
+        }
+        (None, Some(parts)) => parts.endpoint.clone(),
+        (Some(typed), None) => typed,
+        (Some(typed), Some(parts)) => {
+            if !typed.is(&parts.endpoint) {
+                return Err(contradiction(
+                    format!("the namespace {} in --service-bus", typed.host),
+                    format!("Endpoint in {source}"),
+                    "different namespaces; a queue with a slash in its name is written as \
+                     sb://HOST/NAME",
+                ));
+            }
+            parts.endpoint.clone()
+        }
+    };
+    Ok((namespace, typed.entity))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,319 @@
+//! What was typed to name a queue or a subscription, by Azure's rules for names, and a connection
+//! string of Service Bus, as Microsoft's clients take it.
+//!
+//! Called by the parent alone. Must never guess: a slash that could mean two things is refused where
+//! the two differ. Must never show a value of a connection string: a key is among them.
+
+use azure_core::credentials::Secret;
+
+use crate::account::{AccountError, contradiction, malformed, missing};
+use crate::address::shown;
+use crate::credential::{Credential, connection_string};
+
+// Between a topic and the name of a subscription to it, however it is written.
+const SUBSCRIPTIONS: &str = "Subscriptions";
+// Behind the path of what it belongs to.
+const DEAD_LETTERS: &str = "$DeadLetterQueue";
+// What stands behind a namespace's name in Azure's public cloud.
+const SUFFIX: &str = ".servicebus.windows.net";
+
+/// A queue or a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Typed {
+    // Where, if that was said.
+    pub(super) namespace: Option<Namespace>,
+    // `QUEUE` or `TOPIC/Subscriptions/NAME`.
+    pub(super) entity: String,
+}
+
+impl Typed {
+    pub(super) fn read(text: &str) -> Result<Typed, AccountError> {
+        let what = format!("--service-bus {}", shown(text));
+        let refuse = |why: String| Err(malformed(&what, why));
+        let (namespace, path) = match text.split_once("://") {
+            Some((scheme, rest)) => {
+                scheme_is_ours(scheme, &what)?;
+                if rest.contains(['?', '#', '@']) {
+                    return refuse(
+                        "is more than an address: it is sb://HOST/QUEUE, and credentials come from \
+                         the environment"
+                            .to_owned(),
+                    );
+                }
+                let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+                let namespace = Namespace::at(host, &what)?;
+                (Some(namespace), path.trim_end_matches('/').to_owned())
+            }
+            None => {
+                let parts: Vec<&str> = text.split('/').collect();
+                let named = |name: &str| Namespace::named(name, &what);
+                let is_subscription = |at: usize| parts[at].eq_ignore_ascii_case(SUBSCRIPTIONS);
+                // Azure allows slashes in the names of queues, so `a/b` could be a queue as well. It is
+                // a namespace's queue here, which a connection string for another namespace refuses.
+                match parts.len() {
+                    1 => (None, text.to_owned()),
+                    3 if is_subscription(1) => (None, text.to_owned()),
+                    2 if !parts[1].starts_with('$') => {
+                        (Some(named(parts[0])?), parts[1].to_owned())
+                    }
+                    4 if is_subscription(2) => (Some(named(parts[0])?), parts[1..].join("/")),
+                    _ => {
+                        return refuse(format!(
+                            "is neither QUEUE nor NAMESPACE/QUEUE nor \
+                             TOPIC/{SUBSCRIPTIONS}/NAME{}; a queue with a slash in its name is \
+                             written as sb://HOST/NAME",
+                            if text.to_ascii_lowercase().ends_with("/$deadletterqueue") {
+                                "; say --dead-letter-queue for what has been put aside"
+                            } else {
+                                ""
+                            }
+                        ));
+                    }
+                }
+            }
+        };
+        match check(&path) {
+            Ok(entity) => Ok(Typed { namespace, entity }),
+            Err(why) => refuse(why),
+        }
+    }
+
+    /// Whether `path`, of a connection string, is this entity, or the topic of this subscription.
+    pub(super) fn is_of(&self, path: &str) -> bool {
+        let path = path.trim_matches('/');
+        let topic = self.entity.split_once('/').filter(|(_, rest)| {
+            let first = rest.split('/').next().unwrap_or_default();
+            first.eq_ignore_ascii_case(SUBSCRIPTIONS)
+        });
+        self.entity.eq_ignore_ascii_case(path)
+            || topic.is_some_and(|(topic, _)| topic.eq_ignore_ascii_case(path))
+    }
+}
+
+/// The entity's path, written as Microsoft's clients do.
+fn check(path: &str) -> Result<String, String> {
+    if path.is_empty() {
+        return Err("names no queue: it is QUEUE, NAMESPACE/QUEUE or sb://HOST/QUEUE".to_owned());
+    }
+    let parts: Vec<&str> = path.split('/').collect();
+    // By a flag alone: what works on dead letters must not come about by a name in a variable.
+    if parts
+        .iter()
+        .any(|part| part.eq_ignore_ascii_case(DEAD_LETTERS))
+    {
+        return Err(
+            "is a dead-letter queue: leave that part out, and say --dead-letter-queue".into(),
+        );
+    }
+    if let [topic @ .., word, name] = &parts[..]
+        && word.eq_ignore_ascii_case(SUBSCRIPTIONS)
+    {
+        let topic = topic.join("/");
+        if !fits(&topic, 260) || !fits(name, 50) {
+            return Err(format!(
+                "is no TOPIC/{SUBSCRIPTIONS}/NAME by Azure's rules for names"
+            ));
+        }
+        return Ok(format!("{topic}/{SUBSCRIPTIONS}/{name}"));
+    }
+    if !fits(path, 260) {
+        return Err(
+            "is no name of a queue: at most 260 letters, digits, `.`, `-`, `_` and `/`, beginning \
+             and ending with a letter or digit"
+                .to_owned(),
+        );
+    }
+    Ok(path.to_owned())
+}
+
+fn fits(name: &str, most: usize) -> bool {
+    let bytes = name.as_bytes();
+    let inner = |b: &u8| b.is_ascii_alphanumeric() || b"._-~/".contains(b);
+    let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    (1..=most).contains(&bytes.len())
+        && bytes.iter().all(inner)
+        && !name.contains("//")
+        && end(bytes.first())
+        && end(bytes.last())
+}
+
+pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountError> {
+    match scheme.to_ascii_lowercase().as_str() {
+        "sb" | "amqps" => Ok(()),
+        "amqp" => Err(malformed(
+            what,
+            "asks for plain TCP, which is for the emulator alone: write sb://, and \
+             UseDevelopmentEmulator=true into the connection string if it is the emulator",
+        )),
+        _ => Err(malformed(what, "does not begin with sb://")),
+    }
+}
+
+/// The host of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Namespace {
+    // In lower case; an IPv6 address is in brackets.
+    pub(super) host: String,
+    // If one was named.
+    pub(super) port: Option<u16>,
+}
+
+impl Namespace {
+    /// `contoso`, or a whole host name, of any cloud.
+    pub(super) fn named(text: &str, what: &str) -> Result<Namespace, AccountError> {
+        let host = match text.contains('.') {
+            true => text.to_owned(),
+            false => format!("{text}{SUFFIX}"),
+        };
+        Namespace::at(&host, what)
+    }
+
+    /// `HOST` or `HOST:PORT`.
+    pub(super) fn at(text: &str, what: &str) -> Result<Namespace, AccountError> {
+        let refuse = |why: &str| Err(malformed(what, why.to_owned()));
+        let (host, port) = match text.rsplit_once(':') {
+            // Not the colons within an IPv6 address.
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let port = match port.map(str::parse::<u16>) {
+            None => None,
+            Some(Ok(port)) if port > 0 => Some(port),
+            Some(_) => return refuse("has a port that is none: take 1 to 65535"),
+        };
+        let is_address = host.starts_with('[')
+            && host.ends_with(']')
+            && host[1..host.len() - 1]
+                .parse::<std::net::Ipv6Addr>()
+                .is_ok();
+        let label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        };
+        if !is_address && (host.len() > 253 || !host.split('.').all(label)) {
+            return refuse("names no host, as contoso.servicebus.windows.net is one");
+        }
+        Ok(Namespace {
+            host: host.to_ascii_lowercase(),
+            port,
+        })
+    }
+
+    /// Whether the other one is the same, as far as this one says.
+    pub(super) fn is(&self, other: &Namespace) -> bool {
+        self.host == other.host && self.port.is_none_or(|port| other.port == Some(port))
+    }
+}
+
+/// A connection string.
+pub(super) struct Parts {
+    pub(super) endpoint: Namespace,
+    pub(super) entity: Option<String>,
+    // Plain TCP.
+    pub(super) emulator: bool,
+    pub(super) secret: Option<Credential>,
+}
+
+impl Parts {
+    /// Reads the text of the variable `source`.
+    pub(super) fn read(text: &str, source: &str) -> Result<Parts, AccountError> {
+        let whole = format!("copy the whole connection string into {source}");
+        let (mut endpoint, mut entity, mut emulator) = (None, None, None);
+        let (mut name, mut key, mut signature) = (None, None, None);
+        for (part, value) in connection_string(text, source)? {
+            let (word, slot) = match part.as_str() {
+                "endpoint" => ("Endpoint", &mut endpoint),
+                "entitypath" => ("EntityPath", &mut entity),
+                "sharedaccesskeyname" => ("SharedAccessKeyName", &mut name),
+                "sharedaccesskey" => ("SharedAccessKey", &mut key),
+                "sharedaccesssignature" => ("SharedAccessSignature", &mut signature),
+                "usedevelopmentemulator" => ("UseDevelopmentEmulator", &mut emulator),
+                // Of other clients: how they connect, what they log.
+                _ => continue,
+            };
+            if value.is_empty() {
+                return Err(malformed(
+                    format!("{word} in {source}"),
+                    format!("is empty: {whole}"),
+                ));
+            }
+            // Two strings that were pasted together: nobody knows which key is the right one.
+            if slot.replace(value.to_owned()).is_some() {
+                return Err(malformed(format!("{word} in {source}"), "is there twice"));
+            }
+        }
+        let emulator = match emulator.as_deref() {
+            None => false,
+            Some(word) if word.eq_ignore_ascii_case("true") => true,
+            Some(word) if word.eq_ignore_ascii_case("false") => false,
+            Some(_) => {
+                return Err(malformed(
+                    format!("UseDevelopmentEmulator in {source}"),
+                    "is neither `true` nor `false`",
+                ));
+            }
+        };
+        let endpoint = endpoint.ok_or_else(|| missing(format!("Endpoint in {source}"), &*whole))?;
+        let secret = match (name, key, signature) {
+            (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
+                return Err(contradiction(
+                    format!("SharedAccessKey in {source}"),
+                    "SharedAccessSignature",
+                    "one credential is needed, not two",
+                ));
+            }
+            (Some(name), Some(key), None) => Some(Credential::Key {
+                name,
+                key: Secret::new(key),
+            }),
+            (Some(_), None, None) => {
+                return Err(missing(format!("SharedAccessKey in {source}"), whole));
+            }
+            (None, Some(_), None) => {
+                return Err(missing(format!("SharedAccessKeyName in {source}"), whole));
+            }
+            (None, None, Some(signature)) => Some(of_signature(signature, source)?),
+            (None, None, None) => None,
+        };
+        Ok(Parts {
+            endpoint: of_endpoint(&endpoint, source)?,
+            entity,
+            emulator,
+            secret,
+        })
+    }
+}
+
+fn of_signature(text: String, source: &str) -> Result<Credential, AccountError> {
+    let fields = text.strip_prefix("SharedAccessSignature ").unwrap_or("");
+    let has = |name: &str| {
+        fields
+            .split('&')
+            .any(|field| field.starts_with(name) && field.len() > name.len())
+    };
+    if !has("sr=") || !has("sig=") {
+        return Err(malformed(
+            format!("SharedAccessSignature in {source}"),
+            "is none: it is `SharedAccessSignature sr=...&sig=...&se=...&skn=...`",
+        ));
+    }
+    Ok(Credential::Sas(Secret::new(text)))
+}
+
+fn of_endpoint(text: &str, source: &str) -> Result<Namespace, AccountError> {
+    let what = format!("Endpoint in {source}");
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(malformed(what, "does not begin with sb://"));
+    };
+    scheme_is_ours(scheme, &what)?;
+    let host = rest.strip_suffix('/').unwrap_or(rest);
+    if host.contains(['/', '?', '#', '@']) {
+        return Err(malformed(
+            what,
+            "is more than sb://HOST/: a queue is named by EntityPath, and no key belongs there",
+        ));
+    }
+    Namespace::at(host, &what)
+}

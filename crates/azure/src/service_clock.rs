@@ -1,0 +1,174 @@
+//! What time it is by the service's clock, and the policy that passes an answer on only if it can be the
+//! answer to its request.
+//!
+//! The policy is the last of the client's pipeline, so that it sees what is sent. Must never retry. The
+//! service's clock may refuse an answer; it must never make a lease longer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use azure_core::Uuid;
+use azure_core::error::{Error, ErrorKind};
+use azure_core::http::headers::{CLIENT_REQUEST_ID, Headers};
+use azure_core::http::policies::{Policy, PolicyResult};
+use azure_core::http::{Context, Request};
+use azure_core::time::{OffsetDateTime, parse_rfc7231};
+
+use super::error::StaleAnswer;
+use super::transport::{Client, header};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::service_time::{DatedAnswer, ServiceTime, millis};
+use trafficcop_core::util::lock;
+
+// A third of what the service allows: time to mend the clock before other tools fail by it.
+const WORTH_A_WORD: Duration = Duration::from_secs(300);
+
+/// Gives the request an id of its own, which the service's answer bears. Call it before the request is signed.
+pub(super) fn name_anew(request: &mut Request) {
+    request.insert_header(CLIENT_REQUEST_ID, Uuid::new_v4().to_string());
+}
+
+/// Policy that refuses the answer to another request.
+pub(super) struct OwnAnswers {
+    pub(super) clock: Arc<ServiceClock>,
+    pub(super) client: Arc<Client>,
+}
+
+impl std::fmt::Debug for OwnAnswers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OwnAnswers")
+    }
+}
+
+#[async_trait]
+impl Policy for OwnAnswers {
+    async fn send(
+        &self,
+        ctx: &Context,
+        request: &mut Request,
+        next: &[Arc<dyn Policy>],
+    ) -> PolicyResult {
+        let sent = Instant::now();
+        let before = lock(&self.clock.last_sent).replace(sent);
+        let answer = next[0].send(ctx, request, &next[1..]).await?;
+        let own = request.headers().get_optional_str(&CLIENT_REQUEST_ID);
+        let status = u16::from(answer.status());
+        if self.is_own(own, status, answer.headers(), sent, before) {
+            return Ok(answer);
+        }
+        // What is out of step stays so for as long as the connection lives.
+        self.client.hang_up();
+        Err(Error::new(ErrorKind::Io, StaleAnswer))
+    }
+}
+
+impl OwnAnswers {
+    fn is_own(
+        &self,
+        own: Option<&str>,
+        status: u16,
+        headers: &Headers,
+        sent: Instant,
+        before: Option<Instant>,
+    ) -> bool {
+        // What stands between us and the service has a clock of its own, and no ids.
+        if header(headers, "x-ms-version").is_none() && header(headers, "x-ms-request-id").is_none()
+        {
+            return true;
+        }
+        let echo = headers.get_optional_str(&CLIENT_REQUEST_ID).map(str::trim);
+        let is_named =
+            echo.is_some_and(|echo| own.is_some_and(|own| echo.eq_ignore_ascii_case(own)));
+        if echo.is_some() && !is_named {
+            return false;
+        }
+        let Some(date) = header(headers, "date").and_then(|text| parse_rfc7231(text).ok()) else {
+            return true;
+        };
+        let answer = DatedAnswer {
+            sent,
+            before,
+            received: Instant::now(),
+            date: unix(date),
+        };
+        // A refusal for a wrong date has to teach the right one, also where the service's clock was set back.
+        let misdated =
+            status == 403 && header(headers, "x-ms-error-code") == Some("AuthenticationFailed");
+        let mut time = lock(&self.clock.time);
+        let is_own = if is_named || misdated {
+            time.learn(&answer);
+            true
+        } else {
+            // An error makes no lease longer.
+            time.admits(&answer) || status >= 300
+        };
+        drop(time);
+        self.clock.tell_how_far_off();
+        is_own
+    }
+}
+
+/// What time it is by the service's clock, as far as that is known: a request whose date differs
+/// from the service's by more than fifteen minutes is refused.
+#[derive(Debug, Default)]
+pub struct ServiceClock {
+    // Against the clock that counts suspend, because the wall clock may be set while we run.
+    time: Mutex<ServiceTime>,
+    // When a request was last sent.
+    last_sent: Mutex<Option<Instant>>,
+    // People were told that the machine's clock is off.
+    told: AtomicBool,
+}
+
+impl ServiceClock {
+    /// As another process of this machine knew it ([`ServiceClock::ahead`]): a guardian that gives a
+    /// lease back is spared a refusal, for which it may have no time.
+    pub fn of_another(ahead: Option<i64>) -> ServiceClock {
+        let known = ahead.map(|ahead| ServiceTime::known(ahead, Instant::now()));
+        ServiceClock {
+            time: Mutex::new(known.unwrap_or_default()),
+            last_sent: Mutex::default(),
+            // By the other process.
+            told: AtomicBool::new(true),
+        }
+    }
+
+    /// The service's time less CLOCK_BOOTTIME, in milliseconds, once it is known.
+    pub fn ahead(&self) -> Option<i64> {
+        lock(&self.time).ahead()
+    }
+
+    /// The present date by the service's clock; until the first answer the machine's wall clock is believed.
+    pub fn date(&self) -> OffsetDateTime {
+        let Some(ahead) = self.ahead() else {
+            return OffsetDateTime::now_utc();
+        };
+        let unix = millis(Instant::now()).saturating_add(ahead);
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix) * 1_000_000)
+            .unwrap_or_else(|_| OffsetDateTime::now_utc())
+    }
+
+    fn tell_how_far_off(&self) {
+        let Some(ahead) = self.ahead() else {
+            return;
+        };
+        let wall = unix(OffsetDateTime::now_utc()) - millis(Instant::now());
+        let off = Duration::from_millis(wall.abs_diff(ahead));
+        if off <= WORTH_A_WORD {
+            self.told.store(false, Ordering::Relaxed);
+        } else if !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "this machine's clock is {} minutes {} the storage service's; requests are dated \
+                 by the service's",
+                off.as_secs() / 60,
+                if wall > ahead { "ahead of" } else { "behind" },
+            );
+        }
+    }
+}
+
+fn unix(date: OffsetDateTime) -> i64 {
+    i64::try_from(date.unix_timestamp_nanos() / 1_000_000).unwrap_or(i64::MAX)
+}

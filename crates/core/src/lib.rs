@@ -1,0 +1,36 @@
+//! The decisions, pure: no clock is read here, nothing is awaited, no signal is sent.
+//!
+//! [`Tenure`] is the state machine of one instance: it is given the present moment and one
+//! [`Event`], and returns the [`Action`]s that the driver has to carry out, in their order. All of the
+//! safety argument is in this room and is tested here in virtual time.
+
+pub mod budget;
+pub mod clock;
+pub mod condition;
+pub mod doorbell;
+pub mod event;
+pub mod health;
+pub mod hold_policy;
+pub mod machine;
+pub mod observed;
+pub mod retry;
+pub mod service_time;
+pub mod stop;
+pub mod tenure;
+pub mod units;
+pub mod util;
+
+pub use budget::{Budget, BudgetError, Deadlines, Start};
+pub use condition::Unfit;
+pub use doorbell::{Bell, Ring};
+pub use event::{
+    Action, Cause, Cordon, Ending, Event, Exit, Failed, Failure, Grant, HandOverReason, HolderInfo,
+    Notice, WorkloadEvent,
+};
+pub use health::{
+    Health, HealthEvent, HealthRecord, HealthRules, HealthWords, Hung, Look, ProbeFailure,
+    ProbeRules, TlsFailure, WatchdogWord,
+};
+pub use hold_policy::{After, HoldPolicy, OnFailure, Once, Outcome, Restart, TaskResult};
+pub use observed::Observed;
+pub use tenure::{AUTH_PATIENCE, IfLost, Rules, State, Tenure};

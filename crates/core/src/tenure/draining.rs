@@ -1,0 +1,263 @@
+//! The command's tree was asked to end, or is being killed.
+//!
+//! The lease is renewed all the while: whoever dies slowly must not die into the next holder's
+//! time. SIGKILL comes at the earlier of two ends: that of the grace, fixed when the drain began,
+//! and kill_at of the lease, which every renewal moves on. It is left by "tree empty".
+
+use std::time::Duration;
+
+use super::context::Context;
+use super::held_lease::Answer;
+use super::holding::CommandRun;
+use super::{Phase, Releasing, Step, resting};
+use crate::clock::Instant;
+use crate::stop::Stop;
+use crate::{Action, Cause, Event, WorkloadEvent};
+
+// A tree that ends faster than this is not worth a word in the record: standbys would hear of the
+// drain when it is over, and each short command would cost one more write.
+const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
+
+/// The tree was asked to end, or is being killed.
+#[derive(Debug)]
+pub(super) struct Draining {
+    pub(super) run: CommandRun,
+    cause: Cause,
+    // From when on the command can have ended because of us.
+    due: Instant,
+    // Fixed when the drain begins: renewals that succeed must not give a command for ever.
+    end_of_grace: Instant,
+    // When to announce; `FOREVER` once done.
+    announce_at: Instant,
+    // The lease will be kept.
+    kept: bool,
+    // Nothing is left to wait for but the kernel: no deadline is moved, nobody is told any more.
+    killing: bool,
+}
+
+impl Draining {
+    /// A drain that begins at `due`.
+    pub(super) fn begin(
+        run: CommandRun,
+        cause: Cause,
+        due: Instant,
+        end_of_grace: Instant,
+    ) -> Draining {
+        let announce_at = match run.announced {
+            true => Instant::FOREVER,
+            false => due + ANNOUNCE_AFTER,
+        };
+        Draining {
+            run,
+            cause,
+            due,
+            end_of_grace,
+            announce_at,
+            kept: false,
+            killing: false,
+        }
+    }
+
+    /// One that is a kill from the beginning, which somebody has ordered already.
+    pub(super) fn killed(run: CommandRun, cause: Cause, due: Instant) -> Draining {
+        Draining {
+            killing: true,
+            ..Draining::begin(run, cause, due, due)
+        }
+    }
+
+    /// The drain was due earlier, but begins now.
+    pub(super) fn since(mut self, now: Instant) -> Draining {
+        if !self.run.announced {
+            self.announce_at = now + ANNOUNCE_AFTER;
+        }
+        self
+    }
+
+    /// Nobody is told: the lease will be kept, and standbys that come closer would do so in vain.
+    pub(super) fn unannounced(mut self) -> Draining {
+        self.announce_at = Instant::FOREVER;
+        self.kept = true;
+        self
+    }
+
+    /// Whether the lease will be kept.
+    pub(super) fn keeps_it(&self) -> bool {
+        self.kept && !self.killing
+    }
+
+    pub(super) fn is_killing(&self) -> bool {
+        self.killing
+    }
+
+    pub(super) fn wake_at(&self) -> Instant {
+        let limit = self.run.held_lease.kill_at();
+        let renewal = self.run.held_lease.renewal_due(limit);
+        if self.killing {
+            return renewal;
+        }
+        self.killed_at().min(self.announce_at).min(renewal)
+    }
+
+    fn killed_at(&self) -> Instant {
+        self.end_of_grace.min(self.run.held_lease.kill_at())
+    }
+
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+        // Before the event, but not before "tree empty": there is nothing left to be killed.
+        let over = self.run.is_over_by(&event);
+        if !over && step.now >= self.killed_at() {
+            self.kill(step);
+        }
+        match event {
+            Event::Renewed { t0, reply } => {
+                let held_lease = &mut self.run.held_lease;
+                let (term_at, kill_at) = (held_lease.term_at(), held_lease.kill_at());
+                let answer = held_lease.renewed(context, step.now, t0, reply, kill_at);
+                match answer {
+                    Answer::Lost(why) => {
+                        self.cause = lost(self.cause, why);
+                        if step.now >= self.killed_at() {
+                            self.kill(step);
+                        }
+                        if !self.killing {
+                            step.extend(&self.run.held_lease);
+                        }
+                    }
+                    // It keeps others out while the tree dies; it spares nobody.
+                    _ if self.killing => {}
+                    Answer::Confirmed => {
+                        step.extend(held_lease);
+                        context.answered(step);
+                    }
+                    Answer::Doubt(why) => context.doubts(step, why, Some(term_at)),
+                    // After a loss only: the deadlines stand as they are.
+                    Answer::TooLate => {}
+                }
+                self.go_on(step)
+            }
+            Event::Workload(WorkloadEvent::Started { .. }) => {
+                self.run.has_started();
+                self.go_on(step)
+            }
+            Event::Workload(WorkloadEvent::NotStarted { errno }) if over => {
+                Releasing::after(context, step, self.run, Cause::NotStarted { errno }, None)
+            }
+            Event::Workload(WorkloadEvent::Exited(exit)) => {
+                self.run.exited(step, exit);
+                self.go_on(step)
+            }
+            Event::Workload(WorkloadEvent::TreeEmpty { at }) if over => {
+                let cause = ended_by(self.cause, self.due, at);
+                resting::after(context, step, self.run, cause, at)
+            }
+            // Whatever failed while it was asked to end failed because of that.
+            Event::Workload(WorkloadEvent::HookFailed { at, .. }) if over => {
+                context.not_prepared(None);
+                Releasing::after(context, step, self.run, self.cause, Some(at))
+            }
+            Event::Workload(WorkloadEvent::Lost) => {
+                context.guardian_lost = true;
+                self.cause = guardian_lost(self.cause);
+                // The supervisor kills the tree already.
+                self.killing = true;
+                self.go_on(step)
+            }
+            Event::Workload(WorkloadEvent::TreeStuck) => {
+                Releasing::never(step, self.run.exit, self.cause)
+            }
+            Event::StopAsked(signal) => {
+                // Nothing is faster than SIGKILL; remembered all the same, so that we do not compete
+                // again.
+                if context.stop.asked(step.now, signal) == Stop::AtOnce {
+                    self.kill(step);
+                }
+                self.go_on(step)
+            }
+            // It ends in any case; what comes after is for those who come after. And echoes of an
+            // earlier round.
+            Event::Ticked
+            | Event::Cordoned(_)
+            | Event::Uncordoned
+            | Event::Freed
+            | Event::CommandStopping
+            | Event::Acquired(_)
+            | Event::Looked(_)
+            | Event::Released(_)
+            | Event::Recorded(_)
+            | Event::Workload(
+                WorkloadEvent::NotStarted { .. }
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::TreeEmpty { .. }
+                | WorkloadEvent::Stopped
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_),
+            ) => self.go_on(step),
+        }
+    }
+
+    pub(super) fn go_on(mut self, step: &mut Step) -> Phase {
+        let limit = self.run.held_lease.kill_at();
+        self.run.held_lease.renew_if_due(step, limit);
+        if !self.killing && step.now >= self.announce_at {
+            self.announce_at = Instant::FOREVER;
+            step.act(Action::Announce);
+        }
+        Phase::Draining(self)
+    }
+
+    fn kill(&mut self, step: &mut Step) {
+        // Once: a process that is stuck in the kernel does not hear the second one any better.
+        if !std::mem::replace(&mut self.killing, true) {
+            step.act(Action::Kill);
+        }
+    }
+}
+
+/// A tree that was empty before we can have touched it ended by itself, whatever we learnt later: its
+/// status is the command's, and not that of a loss.
+fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
+    match cause {
+        Cause::Stopped(_)
+        | Cause::HandOver
+        | Cause::GivenUp(_)
+        | Cause::Cordoned { .. }
+        | Cause::Doubt { .. }
+        | Cause::Lost { .. }
+            if at < due =>
+        {
+            Cause::CommandEnded
+        }
+        cause => cause,
+    }
+}
+
+/// A loss makes certain what was doubt, and leaves nothing to hand over; a drain that had another reason keeps it.
+fn lost(cause: Cause, why: String) -> Cause {
+    if matches!(
+        cause,
+        Cause::Doubt { .. } | Cause::HandOver | Cause::GivenUp(_) | Cause::Cordoned { .. }
+    ) {
+        return Cause::Lost { why };
+    }
+    cause
+}
+
+/// Without a guardian there is no next round, so a reason that would have led to one is none.
+fn guardian_lost(cause: Cause) -> Cause {
+    if matches!(
+        cause,
+        Cause::HandOver
+            | Cause::GivenUp(_)
+            | Cause::Cordoned { .. }
+            | Cause::Doubt { .. }
+            | Cause::Lost { .. }
+    ) {
+        return Cause::GuardianLost;
+    }
+    cause
+}

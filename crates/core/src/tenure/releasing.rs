@@ -1,0 +1,380 @@
+//! Giving back what we have, or may have, at the store; and what comes after.
+//!
+//! Nothing of ours runs here: every way in is from a state without a command, by "tree empty", or
+//! by "nothing of it runs". Ends in `Done`, or in `Standby` where control was lost or
+//! handed over and we compete.
+
+use std::time::Duration;
+
+use super::context::Context;
+use super::held_lease::HeldLease;
+use super::holding::CommandRun;
+use super::{IfLost, Phase, Standby, Step};
+use crate::budget::ATTEMPT;
+use crate::clock::Instant;
+use crate::stop::Stop;
+use crate::{Action, Cause, Ending, Event, Exit, Failure, Notice, WorkloadEvent};
+
+// How long we ask a store to take the lease back before it is left to run out: whoever waits for our
+// end waits in vain, since the lease ends by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Nothing runs; what we have, or may have, is being given back.
+#[derive(Debug)]
+pub(super) struct Releasing {
+    // Why the tenure ended; `None`: it never began, and the wait goes on.
+    cause: Option<Cause>,
+    exit: Option<Exit>,
+    overlap: bool,
+    // When the last of the command's tree was seen to be gone, if it ran.
+    empty_at: Option<Instant>,
+    // The moment before the request was sent that the store granted last.
+    confirmed: Instant,
+    // From when on somebody else can have it because it ran out.
+    others_from: Instant,
+    // A command was ordered to start: a tenure had begun.
+    began: bool,
+    // A lease was granted (rather than: an attempt may have obtained one). People are told of its
+    // release only then.
+    granted: bool,
+    give_up_at: Instant,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    /// A renewal is in flight. A release that overtook it would be undone by it, and the lease would
+    /// keep everybody out with nobody there.
+    Renewing { until: Instant },
+    /// The store is to be asked.
+    Due { at: Instant },
+    /// The store was asked.
+    InFlight { sent: Instant },
+}
+
+impl Releasing {
+    /// After a tenure: its tree was empty at `empty_at` (`None`: nothing of it ever ran).
+    pub(super) fn after(
+        context: &mut Context,
+        step: &mut Step,
+        run: CommandRun,
+        cause: Cause,
+        empty_at: Option<Instant>,
+    ) -> Phase {
+        let held_lease = &run.held_lease;
+        let mut this = Releasing::new(step, Some(cause), Some(held_lease));
+        this.began = true;
+        this.exit = run.exit;
+        this.confirmed = held_lease.confirmed();
+        this.others_from = held_lease.others_from();
+        this.overlap = empty_at.is_some_and(|at| at > this.others_from);
+        this.empty_at = empty_at;
+        this.begin(context, step, held_lease)
+    }
+
+    /// Of a lease under which nothing was started.
+    pub(super) fn of_a_lease(
+        context: &mut Context,
+        step: &mut Step,
+        held_lease: &HeldLease,
+        cause: Option<Cause>,
+    ) -> Phase {
+        Releasing::new(step, cause, Some(held_lease)).begin(context, step, held_lease)
+    }
+
+    /// Of a lease that was granted when nobody waited for it.
+    pub(super) fn of_a_stray(context: &mut Context, step: &mut Step) -> Phase {
+        let mut this = Releasing::new(step, None, None);
+        this.granted = true;
+        this.go_on(context, step)
+    }
+
+    /// Of what the store keeps for an instance that does not take it; the wait goes on.
+    pub(super) fn of_an_offer(context: &mut Context, step: &mut Step) -> Phase {
+        Releasing::new(step, None, None).go_on(context, step)
+    }
+
+    /// Of what an attempt that was not answered may have obtained.
+    pub(super) fn of_a_maybe(context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
+        Releasing::new(step, Some(cause), None).go_on(context, step)
+    }
+
+    /// Of what the attempt that is in flight may obtain.
+    pub(super) fn of_an_attempt(step: &mut Step, cause: Cause) -> Phase {
+        let mut this = Releasing::new(step, Some(cause), None);
+        // Not dropped: it may obtain the lease after we have gone.
+        step.act(Action::Withdraw {
+            give_up_at: this.give_up_at.min(step.now + ATTEMPT),
+        });
+        this.progress = Progress::InFlight { sent: step.now };
+        Phase::Releasing(this)
+    }
+
+    /// A tree that cannot be killed may live for ever: its lease is never given back.
+    pub(super) fn never(step: &mut Step, exit: Option<Exit>, cause: Cause) -> Phase {
+        left_to_run_out(step, "a process of the command cannot be killed".to_owned());
+        step.act(Action::TenureOver {
+            cause: cause.clone(),
+        });
+        Phase::Done(Ending {
+            cause,
+            exit,
+            overlap: true,
+            released: false,
+        })
+    }
+
+    /// Why, and how the command ended.
+    pub(super) fn reason(&self) -> (Option<&Cause>, Option<Exit>) {
+        (self.cause.as_ref(), self.exit)
+    }
+
+    fn new(step: &Step, cause: Option<Cause>, held_lease: Option<&HeldLease>) -> Releasing {
+        // After its end there is nothing to give back, and it may be somebody else's.
+        let end = held_lease.map_or(Instant::FOREVER, HeldLease::may_last_until);
+        Releasing {
+            cause,
+            exit: None,
+            overlap: false,
+            empty_at: None,
+            confirmed: Instant::ZERO,
+            others_from: Instant::FOREVER,
+            began: false,
+            granted: held_lease.is_some(),
+            give_up_at: end.min(step.now + PATIENCE),
+            progress: Progress::Due { at: step.now },
+        }
+    }
+
+    fn begin(mut self, context: &mut Context, step: &mut Step, held_lease: &HeldLease) -> Phase {
+        // Asked for what is not ours, a store can only say so; but what is under way must not go on.
+        if held_lease.lost() {
+            step.act(Action::Abandon);
+            return self.conclude(context, step, false);
+        }
+        if let Some(until) = held_lease.in_flight_until() {
+            self.progress = Progress::Renewing { until };
+        }
+        self.go_on(context, step)
+    }
+
+    pub(super) fn wake_at(&self) -> Instant {
+        match self.progress {
+            Progress::Renewing { until } => until,
+            Progress::Due { at } => at,
+            // The attempt keeps its own time limit, and its reply comes in any case.
+            Progress::InFlight { .. } => Instant::FOREVER,
+        }
+    }
+
+    pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
+        match event {
+            Event::Released(reply) => self.released(context, step, reply),
+            Event::Renewed { reply, .. } => self.renewed(context, step, reply),
+            // The attempt that was withdrawn had been answered already: undo that, too.
+            Event::Acquired(Ok(_)) => {
+                self.granted = true;
+                self.progress = Progress::Due { at: step.now };
+                self.go_on(context, step)
+            }
+            Event::Workload(WorkloadEvent::Exited(exit)) => {
+                if self.empty_at.is_some() && self.exit.is_none() {
+                    self.exit = Some(exit);
+                    step.report(Notice::CommandEnded(exit));
+                }
+                self.go_on(context, step)
+            }
+            Event::Workload(WorkloadEvent::Lost) => {
+                context.guardian_lost = true;
+                self.go_on(context, step)
+            }
+            Event::StopAsked(signal) => match context.stop.asked(step.now, signal) {
+                Stop::Requested | Stop::Again => self.go_on(context, step),
+                Stop::AtOnce => {
+                    self.run_out(context, step, "we were told to stop at once".to_owned())
+                }
+            },
+            // The clock, and late echoes.
+            Event::Ticked
+            | Event::Cordoned(_)
+            | Event::Uncordoned
+            | Event::Freed
+            | Event::CommandStopping
+            | Event::Acquired(Err(_))
+            | Event::Looked(_)
+            | Event::Recorded(_)
+            | Event::Workload(_) => self.go_on(context, step),
+        }
+    }
+
+    /// Asks the store if it is time to.
+    fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
+        let at = match self.progress {
+            Progress::Renewing { until } => until,
+            Progress::Due { at } => at,
+            Progress::InFlight { .. } => return Phase::Releasing(self),
+        };
+        if step.now >= self.give_up_at {
+            return self.run_out(context, step, "the store did not answer in time".to_owned());
+        }
+        if step.now >= at {
+            step.act(Action::Release {
+                give_up_at: self.give_up_at.min(step.now + ATTEMPT),
+            });
+            self.progress = Progress::InFlight { sent: step.now };
+        }
+        Phase::Releasing(self)
+    }
+
+    fn released(
+        mut self,
+        context: &mut Context,
+        step: &mut Step,
+        reply: Result<(), Failure>,
+    ) -> Phase {
+        let Progress::InFlight { sent } = self.progress else {
+            return self.go_on(context, step);
+        };
+        match reply {
+            // Held by another: so it was not ours any more, which is what was asked for.
+            Ok(()) | Err(Failure::Held(_)) => {
+                if self.granted {
+                    step.report(Notice::Released);
+                }
+                self.conclude(context, step, true)
+            }
+            Err(Failure::Lost { why, until }) => {
+                // It was taken from us at some moment since it was confirmed last, where nobody knows better;
+                // unless it has run out meanwhile, which the deadlines have seen to.
+                if step.now < self.others_from {
+                    let since = until.unwrap_or(self.confirmed);
+                    self.overlap |= self.empty_at.is_some_and(|at| at > since);
+                }
+                step.report(Notice::FoundLost { why });
+                self.conclude(context, step, false)
+            }
+            Err(Failure::Transient { why, retry_after }) => {
+                let latest = self.give_up_at;
+                let at = context.jitter.again_at(sent, step.now, retry_after, latest);
+                if at >= self.give_up_at {
+                    return self.run_out(context, step, why);
+                }
+                self.progress = Progress::Due { at };
+                self.go_on(context, step)
+            }
+            Err(Failure::Fatal { why, .. }) => self.run_out(context, step, why),
+            Err(over @ Failure::AlreadyDone(_)) => self.run_out(context, step, over.to_string()),
+        }
+    }
+
+    /// The renewal that was in flight when the tree was empty has ended.
+    fn renewed(
+        mut self,
+        context: &mut Context,
+        step: &mut Step,
+        reply: Result<(), Failure>,
+    ) -> Phase {
+        let others_from = match reply {
+            Ok(())
+            | Err(Failure::Transient { .. } | Failure::Fatal { .. } | Failure::AlreadyDone(_)) => {
+                None
+            }
+            Err(Failure::Held(_)) => Some(Instant::ZERO),
+            Err(Failure::Lost { until, .. }) => Some(until.unwrap_or(Instant::ZERO)),
+        };
+        if let Some(others_from) = others_from {
+            // Nobody can say whether it was lost before or after the tree was empty.
+            self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
+        }
+        match self.progress {
+            Progress::Renewing { .. } if others_from.is_some() => {
+                step.act(Action::Abandon);
+                self.conclude(context, step, false)
+            }
+            Progress::Renewing { .. } => {
+                self.progress = Progress::Due { at: step.now };
+                self.go_on(context, step)
+            }
+            Progress::Due { .. } | Progress::InFlight { .. } => self.go_on(context, step),
+        }
+    }
+
+    fn run_out(self, context: &mut Context, step: &mut Step, why: String) -> Phase {
+        left_to_run_out(step, why);
+        self.conclude(context, step, false)
+    }
+
+    /// What comes after: another round where control was lost or handed over and we compete, unless somebody
+    /// asked us to stop meanwhile or there is no guardian left to run anything.
+    fn conclude(self, context: &mut Context, step: &mut Step, released: bool) -> Phase {
+        // Else a wait that ends on a cordoned machine would undo it again and again, and never end.
+        context.take_ambiguous();
+        if let Some(cause) = self.cause.clone().filter(|_| self.began) {
+            step.act(Action::TenureOver { cause });
+        }
+        let competes = match &self.cause {
+            None | Some(Cause::HandOver | Cause::GivenUp(_) | Cause::Cordoned { .. }) => true,
+            Some(Cause::Doubt { .. } | Cause::Lost { .. }) => {
+                context.rules.if_lost == IfLost::Compete
+            }
+            Some(
+                Cause::CommandEnded
+                | Cause::NotStarted { .. }
+                | Cause::Stopped(_)
+                | Cause::GuardianLost
+                | Cause::NotRecorded { .. }
+                | Cause::AlreadyDone(_)
+                | Cause::Unfit(_)
+                | Cause::NotObtained(_)
+                | Cause::Store { .. },
+            ) => false,
+        };
+        // Behind the others, or control would come straight back: who gave it away knows first.
+        let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
+        let cool_down = context.cool_down(self.cause.as_ref());
+        // What ended the tenure goes before what was asked meanwhile: it makes the exit status.
+        let cause = match self.cause {
+            Some(cause) if !competes => cause,
+            tenure_ended_by => {
+                if let Some(signal) = context.stop.first() {
+                    Cause::Stopped(signal)
+                } else if context.guardian_lost {
+                    Cause::GuardianLost
+                } else if self.began && context.out_of_time(step.now) {
+                    // A tenure in which no command was started: what ended it ends a wait that is over.
+                    tenure_ended_by.unwrap_or_else(|| context.not_obtained())
+                } else {
+                    if self.overlap {
+                        step.report(Notice::Overlapped);
+                    }
+                    let wait = if handed_over {
+                        cool_down
+                    } else {
+                        context.between_rounds()
+                    };
+                    let next_at = step.now + wait;
+                    if handed_over {
+                        step.report(Notice::CoolingDown { until: next_at });
+                    }
+                    return Standby::until(next_at).look(context, step);
+                }
+            }
+        };
+        // A task that was stopped is not done, whatever its command said when it was asked to end:
+        // nobody is to take that 0 for a success which stands in no record.
+        let unfinished = context.rules.once.is_some() && matches!(cause, Cause::Stopped(_));
+        Phase::Done(Ending {
+            cause,
+            exit: self
+                .exit
+                .filter(|exit| !unfinished || *exit != Exit::Code(0)),
+            overlap: self.overlap,
+            released,
+        })
+    }
+}
+
+fn left_to_run_out(step: &mut Step, why: String) {
+    step.act(Action::Abandon);
+    step.report(Notice::LeftToRunOut { why });
+}

@@ -1,0 +1,662 @@
+//! A cgroup (version 2) of the command's own: the kernel kills all of it at one stroke, whatever
+//! forks, daemonises or changes its user meanwhile.
+//!
+//! Made by `fork` before the guardian exists, so that guardian and supervisor both hold it; the
+//! guardian spawns into it, either of them kills it, the supervisor removes it. It is a cgroup
+//! below the one we were started in, and that one is left as it was: no controller is enabled and
+//! nobody is moved. After [`Cgroup::prepare`] nothing here allocates but [`Cgroup::remove`] and [`Cgroup::clear`].
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FlockArg, OFlag, open};
+use nix::poll::{PollFlags, PollTimeout};
+use nix::sys::stat::Mode;
+use nix::unistd::mkdir;
+
+use super::super::raw::{self, Clone3, Forked, Quiet};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::machine::procfs;
+use trafficcop_core::util::flock;
+
+/// Says what to do about a cgroup that cannot be had.
+const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
+/// What our cgroups are called: this and three numbers with dots between them: the PID namespace, the
+/// supervisor's pid in there, and which of its cgroups.
+const PREFIX: &str = "trafficcop-";
+/// What `cgroup.events` says.
+const EMPTY: &[u8] = b"populated 0";
+const POPULATED: &[u8] = b"populated 1";
+/// How often we try to make one that is not swept away by another before we have locked it.
+const TRIES: usize = 16;
+/// How long a start of an instance waits for what dead ones left to die.
+const AT_THE_START: Duration = Duration::from_secs(1);
+/// How long a start of a command waits for that: less than the supervisor's patience with its guardian.
+const BEFORE_A_COMMAND: Duration = Duration::from_secs(5);
+
+/// A cgroup that only the command's tree lives in.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+    /// The directory, with the lock that says "somebody watches over this one": see [`sweep`].
+    watch: OwnedFd,
+    kill: OwnedFd,
+    events: OwnedFd,
+    procs: OwnedFd,
+    /// Processes can be born inside: see [`Cgroup::bears`].
+    bears: AtomicBool,
+}
+
+impl Cgroup {
+    /// Makes a cgroup below our own, untried. Before that it sweeps away what dead instances left there,
+    /// and kills what still runs in it: the tree of a dead guardian and a dead supervisor has no control
+    /// over anything.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub fn prepare() -> Result<Cgroup, String> {
+        let home = home().map_err(refused)?;
+        // What does not die in this time is met again before a command is started.
+        let _ = sweep(&home, AT_THE_START);
+        Cgroup::make(&home).map_err(refused)
+    }
+
+    /// Whether a cgroup can be had: tried on one that is removed again. Leftovers stay as they are.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub fn available() -> Result<(), String> {
+        let made = home()
+            .and_then(|home| Cgroup::make(&home))
+            .map_err(refused)?;
+        made.try_out().map(drop)
+    }
+
+    /// Tries on a process of ours that it works: birth inside (or the way in), and the count. Says
+    /// whether it was left as it was: it may turn out that nobody can be born in it, and whoever was
+    /// forked before that does not know.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub fn try_out(&self) -> Result<bool, String> {
+        if self.was_seen_from_inside() {
+            return Ok(true);
+        }
+        // Where the quick way is not to be had (another architecture, a filter of system calls) the
+        // same is done by a fork, which may still be born inside.
+        if self.was_seen_by_a_fork().is_ok() {
+            return Ok(true);
+        }
+        self.bear_no_more();
+        let complaint = |why| refused(format!("{}: {why}", self.path.display()));
+        self.was_seen_by_a_fork().map_err(complaint)?;
+        Ok(false)
+    }
+
+    /// Ends and removes what instances that died since have left beside this one. Whether nothing of
+    /// them lives.
+    pub(crate) fn sweep_beside(&self) -> bool {
+        let home = self.path.parent();
+        home.is_none_or(|home| sweep(home, BEFORE_A_COMMAND))
+    }
+
+    fn make(home: &Path) -> Result<Cgroup, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // Two supervisors can have the same pid, each in a namespace of its own.
+        let space = fs::metadata("/proc/self/ns/pid").map_or(0, |space| space.ino());
+        let mut tries = 0;
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{PREFIX}{space}.{}.{number}", std::process::id());
+            let path = home.join(name);
+            match mkdir(&path, Mode::from_bits_truncate(0o755)) {
+                // Whatever our umask is: whoever sweeps, be it another user, is to see that somebody lives here.
+                Ok(()) => drop(fs::set_permissions(
+                    &path,
+                    fs::Permissions::from_mode(0o755),
+                )),
+                Err(Errno::EEXIST) => continue,
+                Err(e) => return Err(format!("cannot make {}: {}", path.display(), e.desc())),
+            }
+            tries += 1;
+            let why = match Cgroup::occupy(&path) {
+                Ok(Some(made)) => return Ok(made),
+                Ok(None) => None,
+                Err(why) => Some(why),
+            };
+            // Whoever sweeps took it for a leftover, before we had locked it: he has it locked, or removed it.
+            let removed = fs::remove_dir(&path);
+            let swept = why.is_none() || removed.is_err() && !path.exists();
+            if !swept || tries == TRIES {
+                let another = || format!("{}: another sweeps it away", path.display());
+                return Err(why.unwrap_or_else(another));
+            }
+        }
+    }
+
+    /// Locks and opens what was just made; `None`: another was faster, who takes it for a leftover.
+    fn occupy(path: &Path) -> Result<Option<Cgroup>, String> {
+        let open = |file: &str, flags: OFlag| {
+            open_at(path, file, flags).map_err(|e| match e {
+                Errno::ENOENT if file == "cgroup.kill" => {
+                    "the kernel has no cgroup.kill (Linux 5.14)".to_owned()
+                }
+                e => format!("{}/{file}: {}", path.display(), e.desc()),
+            })
+        };
+        let watch = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        // Where directories of this file system cannot be locked, nobody sweeps.
+        if flock(&watch, FlockArg::LockExclusiveNonblock) == Err(Errno::EWOULDBLOCK) {
+            return Ok(None);
+        }
+        Ok(Some(Cgroup {
+            kill: open("cgroup.kill", OFlag::O_WRONLY)?,
+            events: open("cgroup.events", OFlag::O_RDONLY)?,
+            procs: open("cgroup.procs", OFlag::O_WRONLY)?,
+            path: path.to_owned(),
+            watch,
+            bears: AtomicBool::new(true),
+        }))
+    }
+
+    /// Nobody is born inside any more: see [`Cgroup::bears`].
+    fn bear_no_more(&self) {
+        self.bears.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether [`Cgroup::fork`] lets the child be born inside, so that nobody has to move. A move
+    /// waits until all processors have passed a quiet point of the kernel, some 15 ms on an idle
+    /// machine; a birth does not.
+    ///
+    /// It cannot be where clone3 is not to be had, and in a cgroup that was ever killed: the kernel
+    /// takes the child for one that was being born then, and kills it (seen on Linux 6.18, which
+    /// compares the count of kills of the parent's cgroup with that of the child's).
+    #[must_use]
+    pub fn bears(&self) -> bool {
+        self.bears.load(Ordering::Relaxed)
+    }
+
+    /// Forks; the child is inside before it goes on.
+    ///
+    /// # Errors
+    /// The child could not be born inside, or not move there; there is none then.
+    ///
+    /// # Safety
+    /// If the process has other threads, the child may only make async-signal-safe calls.
+    pub unsafe fn fork(&self) -> io::Result<Forked> {
+        if self.bears() {
+            let wanted = Clone3 {
+                exit_signal: libc::SIGCHLD,
+                cgroup: Some(self.watch.as_fd()),
+                ..Clone3::default()
+            };
+            // SAFETY: passed on to the caller.
+            return unsafe { wanted.fork() };
+        }
+        let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        // SAFETY: passed on to the caller.
+        match unsafe { raw::fork() }? {
+            Forked::Child => {
+                let errno = match nix::unistd::write(&self.procs, b"0") {
+                    Ok(_) => 0,
+                    Err(e) => e as i32,
+                };
+                let told = nix::unistd::write(&ours, &errno.to_ne_bytes());
+                if errno != 0 || told.is_err() {
+                    raw::exit(125);
+                }
+                Ok(Forked::Child)
+            }
+            Forked::Parent(pid) => {
+                drop(ours);
+                let mut reply = [0; 4];
+                // Writes of this length to a pipe are not torn.
+                let errno = match read_once(&theirs, &mut reply) {
+                    4 => i32::from_ne_bytes(reply),
+                    _ => libc::ECHILD,
+                };
+                if errno == 0 {
+                    return Ok(Forked::Parent(pid));
+                }
+                raw::reap(pid);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+
+    /// Whether somebody was born inside and was counted there, and is gone and counted no more: the
+    /// whole trial in one step, a third as long as with a fork.
+    fn was_seen_from_inside(&self) -> bool {
+        let mut text = [0; 128];
+        raw::look_from_inside(self.watch.as_fd(), self.events.as_fd(), &mut text)
+            .is_ok_and(|length| says(&text[..length], POPULATED))
+            && self.is_empty()
+    }
+
+    /// The same by a fork, which comes inside by whatever way there is.
+    fn was_seen_by_a_fork(&self) -> Result<(), String> {
+        let said = |e: Errno| e.desc().to_owned();
+        // Its word comes by a pipe: where SIGCHLD is ignored there is no status to be had.
+        let (from, to) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(said)?;
+        let quiet = Quiet::begin();
+        // SAFETY: the child only makes system calls.
+        match unsafe { self.fork() } {
+            Err(e) => Err(format!("no process can be put into it: {e}")),
+            Ok(Forked::Child) => {
+                let mut text = [0; 128];
+                let length = nix::sys::uio::pread(&self.events, &mut text, 0).unwrap_or(0);
+                if says(&text[..length], POPULATED) {
+                    let _ = nix::unistd::write(&to, b"1");
+                }
+                raw::exit(0)
+            }
+            Ok(Forked::Parent(pid)) => {
+                drop((quiet, to));
+                let counted = read_once(&from, &mut [0]) == 1;
+                raw::reap(pid);
+                if counted && self.is_empty() {
+                    return Ok(());
+                }
+                Err("it does not tell what lives in it".to_owned())
+            }
+        }
+    }
+
+    /// Where a process writes "0" to move itself inside, if it was not born there.
+    #[must_use]
+    pub fn join(&self) -> BorrowedFd<'_> {
+        self.procs.as_fd()
+    }
+
+    /// Kills everything inside, sub-cgroups included, and whatever is being forked meanwhile.
+    ///
+    /// # Errors
+    /// Those of write(2): the cgroup is gone (ENODEV).
+    pub fn kill(&self) -> io::Result<()> {
+        self.bear_no_more();
+        nix::unistd::write(&self.kill, b"1")?;
+        Ok(())
+    }
+
+    /// Whether nothing lives inside, sub-cgroups included. A zombie does not live. A cgroup that is
+    /// gone is empty; where it cannot be told, it is not.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        is_empty(&self.events)
+    }
+
+    /// Has POLLPRI when [`Cgroup::is_empty`] may have changed since it was last asked.
+    #[must_use]
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// All that a fork of ours needs to go on with it, the mark that it is watched over included.
+    #[must_use]
+    pub fn descriptors(&self) -> [RawFd; 4] {
+        [&self.watch, &self.kill, &self.events, &self.procs].map(AsRawFd::as_raw_fd)
+    }
+
+    /// Where it is, for people.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the sub-cgroups that a command made, as far as they can be: the next one is to find none, and
+    /// is not to be born frozen.
+    pub(crate) fn clear(&self) {
+        if let Ok(freeze) = open_at(&self.path, "cgroup.freeze", OFlag::O_WRONLY) {
+            let _ = nix::unistd::write(&freeze, b"0");
+        }
+        for inner in subdirectories(&self.path).unwrap_or_default() {
+            let _ = remove(&inner);
+        }
+    }
+
+    /// Removes it, with the sub-cgroups that the command made. One that is gone already is removed.
+    ///
+    /// # Errors
+    /// Those of rmdir(2): EBUSY while something lives inside.
+    pub fn remove(&self) -> io::Result<()> {
+        remove(&self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    /// Whoever drops it last removes it. If something lives in it, a later sweep does.
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
+}
+
+/// The directory of our own cgroup.
+fn home() -> Result<PathBuf, String> {
+    let read = |path: &str| procfs::text(path).map_err(|e| format!("{path}: {e}"));
+    find_home(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
+}
+
+/// The same, from the text of the two files of proc(5).
+fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
+    let path = membership
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .ok_or("this system has no cgroups of version 2")?;
+    if path.split('/').any(|part| part == "..") {
+        return Err("our cgroup is outside of our cgroup namespace".to_owned());
+    }
+    let mut mounted = false;
+    for line in mounts.lines() {
+        let Some((fields, kind)) = line.split_once(" - ") else {
+            continue;
+        };
+        if !kind.starts_with("cgroup2 ") {
+            continue;
+        }
+        mounted = true;
+        let mut fields = fields.split(' ').skip(3);
+        let (Some(root), Some(point)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let root = procfs::unescaped(root.as_bytes());
+        if let Ok(below) = Path::new(path).strip_prefix(root) {
+            return Ok(procfs::unescaped(point.as_bytes()).join(below));
+        }
+    }
+    Err(if mounted {
+        "our cgroup is not below any cgroup2 mount".to_owned()
+    } else {
+        "no cgroup2 file system is mounted".to_owned()
+    })
+}
+
+fn refused(why: String) -> String {
+    format!("no cgroup to be had: {why}; {ADVICE}")
+}
+
+/// Ends and removes the cgroups that dead instances left beside ours; whether nothing of them lives.
+///
+/// One is dead when nobody holds its lock: neither supervisor nor guardian, in whatever PID namespace.
+/// What a pid means is another thing in each. Whoever makes one at this moment and has not locked it
+/// yet makes another.
+fn sweep(home: &Path, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    let Ok(beside) = subdirectories(home) else {
+        return false;
+    };
+    let mut all = true;
+    for path in beside {
+        let name = path.file_name().and_then(|name| name.to_str());
+        if !name.is_some_and(is_ours) {
+            continue;
+        }
+        let Ok(dir) = open_at(&path, ".", OFlag::O_DIRECTORY | OFlag::O_RDONLY) else {
+            all &= !path.exists();
+            continue;
+        };
+        // Shared with others who sweep: what one of them has found dead may live on, and each waits for its end.
+        if flock(&dir, FlockArg::LockSharedNonblock).is_ok() {
+            all &= end(&path, until);
+            let _ = remove(&path);
+        }
+    }
+    all
+}
+
+/// Kills all that lives in the cgroup at this path; whether nothing does.
+fn end(path: &Path, until: Instant) -> bool {
+    let Ok(events) = open_at(path, "cgroup.events", OFlag::O_RDONLY) else {
+        return !path.exists();
+    };
+    // What we may not kill is seen to live on below.
+    if let Ok(kill) = open_at(path, "cgroup.kill", OFlag::O_WRONLY) {
+        let _ = nix::unistd::write(&kill, b"1");
+    }
+    while !is_empty(&events) {
+        let left = until.since(Instant::now()).as_millis();
+        if left == 0 {
+            return false;
+        }
+        // Reading has armed the event.
+        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        raw::poll([events.as_fd()], PollFlags::POLLPRI, wait);
+    }
+    true
+}
+
+/// Whether one of our kind has given a cgroup this name: nobody else's is touched.
+fn is_ours(name: &str) -> bool {
+    let numbers = name.strip_prefix(PREFIX).map(|rest| rest.split('.'));
+    numbers.is_some_and(|numbers| {
+        let mut count = 0;
+        let digits = |number: &str| {
+            count += 1;
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        numbers.into_iter().all(digits) && count == 3
+    })
+}
+
+fn open_at(dir: &Path, file: &str, flags: OFlag) -> nix::Result<OwnedFd> {
+    open(&dir.join(file), flags | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+fn is_empty(events: &OwnedFd) -> bool {
+    let mut text = [0; 128];
+    match nix::sys::uio::pread(events, &mut text, 0) {
+        Ok(length) => says(&text[..length], EMPTY),
+        Err(e) => e == Errno::ENODEV,
+    }
+}
+
+fn says(text: &[u8], what: &[u8]) -> bool {
+    text.split(|byte| *byte == b'\n').any(|line| line == what)
+}
+
+/// rmdir, deepest first.
+fn remove(path: &Path) -> io::Result<()> {
+    let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+    match fs::remove_dir(path) {
+        // What has sub-cgroups says the same as what has processes.
+        Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
+        Err(e) if gone(&e) => return Ok(()),
+        done => return done,
+    }
+    for inner in subdirectories(path)? {
+        remove(&inner)?;
+    }
+    fs::remove_dir(path).or_else(|e| if gone(&e) { Ok(()) } else { Err(e) })
+}
+
+fn subdirectories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn read_once(fd: &OwnedFd, buffer: &mut [u8]) -> usize {
+    loop {
+        match nix::unistd::read(fd, buffer) {
+            Err(Errno::EINTR) => {}
+            read => return read.unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+40 39 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn our_cgroup_is_found_below_its_mount() {
+        assert_eq!(
+            find_home("9:name=systemd:/\n0::/a.slice/b.service\n", HYBRID),
+            Ok(PathBuf::from("/sys/fs/cgroup/unified/a.slice/b.service"))
+        );
+        assert_eq!(
+            find_home("0::/\n", HYBRID),
+            Ok(PathBuf::from("/sys/fs/cgroup/unified"))
+        );
+    }
+
+    #[test]
+    fn a_mount_of_a_part_is_taken_for_what_it_shows() {
+        let bound = "41 31 0:38 /a /mnt/with\\040space rw shared:5 - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            find_home("0::/a/b\n", bound),
+            Ok(PathBuf::from("/mnt/with space/b"))
+        );
+        assert!(find_home("0::/ab\n", bound).is_err());
+        assert!(find_home("0::/../x\n", HYBRID).is_err());
+    }
+
+    #[test]
+    fn only_what_we_have_named_is_swept() {
+        for ours in ["trafficcop-4026531836.7.0", "trafficcop-0.1.12"] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in [
+            "trafficcop-web.service",
+            "trafficcop-1.service",
+            "trafficcop-",
+            "trafficcop-1..2",
+            "trafficcop-1.2",
+            "trafficcop-1.2.3.4",
+            "other-1.2.3",
+        ] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let none = find_home("3:cpu:/\n", HYBRID).unwrap_err();
+        assert!(none.contains("version 2"), "{none}");
+        let unmounted = find_home("0::/\n", "22 27 0:21 / /proc rw - proc proc rw\n").unwrap_err();
+        assert!(unmounted.contains("mounted"), "{unmounted}");
+    }
+
+    #[test]
+    fn one_that_another_sweeps_away_is_no_refusal() {
+        let (swept, left) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let sweeper = open_at(swept.path(), ".", OFlag::O_RDONLY).unwrap();
+        flock(&sweeper, FlockArg::LockSharedNonblock).unwrap();
+        assert!(matches!(Cgroup::occupy(swept.path()), Ok(None)));
+        // Not that one, unlocked: what a test beside forks has the lock, too, until it executes something.
+        assert!(Cgroup::occupy(left.path()).is_err(), "no cgroup");
+    }
+
+    #[test]
+    fn whoever_sweeps_meanwhile_keeps_nobody_from_having_one() {
+        let Some(other) = fresh() else { return };
+        let home = other.path().parent().unwrap();
+        let over = AtomicBool::new(false);
+        let made = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    sweep(home, Duration::ZERO);
+                }
+            });
+            let made = (0..1000).try_for_each(|_| Cgroup::make(home).map(drop));
+            over.store(true, Ordering::Relaxed);
+            made
+        });
+        assert_eq!(made, Ok(()));
+    }
+
+    /// Two that sweep at once are no owners to each other, and what may not be killed is not gone.
+    #[test]
+    fn what_lives_is_not_gone_because_another_sweeps_it() {
+        let home = tempfile::tempdir().unwrap();
+        let left = home.path().join("trafficcop-1.2.3");
+        fs::create_dir(&left).unwrap();
+        let lock = |how| {
+            let dir = open_at(&left, ".", OFlag::O_RDONLY).unwrap();
+            flock(&dir, how).map(|()| dir)
+        };
+        fs::write(left.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+        assert!(!sweep(home.path(), Duration::ZERO), "nobody may kill it");
+        fs::write(left.join("cgroup.kill"), "").unwrap();
+        let sweeper = lock(FlockArg::LockSharedNonblock).unwrap();
+        assert!(!sweep(home.path(), Duration::ZERO), "another sweeps");
+        drop(sweeper);
+        fs::write(left.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
+        assert!(sweep(home.path(), Duration::ZERO), "nothing lives in it");
+    }
+
+    #[test]
+    fn what_has_an_owner_is_not_swept() {
+        let Some(owned) = fresh() else { return };
+        let home = owned.path().parent().unwrap();
+        sweep(home, Duration::ZERO);
+        assert!(owned.path().exists());
+    }
+
+    fn fresh() -> Option<Cgroup> {
+        let made = Cgroup::prepare();
+        if let Err(why) = &made {
+            println!("NOT TESTED: {why}");
+        }
+        made.ok()
+    }
+
+    #[test]
+    fn one_look_from_inside_says_what_the_longer_trial_says() {
+        let Some(cgroup) = fresh() else { return };
+        let quick = cgroup.was_seen_from_inside();
+        let slow = cgroup.was_seen_by_a_fork();
+        // Where it is not written for this machine it says no, and the longer one is asked.
+        assert_eq!(quick, slow.is_ok() && cfg!(target_arch = "x86_64"));
+        assert_eq!(cgroup.try_out(), Ok(slow.is_ok()));
+        // By the way in, where nobody can be born inside.
+        cgroup.bear_no_more();
+        assert_eq!(cgroup.was_seen_by_a_fork(), Ok(()));
+        // Nobody is born in one that was killed: see `Cgroup::bears`. The look must not hang either.
+        cgroup.kill().expect("it is there");
+        assert!(!cgroup.was_seen_from_inside());
+        assert!(cgroup.is_empty());
+    }
+
+    #[test]
+    fn nobody_is_left_inside_by_one_who_died_in_the_trial() {
+        let Some(cgroup) = fresh() else { return };
+        // SAFETY: the child makes a process, which allocates nothing, and leaves without waiting for it.
+        let pid = match unsafe { raw::fork() }.expect("forked") {
+            // SAFETY: as above.
+            Forked::Child => raw::exit(match unsafe { cgroup.fork() } {
+                Ok(Forked::Child) => raw::exit(i32::from(cgroup.is_empty())),
+                Ok(Forked::Parent(_)) => 0,
+                Err(_) => 1,
+            }),
+            Forked::Parent(pid) => pid,
+        };
+        assert_eq!(raw::reap(pid), Some(0), "it went inside");
+        while !cgroup.is_empty() {
+            if !raw::poll(
+                [cgroup.events()],
+                PollFlags::POLLPRI,
+                PollTimeout::from(10_000_u16),
+            ) {
+                let _ = cgroup.kill();
+                panic!("it is still there");
+            }
+        }
+    }
+}

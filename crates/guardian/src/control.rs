@@ -1,0 +1,328 @@
+//! The control file: eight bytes that tell anybody on this machine until when the command may
+//! believe that it is in control.
+//!
+//! Made by [`super::fork`] before the fork and mapped by both sides; the guardian moves it
+//! ([`super::event_loop`]), the supervisor only when the guardian is dead ([`super::handle`]). Read
+//! through [`View`]. It must never say more than the deadline the guardian kills at: so it stays
+//! true when whoever writes it is stopped or dead.
+//!
+//! It is a native-endian `u64`: nanoseconds of CLOCK_BOOTTIME, 0 without control, `u64::MAX` for a
+//! lock that has no deadline. While it lives its owner has it locked; one that nobody has locked is
+//! left over from owners that were killed: it says nothing any more, and is swept by the next.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::mman::ProtFlags;
+
+use super::shared_memory::Mapping;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::machine::lasting;
+use trafficcop_core::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
+
+/// The name of the variable by which the command finds the file.
+pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
+// How the files' names begin.
+const PREFIX: &str = "trafficcop-control.";
+// How the names end of those that are not locked yet.
+const UNFINISHED: &str = ".part";
+const LENGTH: u64 = size_of::<u64>() as u64;
+
+/// Atomic, for it is shared with other processes.
+type SharedWord = Mapping<AtomicU64>;
+
+/// Whether this is what a control file is called, whosever it is.
+pub fn is_control_file(path: &Path) -> bool {
+    let name = path.file_name();
+    name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+/// Whether a control file is at this path whose owners live, as far as can be seen.
+pub fn is_control_file_in_use(path: &Path) -> bool {
+    View::open(path).is_ok_and(|view| is_locked_by_another(&view.file) == Ok(true))
+}
+
+#[derive(Debug)]
+struct Location {
+    word: SharedWord,
+    path: PathBuf,
+    /// Keeps the lock that tells others that the file is in use.
+    file: Arc<File>,
+}
+
+/// The file as its owners have it: nothing, where no directory would take one.
+#[derive(Debug)]
+pub(super) struct ControlFile(Option<Location>);
+
+impl ControlFile {
+    /// Makes one in the first directory that will do. It says "not in control".
+    pub(super) fn create() -> ControlFile {
+        let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+        // Several are separated by colons (systemd.exec(5)).
+        let of_the_unit = variable("RUNTIME_DIRECTORY")
+            .and_then(|all| Some(std::env::split_paths(&all).next()?.into()));
+        // In memory first: a page of a disk that hangs would stop whoever writes the deadline. And what a service
+        // manager keeps for us before /dev/shm, which logind empties when the last session of our user ends.
+        let places = [
+            of_the_unit,
+            Some("/run".into()),
+            Some("/dev/shm".into()),
+            variable("XDG_RUNTIME_DIR"),
+            variable("TMPDIR"),
+            Some("/tmp".into()),
+        ];
+        let mut why = None;
+        // The command, which is told of it, may go elsewhere.
+        let places = places.into_iter().flatten().map(PathBuf::from);
+        for directory in places.filter(|directory| directory.is_absolute()) {
+            match create_in(&directory) {
+                Ok(place) => return ControlFile(Some(place)),
+                Err(error) => why = Some(error),
+            }
+        }
+        let why = why.map_or_else(String::new, |error| error.to_string());
+        tracing::warn!("there is no control file: no directory for it can be written to: {why}");
+        ControlFile(None)
+    }
+
+    /// Removes what owners that were killed have left beside it: nothing that a start waits for.
+    pub(super) fn sweep_beside(&self) {
+        if let Some(directory) = self.path().and_then(Path::parent) {
+            sweep(directory);
+        }
+    }
+
+    /// Where it is, for the command's environment.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.0.as_ref().map(|place| &*place.path)
+    }
+
+    /// The descriptor that keeps its lock.
+    pub(super) fn descriptor(&self) -> Option<RawFd> {
+        self.0.as_ref().map(|place| place.file.as_raw_fd())
+    }
+
+    /// The command may believe in its control until then; zero is never.
+    pub(super) fn set(&self, until: Instant) {
+        if let Some(place) = &self.0 {
+            // One store of eight bytes: a reader in another process sees the old deadline or the
+            // new one, never half of each.
+            place.word.store(until.as_nanos(), Ordering::Release);
+        }
+    }
+
+    /// Says "not in control" for ever, and removes the file.
+    pub(super) fn retire(&mut self) {
+        // Before it is removed: whoever has it mapped goes on reading it.
+        self.set(Instant::ZERO);
+        if let Some(place) = self.0.take() {
+            // The other side may have done so before.
+            let _ = fs::remove_file(&place.path);
+        }
+    }
+}
+
+fn create_in(directory: &Path) -> io::Result<Location> {
+    // Another instance that starts at the same moment may sweep ours before it is locked.
+    create_once_in(directory).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => create_once_in(directory),
+        _ => Err(error),
+    })
+}
+
+fn create_once_in(directory: &Path) -> io::Result<Location> {
+    // Whoever can rename our file could tell our command lies.
+    if !is_safe_from_others(&fs::metadata(directory)?) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
+    // Under another name until it is locked: a file of the final name that is not locked is a leftover.
+    let fresh = directory.join(format!("{PREFIX}{name}{UNFINISHED}"));
+    let path = directory.join(format!("{PREFIX}{name}"));
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        // Never through a link that somebody has put there: /tmp is everybody's.
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh)?;
+    let made = (|| {
+        // Written, not only made long: there is room for it, and the mapping cannot fault.
+        file.write_all(&0_u64.to_ne_bytes())?;
+        file.set_permissions(fs::Permissions::from_mode(0o444))?;
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK)))?;
+        let word = SharedWord::of(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        fs::rename(&fresh, &path)?;
+        Ok(word)
+    })();
+    match made {
+        Ok(word) => {
+            let file = Arc::new(file);
+            lasting::add(&file);
+            Ok(Location { word, path, file })
+        }
+        Err(error) => {
+            let _ = fs::remove_file(&fresh);
+            Err(error)
+        }
+    }
+}
+
+/// Removes what owners that were killed have left.
+fn sweep(directory: &Path) {
+    for path in ours_in(directory, PREFIX, Metadata::is_file) {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        if options
+            .open(&path)
+            .is_ok_and(|file| is_locked_by_another(&file) == Ok(false))
+        {
+            // For whoever has it open, or mapped.
+            let _ = unsay(&path);
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// Writes "not in control" where nobody else will any more.
+fn unsay(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    file.write_all_at(&0_u64.to_ne_bytes(), 0)
+}
+
+/// A control file as its readers have it. It stays readable when the file is removed.
+#[derive(Debug)]
+pub struct View {
+    word: SharedWord,
+    /// Tells whether whoever writes there lives.
+    file: File,
+}
+
+impl View {
+    /// Maps the file at this path.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no control file.
+    pub fn open(path: &Path) -> io::Result<View> {
+        let file = OpenOptions::new()
+            .read(true)
+            // A FIFO of that name would let a script's `check` wait for ever.
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)?;
+        // Of the descriptor, and not of the path, which may be another file by now.
+        let found = file.metadata()?;
+        if !found.is_file() || found.len() != LENGTH {
+            return Err(io::Error::other("it is not a file of eight bytes"));
+        }
+        let word = SharedWord::of(&file, ProtFlags::PROT_READ)?;
+        Ok(View { word, file })
+    }
+
+    /// Until when the command may believe in its control; [`Instant::ZERO`] if it may not. What was
+    /// written by those who are dead holds no more: nobody would have taken it back.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        let until = Instant::from_nanos(self.word.load(Ordering::Acquire));
+        if until == Instant::ZERO || is_locked_by_another(&self.file) != Ok(true) {
+            return Instant::ZERO;
+        }
+        until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt as _;
+    use trafficcop_core::machine::lasting::{is_old, make_old};
+
+    #[test]
+    fn what_is_written_is_read_until_the_end_and_after() {
+        let mut control = ControlFile::create();
+        let path = control.path().expect("a place").to_owned();
+        let view = View::open(&path).expect("a control file");
+        assert_eq!(view.until(), Instant::ZERO);
+        control.set(Instant::FOREVER);
+        assert_eq!(view.until(), Instant::FOREVER);
+        let bytes = fs::read(&path).expect("readable");
+        assert_eq!(bytes, u64::MAX.to_ne_bytes());
+        let mode = fs::metadata(&path).expect("there").mode();
+        assert_eq!(mode & 0o7777, 0o444);
+        control.retire();
+        assert!(!path.exists());
+        assert_eq!(view.until(), Instant::ZERO);
+    }
+
+    #[test]
+    fn a_control_file_in_use_never_looks_old() {
+        let control = ControlFile::create();
+        let path = control.path().expect("a place");
+        make_old(path);
+        lasting::refresh();
+        assert!(!is_old(path));
+    }
+
+    #[test]
+    fn leftovers_are_swept_and_those_in_use_are_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let living = create_in(directory.path()).expect("a file");
+        let dead = create_in(directory.path()).expect("a file");
+        let left = dead.path.clone();
+        dead.word.store(u64::MAX, Ordering::Release);
+        let view = View::open(&left).expect("a control file");
+        let mapped = SharedWord::of(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
+        assert_eq!(view.until(), Instant::FOREVER);
+        drop(dead);
+        let unfinished = directory
+            .path()
+            .join(format!("{PREFIX}7.0000002a{UNFINISHED}"));
+        fs::write(&unfinished, "").expect("written");
+        let foreign = directory.path().join("something.else");
+        fs::write(&foreign, "x").expect("written");
+        // A child that a neighbouring test is forking at this moment has the descriptor until it
+        // execs: then it is no leftover yet, and the next one sweeps it.
+        let give_up_at = Instant::now() + std::time::Duration::from_secs(60);
+        let next = ControlFile(Some(create_in(directory.path()).expect("a file")));
+        while left.exists() && Instant::now() < give_up_at {
+            next.sweep_beside();
+        }
+        let next = next.0.expect("still there");
+        assert!(!left.exists() && !unfinished.exists());
+        assert_eq!(view.until(), Instant::ZERO, "whoever wrote it is dead");
+        let word = mapped.expect("mapped").load(Ordering::Acquire);
+        assert_eq!(word, 0, "written by whoever swept it");
+        assert!(living.path.exists() && next.path.exists() && foreign.exists());
+    }
+
+    #[test]
+    fn a_directory_in_which_others_can_rename_is_not_used() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(directory.path(), mode).expect("ours");
+            create_in(directory.path()).is_ok()
+        };
+        assert!(open(0o1777) && open(0o755) && !open(0o777));
+    }
+
+    #[test]
+    fn only_a_control_file_is_read_as_one() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert!(View::open(file.path()).is_err());
+        assert!(View::open(Path::new("/")).is_err());
+        assert!(View::open(Path::new("/nowhere/at/all")).is_err());
+    }
+}

@@ -1,0 +1,416 @@
+//! The guardian's loop: poll, look at the clock, at the children, at the socket; do what
+//! [`GuardianState`] says.
+//!
+//! [`super::fork`] goes round it in the forked child. While a command runs it does not allocate (but for
+//! release info larger than the one before), and it never waits for anything but `poll`: not for a supervisor
+//! that does not read, either. What it sees and does goes through [`System`], so that the simulated fleet plays
+//! this very loop. It must never act on a frame before all of it is there; and what is ordered too
+//! late is not begun, nor anything under a lock that we do not keep.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::state::{GuardianState, Input, Step, Steps};
+use super::wire::{Event, FRAME, Request};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::{Deadlines, WorkloadEvent};
+
+mod kernel;
+mod reaper;
+mod system;
+
+pub(super) use kernel::Kernel;
+pub use system::{Ready, System, Wait};
+
+/// How many frames wait for a supervisor that does not read. A command's life makes ten.
+const UNSENT: usize = 64;
+/// Room for what arrives, and for release info, that is there from the beginning.
+const ROOM: usize = 16 << 10;
+/// How many children outside the main process's group are remembered as told to end.
+const TOLD: usize = 256;
+/// How long a new guardian waits for a first command before it makes itself at home, in ms.
+const SETTLE: u8 = 20;
+/// How long the longest wait for the next look at what is going away is, in ms.
+const LONGEST_LOOK: u8 = 100;
+
+/// The command's main process. It stays un-reaped until everything else is gone: so long, its id
+/// and its group's can belong to nobody else.
+struct Main {
+    pid: i32,
+    ended: bool,
+    reaped: bool,
+    /// It is not yet known whether the exec succeeded.
+    executing: bool,
+}
+
+/// The loop with what it remembers from one turn to the next.
+pub struct EventLoop<S> {
+    pub(super) system: S,
+    state: GuardianState,
+    main: Option<Main>,
+    /// It is in control until its deadline.
+    in_control: bool,
+    lock: Option<OwnedFd>,
+    release_info: Vec<u8>,
+    armed: Instant,
+    received: Vec<u8>,
+    /// How much of that was done already.
+    obeyed: usize,
+    /// A descriptor that arrived before the frame that tells what it is was complete.
+    passed: Option<OwnedFd>,
+    unsent: [u8; UNSENT * FRAME],
+    unsent_len: usize,
+    told: [i32; TOLD],
+    told_len: usize,
+    /// The supervisor's end is closed; nothing is read or written any more.
+    deaf: bool,
+    /// How long the next look at a tree that is being killed may wait, in ms.
+    patience: u8,
+    /// It has whatever the system grants for being on time.
+    settled: bool,
+    over: bool,
+}
+
+impl<S: System> EventLoop<S> {
+    /// The same, with this grace for what a command leaves behind.
+    #[must_use]
+    pub fn leaving(mut self, left_behind: Option<Duration>) -> EventLoop<S> {
+        self.state = self.state.leaving(left_behind);
+        self
+    }
+
+    /// The same, with at most this grace from the supervisor's death on.
+    #[must_use]
+    pub fn orphaned_for(mut self, orphan_grace: Option<Duration>) -> EventLoop<S> {
+        self.state = self.state.orphaned_for(orphan_grace);
+        self
+    }
+
+    /// Tells the supervisor that it is there. `grace` is that of a drain that no deadline gives one to.
+    pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
+        let mut event_loop = EventLoop {
+            system,
+            state: GuardianState::with_grace(grace),
+            main: None,
+            in_control: false,
+            lock: None,
+            release_info: Vec::with_capacity(ROOM),
+            armed: Instant::FOREVER,
+            received: Vec::with_capacity(ROOM),
+            obeyed: 0,
+            passed: None,
+            unsent: [0; UNSENT * FRAME],
+            unsent_len: 0,
+            told: [0; TOLD],
+            told_len: 0,
+            deaf: false,
+            patience: 1,
+            settled: false,
+            over: false,
+        };
+        event_loop.tell(Event::Ready);
+        event_loop
+    }
+
+    /// The supervisor wants it no more, or is dead and everything is done.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// What is to be waited for before the next turn; sets the timer.
+    pub fn next_wait(&mut self) -> Wait {
+        let next = self.state.next();
+        if next != self.armed {
+            self.armed = next;
+            self.system.arm(next);
+        }
+        let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
+        let millis = if self.state.is_killing() || reaped {
+            // Orphans can arrive without a signal: look again, less and less often.
+            self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
+            Some(self.patience)
+        } else if self.settled {
+            None
+        } else {
+            Some(if self.main.is_some() { 0 } else { SETTLE })
+        };
+        Wait {
+            millis,
+            socket: !self.deaf,
+            room: self.unsent_len > 0,
+            exec: self.main.as_ref().is_some_and(|main| main.executing),
+        }
+    }
+
+    /// What is done when the wait is over.
+    pub fn turn(&mut self, ready: Ready) {
+        // Not before a command that is to start at once, but before a wait that may be long.
+        if !self.settled && (ready.nothing || self.main.is_some()) {
+            self.settled = true;
+            self.system.take_precedence();
+        }
+        // The timer goes before everything, and children before the socket: what has happened
+        // cannot be undone by a frame that lay there meanwhile.
+        self.happened(Input::Ticked);
+        if ready.wall && self.system.wall_clock_jumped() {
+            self.tell(Event::Workload(WorkloadEvent::ClockJumped));
+        }
+        if ready.children || self.main.is_some() {
+            self.system.take_child_signal();
+            self.look_after_children();
+        }
+        if ready.socket && !self.deaf {
+            while let Some((request, payload)) = self.next_request() {
+                self.obey(request, payload);
+            }
+        }
+        self.flush();
+    }
+
+    fn happened(&mut self, event: Input) {
+        let steps = self.state.step(Instant::now(), event);
+        // Before anything is done about it: whoever is signalled finds the truth there.
+        let yielded = self.system.yields() && self.state.is_draining();
+        self.show_control(if yielded {
+            Instant::ZERO
+        } else {
+            self.state.control()
+        });
+        self.perform(&steps);
+    }
+
+    fn show_control(&self, until: Instant) {
+        let until = if self.in_control {
+            until
+        } else {
+            Instant::ZERO
+        };
+        self.system.show_control(until);
+    }
+
+    fn perform(&mut self, steps: &Steps) {
+        for step in steps.iter() {
+            match step {
+                Step::Tell(event) => self.tell(Event::Workload(event)),
+                Step::SignalGroup(signal) => self.signal_group(signal),
+                Step::TermRest => self.term_rest(),
+                Step::Kill => self.kill_and_reap(),
+                Step::Depart => self.depart(),
+            }
+        }
+    }
+
+    fn obey(&mut self, request: Request, payload: usize) {
+        match request {
+            // The handle knows better than to ask for a second.
+            Request::Start { .. } if !self.state.is_idle() => {}
+            Request::Start {
+                program,
+                in_control,
+                deadlines,
+                stop_signal,
+                env,
+                release_info,
+                lock,
+                input,
+            } => {
+                let changes = payload..payload + env as usize;
+                self.set_release_info(changes.end, release_info);
+                self.in_control = in_control;
+                // The command may ask at once.
+                self.show_control(deadlines.kill_at);
+                let forked = self.descriptors(lock, input).and_then(|(lock, input)| {
+                    self.lock = lock;
+                    self.prepare(program, changes, deadlines)?;
+                    let lock = self.lock.as_ref().map(AsFd::as_fd);
+                    let input = input.as_ref().map(AsFd::as_fd);
+                    self.system.fork(deadlines, lock, input)
+                });
+                match forked {
+                    Ok(pid) => self.forked(pid, deadlines, stop_signal),
+                    Err(errno) => self.not_started(errno),
+                }
+            }
+            Request::Extend(deadlines) => {
+                self.system.extend(deadlines.kill_at);
+                self.happened(Input::Extended(deadlines));
+            }
+            Request::Drain {
+                signal,
+                end_of_grace,
+            } => self.happened(Input::DrainAsked {
+                signal,
+                end_of_grace,
+            }),
+            Request::Kill => self.happened(Input::KillAsked),
+            Request::Signal(signal) => self.pass_on(signal),
+            Request::Resume => {
+                if let Some(main) = &self.main {
+                    self.system.lend_terminal_again(main.pid);
+                }
+                self.pass_on(libc::SIGCONT);
+            }
+            Request::SetReleaseInfo { release_info } => {
+                self.set_release_info(payload, release_info);
+            }
+            Request::Ping(seq) => self.tell(Event::Pong(seq)),
+            // Never away from a tree.
+            Request::Dismiss => self.over = self.state.is_idle(),
+        }
+    }
+
+    fn set_release_info(&mut self, at: usize, len: u32) {
+        self.release_info.clear();
+        self.release_info
+            .extend_from_slice(&self.received[at..at + len as usize]);
+    }
+
+    /// The lock and the program's stdin, of which one came along at most.
+    fn descriptors(
+        &mut self,
+        lock: bool,
+        input: bool,
+    ) -> Result<(Option<OwnedFd>, Option<OwnedFd>), Errno> {
+        match (self.passed.take(), lock, input) {
+            (_, false, false) => Ok((None, None)),
+            (Some(passed), true, _) => Ok((Some(passed), None)),
+            (Some(passed), false, true) => Ok((None, Some(passed))),
+            // It was sent, and we could not have it. A lock that nobody keeps, or a message that is
+            // not there, is worse than a command that is not started.
+            (None, ..) => Err(Errno::EMFILE),
+        }
+    }
+
+    /// Does what may take its time before a start.
+    fn prepare(
+        &mut self,
+        program: u8,
+        changes: Range<usize>,
+        deadlines: Deadlines,
+    ) -> Result<(), Errno> {
+        if self.in_control {
+            self.system.sweep()?;
+        }
+        self.system.prepare(program, &self.received[changes])?;
+        // Looked at last: what is only to be ended again is not begun.
+        if Instant::now() >= deadlines.first() {
+            return Err(Errno::ETIME);
+        }
+        Ok(())
+    }
+
+    fn forked(&mut self, pid: i32, deadlines: Deadlines, stop_signal: i32) {
+        self.main = Some(Main {
+            pid,
+            ended: false,
+            reaped: false,
+            executing: true,
+        });
+        self.told_len = 0;
+        self.patience = 1;
+        self.happened(Input::Forked {
+            deadlines,
+            stop_signal,
+            pid,
+        });
+    }
+
+    fn not_started(&mut self, errno: Errno) {
+        self.system.abandon();
+        self.lock = None;
+        self.system.show_control(Instant::ZERO);
+        let errno = errno as i32;
+        self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
+    }
+
+    /// Queues a frame; what a supervisor that does not read has not fetched is kept for it.
+    fn tell(&mut self, report: Event) {
+        if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
+            return;
+        }
+        let matters = !matches!(
+            report,
+            Event::Pong(_) | Event::Workload(WorkloadEvent::ClockJumped)
+        );
+        if !matters && self.unsent_len > self.unsent.len() / 2 {
+            return;
+        }
+        let frame = report.encode();
+        // A command can be stopped without end (`cpulimit`), and its own end must still find room. Of stops
+        // that nobody has fetched one says as much as all.
+        let stopped = report == Event::Workload(WorkloadEvent::Stopped);
+        if stopped && self.unsent[..self.unsent_len].ends_with(&frame) {
+            return;
+        }
+        self.unsent[self.unsent_len..self.unsent_len + FRAME].copy_from_slice(&frame);
+        self.unsent_len += FRAME;
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while self.unsent_len > 0 && !self.deaf {
+            match self.system.send(&self.unsent[..self.unsent_len]) {
+                Ok(sent) => {
+                    self.unsent.copy_within(sent..self.unsent_len, 0);
+                    self.unsent_len -= sent;
+                }
+                Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The next request, if all of it has arrived, and where what came with it lies in what was received.
+    fn next_request(&mut self) -> Option<(Request, usize)> {
+        while !self.over && !self.deaf {
+            if let Some(frame) = self.received[self.obeyed..].first_chunk::<FRAME>() {
+                let Ok(request) = Request::decode(frame) else {
+                    self.orphaned();
+                    break;
+                };
+                let payload = self.obeyed + FRAME;
+                let end = payload + request.payload();
+                if self.received.len() >= end {
+                    self.obeyed = end;
+                    return Some((request, payload));
+                }
+            }
+            self.received.drain(..self.obeyed);
+            self.obeyed = 0;
+            let mut buffer = [0; 4096];
+            match self.system.receive(&mut buffer) {
+                Ok((0, _)) => self.orphaned(),
+                Ok((length, passed)) => {
+                    self.received.extend_from_slice(&buffer[..length]);
+                    if passed.is_some() {
+                        self.passed = passed;
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
+                Err(_) => self.orphaned(),
+            }
+        }
+        None
+    }
+
+    /// The supervisor is dead, or out of its mind.
+    fn orphaned(&mut self) {
+        self.deaf = true;
+        self.unsent_len = 0;
+        self.happened(Input::Orphaned);
+    }
+
+    /// The supervisor is dead and nothing of the tree lives: give its lease back.
+    fn depart(&mut self) {
+        self.over = true;
+        if !self.release_info.is_empty() {
+            self.system.give_up_precedence();
+            self.system.release(&self.release_info);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The guardian's hands: signals to the command's tree, and what has become of its processes.
+//!
+//! Called by the loop. It signals un-reaped children only, so that no id can be another's, and it
+//! calls a tree empty only when the kernel says that there is no child left.
+
+use super::super::state::Input;
+use super::super::tree::Change;
+use super::super::wire::Event;
+use super::{EventLoop, LONGEST_LOOK, System};
+use trafficcop_core::WorkloadEvent;
+
+impl<S: System> EventLoop<S> {
+    pub(super) fn signal_group(&mut self, signal: i32) {
+        if let Some(main) = &self.main
+            && !main.reaped
+        {
+            self.system.signal_group(main.pid, signal);
+            self.system.resume_group(main.pid);
+        }
+    }
+
+    pub(super) fn pass_on(&mut self, signal: i32) {
+        let Some(main) = &self.main else { return };
+        if main.reaped {
+            return;
+        }
+        match signal {
+            // Whoever was asked to end is to hear of that first, and systemd sends one after it.
+            libc::SIGCONT if self.state.is_draining() => self.system.resume_group(main.pid),
+            // A job is stopped and continued as a whole.
+            libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => {
+                self.system.signal_group(main.pid, signal)
+            }
+            _ => self.system.signal(main.pid, signal),
+        }
+    }
+
+    /// The direct children outside the group, each once: others follow as they lose their parents.
+    pub(super) fn term_rest(&mut self) {
+        self.system.term_hidden();
+        let system = &self.system;
+        let Some(main) = &self.main else { return };
+        let (leader, reaped) = (main.pid, main.reaped);
+        let (told, told_len) = (&mut self.told, &mut self.told_len);
+        system.each_child(|pid| {
+            let has_had_it = system.is_helper(pid)
+                || told[..*told_len].contains(&pid)
+                || (!reaped && (pid == leader || system.is_in_group(pid, leader)));
+            // Where there is no room to remember, only the end of the grace is left.
+            if !has_had_it && *told_len < told.len() {
+                told[*told_len] = pid;
+                *told_len += 1;
+                system.signal(pid, libc::SIGTERM);
+                if system.is_stopped(pid) {
+                    system.signal(pid, libc::SIGCONT);
+                }
+            }
+        });
+    }
+
+    /// Kills the whole tree, wave after wave, until it is empty or stops getting smaller.
+    pub(super) fn kill_and_reap(&mut self) {
+        self.system.kill_contained();
+        // Bounded, so that a storm of forks cannot keep us from everything else.
+        for _ in 0..64 {
+            let Some(main) = &self.main else { return };
+            if !main.reaped {
+                self.system.signal_group(main.pid, libc::SIGKILL);
+            }
+            let zombie = (main.ended && !main.reaped).then_some(main.pid);
+            let mut reaped = false;
+            self.system.each_child(|pid| {
+                // Helpers end by themselves, or were seen to above: an init that is killed kills nobody any more.
+                if Some(pid) != zombie && !self.system.is_helper(pid) {
+                    self.system.signal(pid, libc::SIGKILL);
+                }
+            });
+            self.reap(&mut reaped);
+            if !reaped {
+                return;
+            }
+            self.patience = 1;
+        }
+    }
+
+    /// Takes in what has become of the children, and everything that follows from it.
+    pub(super) fn look_after_children(&mut self) {
+        let mut reaped = false;
+        if self.state.is_killing() {
+            self.kill_and_reap();
+        } else {
+            self.reap(&mut reaped);
+        }
+        if self.main.as_ref().is_some_and(|main| main.ended) {
+            self.look_at_what_is_left();
+        }
+    }
+
+    pub(super) fn read_exec_result(&mut self) {
+        let Some(main) = &mut self.main else { return };
+        if !main.executing {
+            return;
+        }
+        let Some(exec_result) = self.system.exec_result() else {
+            return;
+        };
+        main.executing = false;
+        self.happened(match exec_result {
+            Ok(()) => Input::Executed,
+            Err(errno) => Input::NotExecuted { errno },
+        });
+    }
+
+    /// Notes the end (or stop) of the main process and reaps all others that have ended.
+    fn reap(&mut self, reaped: &mut bool) {
+        if let Some(main) = &self.main
+            && !main.ended
+        {
+            let pid = main.pid;
+            let change = self.system.look_at(pid);
+            // After the look: a process that has ended has said before whether it could exec.
+            self.read_exec_result();
+            match change {
+                None => {}
+                // Before it could hear that it is to end, perhaps: it has no time for that now.
+                Some(Change::Stopped) if self.state.is_draining() => self.system.resume_group(pid),
+                Some(Change::Stopped) => {
+                    self.system.take_terminal_back(pid);
+                    self.tell(Event::Workload(WorkloadEvent::Stopped));
+                }
+                Some(Change::Ended(exit)) => {
+                    if let Some(main) = &mut self.main {
+                        main.ended = true;
+                    }
+                    *reaped = true;
+                    self.system.take_terminal_back(pid);
+                    self.happened(Input::MainExited(exit));
+                }
+            }
+        }
+        let Some(main) = &self.main else { return };
+        if main.ended && !main.reaped {
+            // The un-reaped main process would be the answer to "any" for ever: ask for each.
+            let leader = main.pid;
+            self.system.each_child(|pid| {
+                if pid != leader && self.system.reap(pid) {
+                    *reaped = true;
+                }
+            });
+        } else {
+            let leader = main.pid;
+            // One that cannot be reaped is told of again: the next look asks, and the deadlines go on.
+            let mut last = None;
+            while let Some(pid) = self.system.any_ended().filter(|pid| Some(*pid) != last) {
+                last = Some(pid);
+                if pid == leader && !main.reaped {
+                    // It ended just now: seen at the next look, which its signal brings about.
+                    break;
+                }
+                *reaped |= self.system.reap(pid);
+            }
+        }
+        if *reaped {
+            self.forget_reaped();
+        }
+    }
+
+    /// An id that was reaped may come again as another child's.
+    fn forget_reaped(&mut self) {
+        let mut kept = 0;
+        for at in 0..self.told_len {
+            let pid = self.told[at];
+            if self.system.is_child(pid) {
+                self.told[kept] = pid;
+                kept += 1;
+            }
+        }
+        self.told_len = kept;
+    }
+
+    /// The main process has ended: is anything else there?
+    fn look_at_what_is_left(&mut self) {
+        let Some(main) = &mut self.main else { return };
+        let system = &self.system;
+        let mut others = system.hides_some();
+        let leader = main.pid;
+        system.each_child(|pid| others |= pid != leader && !system.is_helper(pid));
+        if !others && !main.reaped {
+            main.reaped = system.reap(leader);
+            self.patience = 1;
+        }
+        if others || !main.reaped {
+            return self.happened(Input::OthersLive);
+        }
+        self.system.close();
+        // The kernel's list may have missed one; this answer is exact.
+        if self.system.is_childless() && self.system.is_empty() {
+            self.main = None;
+            self.system.abandon();
+            // Before a word of it: whoever hears of it may want the lock.
+            if !self.deaf {
+                self.lock = None;
+            }
+            self.happened(Input::Emptied);
+        } else if self.system.is_childless() && self.patience >= LONGEST_LOOK {
+            // Not a helper of ours on its way out, and not the kernel's count being late.
+            self.happened(Input::OthersLive);
+        }
+    }
+}

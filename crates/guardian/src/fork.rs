@@ -1,0 +1,479 @@
+//! Making a guardian: a child of the supervisor that is small, named, hard to starve and holds
+//! nothing that is not its own.
+//!
+//! [`fork`] is called by the drivers before there is a runtime or a second thread. What the
+//! guardian then does all its life is in [`super::event_loop`]. Nothing here may return into the caller
+//! from inside the guardian.
+
+use std::ffi::{CStr, OsString};
+use std::io::{self, IoSliceMut, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::mman::MlockAllFlags;
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+
+use super::containment::Containment;
+use super::control::{ControlFile, View};
+use super::event_loop::{EventLoop, Kernel};
+use super::handle::GuardianHandle;
+use super::liveness::HealthCheck;
+use super::spawn::SpawnContext;
+use super::tty::Foreground;
+use super::wire::{Event, FRAME};
+use super::{Contain, Setup, SetupError, process, raw, tree};
+use trafficcop_core::machine::procfs;
+use trafficcop_core::util::with_awaited_children;
+
+/// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
+/// one process alone that has to clean up after it.
+const NAME: &CStr = c"tc-guardian";
+
+/// So many descriptors are tried one by one where they cannot be listed: some 5 ms.
+const TRIED: RawFd = 1 << 16;
+
+/// Children of this process that are not a command's tree: what an handle that kills a dead
+/// guardian's tree has to spare.
+static UNRELATED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// The guardians that live, and the children we were started with.
+pub(super) fn unrelated_children() -> Vec<i32> {
+    UNRELATED
+        .lock()
+        .map(|pids| pids.clone())
+        .unwrap_or_default()
+}
+
+fn spare(pid: i32) {
+    if let Ok(mut pids) = UNRELATED.lock() {
+        pids.push(pid);
+    }
+}
+
+/// A guardian has been reaped (or is about to be killed): its id may become anybody's.
+pub(super) fn forget_unrelated(pid: i32) {
+    process::wait_no_more(pid);
+    if let Ok(mut pids) = UNRELATED.lock() {
+        pids.retain(|unrelated_children| *unrelated_children != pid);
+    }
+}
+
+/// Reaps what came to us and is nobody's: as process 1 of a container we are given all that lose their parent
+/// in it, and nobody but us can let them go. What a guardian leaves is swept in its place.
+pub(super) fn reap_adopted() {
+    with_awaited_children(|awaited| {
+        let spare = [process::guardians().as_slice(), awaited].concat();
+        for pid in tree::reap_ended(&spare) {
+            forget_unrelated(pid);
+        }
+    });
+}
+
+/// A guardian that waits for its handle. Dropped, it goes away by itself.
+#[derive(Debug)]
+pub struct Guardian {
+    pid: i32,
+    socket: UnixStream,
+    containment: Containment,
+    control: ControlFile,
+    health_check: Arc<HealthCheck>,
+    foreground: bool,
+}
+
+impl Guardian {
+    /// The containment that is in force: never [`Contain::Auto`].
+    #[must_use]
+    pub fn containment(&self) -> Contain {
+        self.containment.kind()
+    }
+
+    /// The guardian's process, for people.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Where the control file is, if one could be made.
+    #[must_use]
+    pub fn control_file(&self) -> Option<&Path> {
+        self.control.path()
+    }
+
+    /// Whether we were started in the foreground of a terminal, so that a command that stops is
+    /// one that was stopped with Ctrl-Z, and we stop with it.
+    #[must_use]
+    pub fn has_terminal(&self) -> bool {
+        self.foreground
+    }
+
+    /// What the command reads to know whether it is in control, for others of this process.
+    ///
+    /// # Errors
+    /// Where no directory would take a control file, or it cannot be read.
+    pub fn view(&self) -> io::Result<View> {
+        let none = || io::Error::other("no directory would take a control file");
+        View::open(self.control.path().ok_or_else(none)?)
+    }
+
+    /// By which others of this process ask whether we are sound, once it is attended.
+    #[must_use]
+    pub fn health_check(&self) -> Arc<HealthCheck> {
+        Arc::clone(&self.health_check)
+    }
+
+    /// The supervisor's side of it, once it has said its first word: it was forked to get ready
+    /// while we do.
+    ///
+    /// # Errors
+    /// Where it could not get ready, or its socket cannot be registered with the runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time and I/O.
+    pub fn attend(mut self) -> Result<GuardianHandle, SetupError> {
+        // Done while the guardian gets ready.
+        self.control.sweep_beside();
+        if let Err(refusal) = hear_ready(&self) {
+            tree::signal(self.pid, libc::SIGKILL);
+            let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(self.pid), None);
+            forget_unrelated(self.pid);
+            self.control.retire();
+            return Err(refusal);
+        }
+        let socket = tokio::net::UnixStream::from_std(self.socket)
+            .map_err(system("registering its socket"))?;
+        Ok(GuardianHandle::new(
+            self.pid,
+            socket,
+            self.containment,
+            self.control,
+            self.health_check,
+        ))
+    }
+}
+
+/// Forks a guardian. The process becomes a child subreaper.
+///
+/// To be called early: the first one captures the signal mask and dispositions as those that every
+/// command will get, and every descriptor that is close-on-exec by now is closed in the guardian.
+///
+/// # Errors
+/// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
+pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
+    let programs = &setup.programs;
+    if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
+        return Err(SetupError::NoCommand);
+    }
+    if programs
+        .iter()
+        .flat_map(|program| &program.words)
+        .any(has_nul)
+    {
+        return Err(SetupError::Nul);
+    }
+    let threads = threads().map_err(system("reading /proc/self/status"))?;
+    if threads != 1 {
+        return Err(SetupError::Threads(threads));
+    }
+    // Containment or not: what is left of a command is looked for there.
+    tree::proc_is_ours().map_err(|seen| SetupError::Proc {
+        seen,
+        pid: std::process::id(),
+    })?;
+    if let Some(kind) = tree::namespace_of_children_alone(Path::new("/proc/self/ns")) {
+        return Err(SetupError::ChildrenElsewhere(kind));
+    }
+    let mut containment = Containment::prepare(setup.contain)?;
+    let mut context = SpawnContext::capture();
+    if setup.tells_others {
+        context.foreground = Foreground::nobody_s();
+        // It has no use of them, and what was inherited is not looked at.
+        context.sockets = None;
+    }
+    prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
+    // Whoever ignores SIGCHLD has children that reap themselves: none of ours may. And whoever blocks it
+    // does not hear that a guardian was stopped.
+    raw::set_default(libc::SIGCHLD);
+    let blocked = SigSet::from(Signal::SIGCHLD);
+    blocked
+        .thread_unblock()
+        .map_err(errno("unblocking SIGCHLD"))?;
+    let foreground = context.foreground.is_there();
+    if foreground {
+        // While the command has the terminal, our log comes from the background: `stty tostop` would
+        // stop us for it.
+        raw::ignore(libc::SIGTTOU);
+    }
+    let mut control = ControlFile::create();
+    note_inherited_children();
+    loop {
+        let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
+        // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
+        // returns from `live`.
+        match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
+            nix::unistd::ForkResult::Child => {
+                // By its number, whatever else can be closed: while this end is open here, the guardian
+                // cannot hear of the supervisor's death.
+                drop(ours);
+                live(setup, context, containment, control, its)
+            }
+            nix::unistd::ForkResult::Parent { child } => {
+                drop(its);
+                // Both do it, so that it is done before either relies on it.
+                let _ = nix::unistd::setpgid(child, child);
+                let tried = containment.try_out(setup.contain);
+                if let Ok(true) = tried {
+                    spare(child.as_raw());
+                    process::wait_for(child.as_raw());
+                    return Ok(Guardian {
+                        pid: child.as_raw(),
+                        socket: ours,
+                        containment,
+                        control,
+                        health_check: Arc::default(),
+                        foreground,
+                    });
+                }
+                // It has been told nothing yet, and goes without a word; with it what it knows of a
+                // containment that is another now.
+                tree::signal(child.as_raw(), libc::SIGKILL);
+                let _ = nix::sys::wait::waitpid(child, None);
+                tried.inspect_err(|_| control.retire())?;
+            }
+        }
+    }
+}
+
+fn has_nul(word: &OsString) -> bool {
+    word.as_bytes().contains(&0)
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> SetupError {
+    move |why| SetupError::System { what, why }
+}
+
+fn errno(what: &'static str) -> impl Fn(Errno) -> SetupError {
+    move |errno| SetupError::System {
+        what,
+        why: errno.into(),
+    }
+}
+
+/// How many threads this process has.
+///
+/// # Errors
+/// What keeps us from reading it.
+pub fn threads() -> io::Result<usize> {
+    // What stat(2) says of the directory of threads: two links and one for each. It costs a tenth
+    // of reading about them, which is left for when it says something else than "one".
+    if std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3) {
+        return Ok(1);
+    }
+    let status = procfs::text("/proc/self/status")?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Threads:"))
+        .and_then(|number| number.trim().parse().ok())
+        .ok_or_else(|| io::Error::other("no line \"Threads:\""))
+}
+
+/// A shell that became us by `exec` leaves us its background jobs as children.
+fn note_inherited_children() {
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    let known = unrelated_children();
+    for child in tree::children_of(me) {
+        if !known.contains(&child) {
+            spare(child);
+        }
+    }
+}
+
+/// Waits for the guardian's first word, and makes the socket what the runtime wants it to be.
+fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
+    let what = "waiting for its first word";
+    let mut frame = [0; FRAME];
+    let mut socket = &guardian.socket;
+    // Generous: a fresh process on a starved machine.
+    socket
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .map_err(system(what))?;
+    socket.read_exact(&mut frame).map_err(system(what))?;
+    match Event::decode(&frame) {
+        Ok(Event::Ready) => {}
+        Ok(Event::Unready { errno }) => {
+            return Err(SetupError::System {
+                what: "its descriptors, timers and signals",
+                why: io::Error::from_raw_os_error(errno),
+            });
+        }
+        _ => return Err(system(what)(io::ErrorKind::InvalidData.into())),
+    }
+    socket.set_read_timeout(None).map_err(system(what))?;
+    socket.set_nonblocking(true).map_err(system(what))
+}
+
+/// The guardian's life, from fork to exit.
+fn live(
+    setup: Setup,
+    context: SpawnContext,
+    containment: Containment,
+    control: ControlFile,
+    socket: UnixStream,
+) -> ! {
+    // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which
+    // kills the command, and the supervisor does the rest.
+    let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
+        // All of them: no Ctrl-C and no `kill` of the job ends the one who has to clean up, and
+        // the terminal can be handed over without being stopped for it.
+        let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
+        let mut keep = containment.keep();
+        keep.push(socket.as_raw_fd());
+        keep.extend(control.descriptor());
+        keep.extend(setup.partner.iter().map(|it| it.descriptor().as_raw_fd()));
+        keep.extend(context.foreground.descriptor());
+        let closed = close_ours(&keep);
+        let _ = prctl::set_name(NAME);
+        let Setup {
+            grace,
+            left_behind,
+            orphan_grace,
+            ..
+        } = setup;
+        let Some(kernel) = Kernel::open(closed, setup, context, containment, control, socket)
+        else {
+            return;
+        };
+        let mut event_loop = EventLoop::begin(kernel, grace)
+            .leaving(left_behind)
+            .orphaned_for(orphan_grace);
+        // The supervisor has been told to go on: what does not have to be there first comes now.
+        rename_arguments();
+        // Until the supervisor wants it no more, or is dead and everything is done.
+        while !event_loop.is_over() {
+            let wait = event_loop.next_wait();
+            let ready = event_loop.system.wait(wait);
+            event_loop.turn(ready);
+        }
+        event_loop.system.retire();
+    }));
+    // Without the exit handlers of the supervisor, whose copy this is.
+    raw::exit(i32::from(lived.is_err()))
+}
+
+/// Closes every descriptor that is close-on-exec: it was opened by us, not inherited for the
+/// command. Above all the supervisor's ends of other guardians' sockets: while one of those is
+/// open, its guardian cannot see the supervisor's death; and a lock's file would stay locked.
+///
+/// # Errors
+/// Those of close_range(2), where /proc does not list them all either: some may be open.
+fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
+    let close = |fd| {
+        // The objects that own these are never used or dropped in this process, which leaves by _exit.
+        if !keep.contains(&fd) && raw::closes_on_exec(fd) == Some(true) {
+            raw::close(fd);
+        }
+    };
+    if let Ok(listed) = open_descriptors() {
+        listed.into_iter().for_each(close);
+        return Ok(());
+    }
+    // Each number is tried. The high ones go unseen, although a command might have inherited one.
+    let end = keep.iter().fold(TRIED, |end, fd| end.max(fd + 1));
+    (0..end).for_each(close);
+    raw::close_range(end.unsigned_abs(), u32::MAX)
+}
+
+/// The descriptors of this process, all of them.
+fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let mut listed = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        listed.extend(name.to_str().and_then(|name| name.parse::<RawFd>().ok()));
+    }
+    Ok(listed)
+}
+
+/// Overwrites the command line that `ps` and `pkill -f` see.
+fn rename_arguments() {
+    let Ok(stat) = procfs::text("/proc/self/stat") else {
+        return;
+    };
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return;
+    };
+    // Fields 48 and 49, counted from 1; `rest` begins with field 3.
+    let mut fields = rest.split_ascii_whitespace().skip(45);
+    let mut next = || fields.next().and_then(|field| field.parse::<usize>().ok());
+    let (Some(start), Some(end)) = (next(), next()) else {
+        return;
+    };
+    let name = NAME.to_bytes();
+    if start == 0 || end <= start + name.len() {
+        return;
+    }
+    // SAFETY: the kernel tells where the strings of the command line lie on our own stack. They
+    // are writable memory that nothing else refers to as anything but bytes, there is one thread,
+    // and what is written ends with NULs before `end`.
+    unsafe {
+        let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        std::ptr::write_bytes(area, 0, end - start);
+        std::ptr::copy_nonoverlapping(name.as_ptr(), area, name.len());
+    }
+}
+
+/// Whatever the system grants for being on time on a machine that is starved of processor or
+/// memory. None of it is needed, so none of it may fail.
+pub(super) fn take_precedence(context: &mut SpawnContext) {
+    // What is in memory stays; what is not is not fetched for that (MCL_ONFAULT): the guardian
+    // remains as small as it is. Memory locks are not inherited by the command.
+    let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(
+        libc::MCL_CURRENT | libc::MCL_ONFAULT,
+    ));
+    // A real-time parent has children of niceness 0: what cannot be undone is not done.
+    if raw::is_scheduled_normally() && context.nice() >= 0 {
+        raw::schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
+    }
+    let path = "/proc/self/oom_score_adj";
+    if let Ok(score) = std::fs::read(path)
+        && std::fs::write(path, "-900").is_ok()
+    {
+        context.restore_oom_score(score);
+    }
+}
+
+/// Becomes an ordinary process again: for what is done after the supervisor's death, which may take its time.
+pub(super) fn give_up_precedence() {
+    let _ = nix::sys::mman::munlockall();
+    raw::schedule(libc::SCHED_OTHER, 0);
+}
+
+/// Receives bytes, and a descriptor that came along with them; none, where we could not have it (the
+/// limit of open files): the frame says whether there was one.
+pub(super) fn receive(
+    socket: RawFd,
+    buffer: &mut [u8],
+    rights: &mut [u8],
+) -> nix::Result<(usize, Option<OwnedFd>)> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket, &mut parts, Some(rights), flags)?;
+    let mut passed = None;
+    for control in message.cmsgs().into_iter().flatten() {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            for descriptor in descriptors {
+                // SAFETY: the kernel has just made this descriptor for us alone.
+                passed = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            }
+        }
+    }
+    Ok((message.bytes, passed))
+}

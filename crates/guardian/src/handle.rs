@@ -1,0 +1,354 @@
+//! The supervisor's side of a guardian: what it is asked for. What it tells, and what is done in its place when
+//! it can no longer do it itself, is in `events`.
+//!
+//! Made by [`Guardian::attend`](super::Guardian::attend), used by the driver's workloads. Its methods never block:
+//! what the socket does not take is kept, and a guardian that takes nothing is a silent guardian.
+//! It must never start a command without the descriptor meant for it.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use tokio::net::UnixStream;
+
+use super::SpawnRequest;
+use super::containment::Containment;
+use super::control::{self, ControlFile};
+use super::liveness::{HealthCheck, LivenessTimer};
+use super::wire::{PAYLOAD_MAX, Request};
+use trafficcop_core::clock::{Instant, sleep};
+use trafficcop_core::{Deadlines, WorkloadEvent};
+
+mod events;
+mod peer;
+#[cfg(debug_assertions)]
+pub mod scripted;
+
+use events::Rescue;
+pub use peer::Peer;
+use peer::Process;
+
+/// How long a dismissed guardian may take.
+const DISMISSAL: Duration = Duration::from_secs(1);
+/// How often we look whether it has gone, where the kernel does not tell, and whether it can be
+/// told more.
+const NAP: Duration = Duration::from_millis(2);
+
+enum State {
+    /// The guardian is there.
+    Well,
+    /// The guardian was killed, and we do its work.
+    Lost(Rescue),
+    /// So it is, and the tree cannot be killed; that was said, and nothing more will come.
+    Stuck(Rescue),
+    /// Nothing more will come.
+    Finished,
+}
+
+/// Bytes on their way, and the descriptor that goes with the first of them.
+struct OutFrame {
+    bytes: Vec<u8>,
+    sent: usize,
+    descriptor: Option<OwnedFd>,
+}
+
+impl OutFrame {
+    fn new(request: Request, payload: &[u8], descriptor: Option<OwnedFd>) -> OutFrame {
+        OutFrame {
+            bytes: [&request.encode()[..], payload].concat(),
+            sent: 0,
+            descriptor,
+        }
+    }
+}
+
+/// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
+/// died: the tree is drained, and the lease given back.
+pub struct GuardianHandle {
+    peer: Box<dyn Peer>,
+    state: State,
+    /// From an order to its end; only meanwhile must the guardian answer.
+    busy: bool,
+    /// From when on a silent guardian costs the promise: when it is to kill what a lease is for.
+    hurry_at: Instant,
+    /// The guardian said that the tree cannot be killed.
+    stuck: bool,
+    /// The present or last tree has a lock, which lives as long as somebody keeps its descriptor.
+    locked: bool,
+    liveness: LivenessTimer,
+    health_check: Arc<HealthCheck>,
+    /// The latest question of `health_check` that the latest ping is for.
+    carried: u64,
+    outgoing: VecDeque<OutFrame>,
+    incoming: Vec<u8>,
+    inbox: VecDeque<WorkloadEvent>,
+}
+
+impl GuardianHandle {
+    pub(super) fn new(
+        pid: i32,
+        socket: UnixStream,
+        containment: Containment,
+        control: ControlFile,
+        health_check: Arc<HealthCheck>,
+    ) -> GuardianHandle {
+        let process = Process::new(pid, socket, containment, control);
+        GuardianHandle::of(Box::new(process), health_check)
+    }
+
+    /// The same for a guardian that is no process of ours: of the simulated fleet.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of(peer: Box<dyn Peer>, health_check: Arc<HealthCheck>) -> GuardianHandle {
+        GuardianHandle {
+            peer,
+            state: State::Well,
+            busy: false,
+            hurry_at: Instant::FOREVER,
+            stuck: false,
+            locked: false,
+            liveness: LivenessTimer::new(),
+            health_check,
+            carried: 0,
+            outgoing: VecDeque::new(),
+            incoming: Vec::new(),
+            inbox: VecDeque::new(),
+        }
+    }
+
+    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. One at a time: the
+    /// next one only after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). An order whose deadline has
+    /// passed by the time the guardian reads it is not started (ETIME).
+    pub fn start(&mut self, request: SpawnRequest) {
+        if !matches!(self.state, State::Well) {
+            return self.refuse(Errno::ESRCH as i32);
+        }
+        if self.busy || self.stuck {
+            return self.refuse(Errno::EBUSY as i32);
+        }
+        let mut payload = Vec::new();
+        // Empty where there is none: an outer trafficcop's would answer for another lock.
+        let path = self
+            .peer
+            .control_path()
+            .map(|path| path.as_os_str().to_owned());
+        let control = (control::VARIABLE.into(), path.unwrap_or_default());
+        let set = request.env.iter().chain([&control]);
+        let set = set.map(|(name, value)| (name, Some(value)));
+        for (name, value) in set.chain(request.unset.iter().map(|name| (name, None))) {
+            let name = name.as_bytes();
+            let value = value.map(|value| value.as_bytes());
+            let is_bad = |bytes: &[u8]| bytes.contains(&0);
+            if name.is_empty() || name.contains(&b'=') || is_bad(name) || value.is_some_and(is_bad)
+            {
+                return self.refuse(Errno::EINVAL as i32);
+            }
+            payload.extend_from_slice(name);
+            if let Some(value) = value {
+                payload.push(b'=');
+                payload.extend_from_slice(value);
+            }
+            payload.push(0);
+        }
+        let env = payload.len();
+        payload.extend_from_slice(&request.release_info);
+        let (Ok(env), Ok(release_info)) = (
+            u32::try_from(env),
+            u32::try_from(request.release_info.len()),
+        ) else {
+            return self.refuse(Errno::E2BIG as i32);
+        };
+        // One descriptor goes with a frame.
+        if request.lock.is_some() && request.input.is_some() {
+            return self.refuse(Errno::EINVAL as i32);
+        }
+        if payload.len() > PAYLOAD_MAX {
+            return self.refuse(Errno::E2BIG as i32);
+        }
+        let frame = Request::Start {
+            program: request.program,
+            in_control: request.in_control,
+            deadlines: request.deadlines,
+            stop_signal: request.stop_signal,
+            env,
+            release_info,
+            lock: request.lock.is_some(),
+            input: request.input.is_some(),
+        };
+        self.busy = true;
+        self.locked = request.lock.is_some();
+        self.hurry_at = request.deadlines.kill_at;
+        self.liveness.starts();
+        let descriptor = request.lock.or(request.input);
+        self.outgoing
+            .push_back(OutFrame::new(frame, &payload, descriptor));
+        self.flush();
+    }
+
+    /// An order that could not be made, for this error number: [`WorkloadEvent::NotStarted`] follows as if it
+    /// had been given.
+    pub fn refuse(&mut self, errno: i32) {
+        self.inbox.push_back(WorkloadEvent::NotStarted { errno });
+    }
+
+    /// Tells new deadlines; they hold whether later or earlier than before. Too late when the tree
+    /// is being killed already.
+    pub fn extend(&mut self, deadlines: Deadlines) {
+        self.hurry_at = deadlines.kill_at;
+        self.send(Request::Extend(deadlines), &[]);
+    }
+
+    /// The deadline that was told last is its own, for what it asks or does: no lease ends before this moment,
+    /// and until then the guardian has its whole second to answer.
+    pub fn hurry_at(&mut self, kill_at: Instant) {
+        self.hurry_at = kill_at;
+    }
+
+    /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of
+    /// `end_of_grace` and the deadline to kill.
+    pub fn drain(&mut self, signal: i32, end_of_grace: Instant) {
+        let request = Request::Drain {
+            signal,
+            end_of_grace,
+        };
+        self.send(request, &[]);
+    }
+
+    /// Kills the whole tree, now.
+    pub fn kill(&mut self) {
+        // Who insists does not wait for a start.
+        self.liveness.started();
+        self.send(Request::Kill, &[]);
+    }
+
+    /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole
+    /// group, others to its main process.
+    pub fn signal(&mut self, signal: i32) {
+        self.send(Request::Signal(signal), &[]);
+    }
+
+    /// Continues a command that was stopped, in the foreground of the terminal if it was there.
+    pub fn resume(&mut self) {
+        self.send(Request::Resume, &[]);
+    }
+
+    /// Replaces the last release info; an empty one is none. It outlasts the tree: the guardian gives
+    /// the lease back by it, too, when the supervisor dies between two commands.
+    ///
+    /// # Panics
+    /// If it is longer than 4 MiB.
+    pub fn set_release_info(&mut self, release_info: &[u8]) {
+        assert!(
+            release_info.len() <= PAYLOAD_MAX,
+            "release info of {} bytes",
+            release_info.len()
+        );
+        let length = u32::try_from(release_info.len()).unwrap_or(0);
+        let request = Request::SetReleaseInfo {
+            release_info: length,
+        };
+        self.send(request, release_info);
+    }
+
+    /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
+    /// reaps it. The lease is not given back.
+    ///
+    /// Whoever is the last to keep the lock of a tree that cannot be killed stays as long as that
+    /// lives: the guardian, or, where that is dead, we.
+    pub async fn dismiss(mut self) {
+        if self.busy {
+            self.kill();
+            while self.busy && matches!(self.state, State::Well) {
+                self.next_event().await;
+            }
+        }
+        while matches!(self.state, State::Lost(_)) {
+            self.next_event().await;
+        }
+        match &mut self.state {
+            State::Well if self.stuck => {
+                // It finds itself alone, and goes when nothing of the tree is left.
+                let guardian = self.peer.pid();
+                tracing::warn!(
+                    guardian,
+                    "the guardian (process {guardian}) stays until the last process of the command has ended"
+                );
+                return;
+            }
+            State::Well | State::Lost(_) => {}
+            State::Stuck(rescue) if self.locked => {
+                tracing::warn!(
+                    "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
+                );
+                while !rescue.is_done(&mut *self.peer) {
+                    sleep(rescue.pauses.next_pause()).await;
+                }
+                return self.peer.retire();
+            }
+            State::Stuck(_) | State::Finished => return,
+        }
+        self.send(Request::Dismiss, &[]);
+        let mut until = Instant::now() + DISMISSAL;
+        for last in [false, true] {
+            while Instant::now() < until {
+                if self.peer.has_ended() {
+                    return self.peer.retire();
+                }
+                self.flush();
+                // Told by the kernel: a nap would be most of the life of a short command. Under a
+                // debugger its end is not ours to reap at that moment.
+                tokio::select! {
+                    () = poll_fn(|context| self.peer.poll_children(context)) => {}
+                    () = sleep(NAP) => {}
+                }
+            }
+            if !last {
+                self.peer.kill();
+                until = Instant::now() + DISMISSAL;
+            }
+        }
+    }
+
+    fn send(&mut self, request: Request, payload: &[u8]) {
+        if matches!(self.state, State::Well) {
+            self.outgoing
+                .push_back(OutFrame::new(request, payload, None));
+            self.flush();
+        }
+    }
+
+    /// Sends as much as the guardian takes.
+    fn flush(&mut self) {
+        while let Some(frame) = self.outgoing.front_mut() {
+            let descriptor = frame
+                .descriptor
+                .as_ref()
+                .map(|descriptor| descriptor.as_fd());
+            match self.peer.send(&frame.bytes[frame.sent..], descriptor) {
+                Ok(sent) => {
+                    frame.sent += sent;
+                    // It went with the first byte.
+                    frame.descriptor = None;
+                    if frame.sent == frame.bytes.len() {
+                        self.outgoing.pop_front();
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                // Full, or closed: reading will tell which.
+                Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
+                // The kernel does not pass its descriptor on (too many are on their way): nothing is
+                // started without.
+                Err(errno) if frame.descriptor.is_some() => {
+                    self.outgoing.pop_front();
+                    self.busy = false;
+                    self.refuse(errno as i32);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What a guardian tells its supervisor, and the guardian's work when it can no longer do it itself.
+//!
+//! Part of [`GuardianHandle`]. It must never call a tree empty that it has not seen empty.
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::super::liveness::Beat;
+use super::super::state;
+use super::super::wire::{Event, FRAME, Request};
+use super::{GuardianHandle, Peer, State};
+use trafficcop_core::WorkloadEvent;
+use trafficcop_core::clock::{Instant, sleep};
+use trafficcop_core::retry::Backoff;
+
+/// Longer gaps between two looks are pauses of ours and count no more than this.
+const GAP: Duration = Duration::from_millis(100);
+
+impl GuardianHandle {
+    /// Waits for the next event. Dropping the future loses nothing. It has to be polled
+    /// while a command runs: it is here that the guardian's silence is noticed, and that its work is
+    /// done when it is dead.
+    pub async fn next_event(&mut self) -> WorkloadEvent {
+        loop {
+            self.read();
+            self.flush();
+            if let Some(event) = self.inbox.pop_front() {
+                return event;
+            }
+            match &mut self.state {
+                State::Well => self.wait().await,
+                State::Lost(rescue) => {
+                    if rescue.is_done(&mut *self.peer) {
+                        self.peer.retire();
+                        self.state = State::Finished;
+                        self.inbox
+                            .push_back(WorkloadEvent::TreeEmpty { at: Instant::now() });
+                    } else if rescue.is_stuck() {
+                        self.state = State::Stuck(*rescue);
+                        self.inbox.push_back(WorkloadEvent::TreeStuck);
+                    } else {
+                        sleep(rescue.pauses.next_pause()).await;
+                    }
+                }
+                State::Stuck(_) | State::Finished => pending().await,
+            }
+        }
+    }
+
+    /// Takes in everything that has arrived.
+    fn read(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        let mut buffer = [0; 1024];
+        loop {
+            match self.peer.receive(&mut buffer) {
+                Ok(0) => return self.lose(),
+                Ok(length) => {
+                    self.incoming.extend_from_slice(&buffer[..length]);
+                    self.understand();
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                Err(_) => return self.lose(),
+            }
+        }
+    }
+
+    fn understand(&mut self) {
+        while let Some(frame) = self.incoming.first_chunk::<FRAME>() {
+            let report = Event::decode(frame);
+            self.incoming.drain(..FRAME);
+            let event = match report {
+                Ok(Event::Pong(seq)) => {
+                    self.liveness.answered(seq);
+                    if self.liveness.is_answered() {
+                        self.health_check.answer(self.carried);
+                    }
+                    continue;
+                }
+                Ok(Event::Workload(event)) => event,
+                Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
+                    // A guardian out of its mind guards nothing.
+                    return self.lose();
+                }
+            };
+            match event {
+                WorkloadEvent::Started { .. } => self.liveness.started(),
+                WorkloadEvent::NotStarted { .. } | WorkloadEvent::TreeEmpty { .. } => {
+                    self.busy = false;
+                }
+                WorkloadEvent::TreeStuck => {
+                    self.busy = false;
+                    self.stuck = true;
+                }
+                WorkloadEvent::Stopped
+                | WorkloadEvent::Exited(_)
+                | WorkloadEvent::LeftBehind
+                | WorkloadEvent::Acting
+                | WorkloadEvent::ClockJumped
+                | WorkloadEvent::Lost
+                | WorkloadEvent::HookFailed { .. }
+                | WorkloadEvent::Standby(_)
+                | WorkloadEvent::Condition(_)
+                | WorkloadEvent::Health(_) => {}
+            }
+            self.inbox.push_back(event);
+        }
+    }
+
+    /// Waits until there is something to read, to write, or to be worried about.
+    async fn wait(&mut self) {
+        let now = Instant::now();
+        let beat = if !self.busy {
+            self.liveness.look_idle(now)
+        } else if now >= self.hurry_at {
+            // It should be killing. If it is not, there is no second to wait for its answer.
+            match self.liveness.hurry(now) {
+                Beat::Quiet => self.liveness.look(now),
+                beat => beat,
+            }
+        } else {
+            self.liveness.look(now)
+        };
+        match beat {
+            Beat::Quiet => {}
+            Beat::Ping(seq) => {
+                self.carried = self.health_check.latest();
+                self.send(Request::Ping(seq), &[]);
+            }
+            Beat::Silent => {
+                // The answer may have come since we read.
+                self.read();
+                if !self.liveness.is_answered() {
+                    self.lose();
+                }
+                return;
+            }
+        }
+        let until_look = self.busy.then(|| {
+            let deadline = if now < self.hurry_at {
+                self.hurry_at.since(now)
+            } else {
+                Duration::MAX
+            };
+            self.liveness.next(now).min(deadline)
+        });
+        let health_check = Arc::clone(&self.health_check);
+        let (peer, full) = (&mut self.peer, !self.outgoing.is_empty());
+        let word = poll_fn(|context| match peer.poll_children(context) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => peer.poll_socket(context, full).map(|()| false),
+        });
+        tokio::select! {
+            // Whichever it is, all of them are looked at next; in this order a simulation plays it again.
+            biased;
+            () = health_check.asked() => self.liveness.want(),
+            // Perhaps the guardian was stopped: it has its second from now on, and not from the next ping.
+            of_a_child = word => if of_a_child {
+                self.liveness.want();
+            },
+            () = sleep(until_look.unwrap_or_default()), if until_look.is_some() => {}
+        }
+    }
+
+    /// The guardian is dead, or as good as dead.
+    fn lose(&mut self) {
+        if !matches!(self.state, State::Well) {
+            return;
+        }
+        self.peer.take_over();
+        self.busy = false;
+        self.outgoing.clear();
+        self.state = State::Lost(Rescue::begin());
+        self.inbox.push_back(WorkloadEvent::Lost);
+    }
+}
+
+/// The killing of a dead guardian's tree, round by round, in the guardian's place. It must never call a tree
+/// empty that it has not seen empty.
+#[derive(Clone, Copy)]
+pub(super) struct Rescue {
+    looked: Instant,
+    /// How long it has been tried, pauses of ours left out.
+    tried: Duration,
+    pub(super) pauses: Backoff,
+}
+
+impl Rescue {
+    fn begin() -> Rescue {
+        Rescue {
+            looked: Instant::now(),
+            tried: Duration::ZERO,
+            pauses: Backoff::new(Duration::from_millis(1), GAP / 2),
+        }
+    }
+
+    /// It has been tried for as long as any tree may take.
+    fn is_stuck(&self) -> bool {
+        self.tried >= state::STUCK_AFTER
+    }
+
+    /// One round of killing what a dead guardian left, and whether nothing of it is left.
+    pub(super) fn is_done(&mut self, peer: &mut dyn Peer) -> bool {
+        let now = Instant::now();
+        self.tried += now.since(self.looked).min(GAP);
+        self.looked = now;
+        peer.sweep(self.tried >= GAP)
+    }
+}

@@ -1,0 +1,50 @@
+//! Processes: the guardian, the command's tree, its containment and its terminal.
+//!
+//! ```text
+//! supervisor (GuardianHandle) ══ stream socketpair, frames ══ guardian ── command ── its tree
+//! ```
+//! [`fork`] makes the guardian while the process has one thread and no runtime; [`GuardianHandle`] is
+//! the supervisor's side of it inside the runtime. Only this room sends signals, forks or reads
+//! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
+
+// The hidden ones are open for the simulated fleet (tests/fleet.rs); they are no interface.
+pub mod containment;
+mod control;
+mod event_loop;
+mod fork;
+mod handle;
+#[doc(hidden)]
+pub mod liveness;
+mod process;
+mod raw;
+mod shared_memory;
+mod socket_activation;
+mod spawn;
+#[doc(hidden)]
+pub mod state;
+mod tree;
+pub mod tty;
+mod types;
+#[doc(hidden)]
+pub mod wire;
+
+pub use control::View;
+pub use control::{is_control_file, is_control_file_in_use};
+#[doc(hidden)]
+pub use event_loop::{EventLoop, Ready, System, Wait};
+pub use fork::threads;
+pub use fork::{Guardian, fork};
+pub use handle::GuardianHandle;
+#[doc(hidden)]
+pub use handle::Peer;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use handle::scripted;
+pub use liveness::{HealthCheck, all_answer};
+pub use process::{begin, leave_by_the_guardians, stdout_was_closed};
+pub use shared_memory::SharedBytes;
+pub use spawn::which;
+#[doc(hidden)]
+pub use tree::Change;
+pub use tty::{StopAsked, stop_ourselves};
+pub use types::{Contain, Partner, Program, Setup, SetupError, SpawnRequest};

@@ -1,0 +1,485 @@
+//! The system calls that no crate wraps, or wraps so that it allocates or refuses real-time signals:
+//! `clone3` in the shape of `fork`, pidfds, waitid, and what is done to signals and descriptors by number.
+//!
+//! Called by the other files of this room, which so need no `unsafe` but to fork. Nothing here
+//! allocates: all of it may run in the guardian or between fork and exec.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::AtomicI32;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
+
+use trafficcop_core::Exit;
+
+/// The C library's crate has it in a type that is too small for it (clone(2), Linux 5.7).
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// How long a loop rests that cannot wait (poll(2) has no memory, say): at real-time priority it would
+/// leave the others of this machine no processor. Short enough for every deadline.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
+
+/// Which side of a fork this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forked {
+    /// The caller; the child has this pid.
+    Parent(i32),
+    /// The new process.
+    Child,
+}
+
+/// What `clone3` is called with; all zero is a `fork` without an exit signal.
+#[derive(Default)]
+pub(super) struct Clone3<'a> {
+    /// CLONE_ flags; never one that shares memory.
+    pub(super) flags: u64,
+    /// What the parent gets at the child's end; 0 with CLONE_PARENT.
+    pub(super) exit_signal: i32,
+    /// Where the child's pidfd is to go (close-on-exec).
+    pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
+    /// Where the kernel writes the child's pid, as we see it, before the child does anything.
+    pub(super) parent_tid: Option<&'a AtomicI32>,
+    /// The directory of the cgroup that the child is born in, if not in ours.
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
+}
+
+impl Clone3<'_> {
+    /// Forks.
+    ///
+    /// # Errors
+    /// Those of clone3(2).
+    ///
+    /// # Safety
+    /// If the process has other threads, the child may only make async-signal-safe calls.
+    pub(super) unsafe fn fork(self) -> io::Result<Forked> {
+        debug_assert_eq!(self.flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64, 0);
+        let mut pidfd: RawFd = -1;
+        // SAFETY: a structure of integers, for which zero is a value.
+        let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+        args.flags = self.flags;
+        args.exit_signal = u64::from(self.exit_signal.unsigned_abs());
+        if self.pidfd.is_some() {
+            args.flags |= libc::CLONE_PIDFD as u64;
+            args.pidfd = (&raw mut pidfd) as u64;
+        }
+        if let Some(place) = self.parent_tid {
+            args.flags |= libc::CLONE_PARENT_SETTID as u64;
+            args.parent_tid = place.as_ptr() as u64;
+        }
+        if let Some(cgroup) = &self.cgroup {
+            args.flags |= CLONE_INTO_CGROUP;
+            args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+        }
+        // SAFETY: no memory is shared and no stack given, so the child goes on here with a copy of
+        // everything, as after fork; `args` and `pidfd` outlive the call.
+        let pid = unsafe {
+            libc::syscall(
+                libc::SYS_clone3,
+                &raw mut args,
+                size_of::<libc::clone_args>(),
+            )
+        };
+        match pid {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(Forked::Child),
+            pid => {
+                if let Some(place) = self.pidfd {
+                    // SAFETY: the kernel has just opened it for us.
+                    *place = Some(unsafe { OwnedFd::from_raw_fd(pidfd) });
+                }
+                Ok(Forked::Parent(i32::try_from(pid).unwrap_or(-1)))
+            }
+        }
+    }
+}
+
+/// Has a process be born in a cgroup, look at `events` from in there, and end; gives how many bytes it
+/// has read into `text`. The process is reaped.
+///
+/// It shares our memory while we wait for it (what `vfork` does), so that nothing of ours is copied:
+/// a third of what a fork costs, and no fault on every page that is written after it. In exchange the
+/// child may touch no more than `text`: it is six instructions, and no compiler's.
+///
+/// # Errors
+/// Those of clone3(2), and of pread(2) in the child.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn look_from_inside(
+    cgroup: BorrowedFd<'_>,
+    events: BorrowedFd<'_>,
+    text: &mut [u8],
+) -> io::Result<usize> {
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    // What the child writes, and what it leaves alone where it is killed first.
+    let mut read = -i64::from(libc::ECHILD);
+    let born: i64;
+    let _quiet = Quiet::begin();
+    // SAFETY: clone3 with CLONE_VFORK holds us until the child has ended. The child runs on our stack
+    // pointer but neither pushes nor calls: it makes two system calls, by which the kernel writes to
+    // `text` (which we have borrowed for that) and the child to `read`, and ends. Its registers are its
+    // own; no signal can run a handler in it, because all are blocked.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "mov edi, r12d",
+            "mov rsi, r13",
+            "mov rdx, r14",
+            "xor r10d, r10d",
+            "mov eax, {pread}",
+            "syscall",
+            "mov [r15], rax",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            pread = const libc::SYS_pread64,
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone3 => born,
+            in("rdi") &raw mut args,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") events.as_raw_fd(),
+            in("r13") text.as_mut_ptr(),
+            in("r14") text.len(),
+            in("r15") &raw mut read,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    let failed = |errno: i64| io::Error::from_raw_os_error(i32::try_from(-errno).unwrap_or(0));
+    if born < 0 {
+        return Err(failed(born));
+    }
+    reap(i32::try_from(born).unwrap_or(0));
+    usize::try_from(read).map_err(|_negative| failed(read))
+}
+
+/// Only where its six instructions are written: elsewhere a child is forked for it.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn look_from_inside(
+    _cgroup: BorrowedFd<'_>,
+    _events: BorrowedFd<'_>,
+    _text: &mut [u8],
+) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// `fork` itself.
+///
+/// # Errors
+/// Those of fork(2).
+///
+/// # Safety
+/// If the process has other threads, the child may only make async-signal-safe calls.
+pub(super) unsafe fn fork() -> io::Result<Forked> {
+    // SAFETY: the caller keeps the child to what is allowed.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        pid => Ok(Forked::Parent(pid)),
+    }
+}
+
+/// A descriptor for a living (or un-reaped) process; close-on-exec.
+pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just opened it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Signals the process behind a pidfd: never another one that inherited its number.
+pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: takes integers and a null pointer for "no further information".
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    Ok(Errno::result(done).map(drop)?)
+}
+
+/// Whether one of these has `events` (or an error or a hang-up) within `timeout`. False, too, where it
+/// was interrupted or could not wait: then after a [`PAUSE`], because the caller asks again.
+pub(super) fn poll<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    events: PollFlags,
+    timeout: PollTimeout,
+) -> bool {
+    let mut entries = fds.map(|fd| PollFd::new(fd, events));
+    let ready = nix::poll::poll(&mut entries, timeout);
+    if ready.is_err() && timeout != PollTimeout::ZERO {
+        std::thread::sleep(PAUSE);
+    }
+    ready.is_ok_and(|ready| ready > 0)
+}
+
+/// Whether it can be read, or was hung up, by now.
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    poll([fd], PollFlags::POLLIN, PollTimeout::ZERO)
+}
+
+/// Waits for a child to end and reaps it. One that somebody else reaps (an ignored SIGCHLD) counts
+/// as reaped.
+pub(super) fn reap(pid: i32) -> Option<i32> {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` outlives the call.
+        let got = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+        if got == pid {
+            return Some(status);
+        }
+        if io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return None;
+        }
+    }
+}
+
+/// Closes the descriptors of these numbers. Linux 5.9.
+pub(super) fn close_range(first: u32, last: u32) -> nix::Result<()> {
+    // SAFETY: takes three integers; the caller is a process of its own that uses none of them.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    Errno::result(done).map(drop)
+}
+
+/// Blocks every signal, for the time in which a helper process is made: no handler of ours may run
+/// in it. The old mask comes back when this is dropped.
+pub(super) struct Quiet(Option<SigSet>);
+
+impl Quiet {
+    pub(super) fn begin() -> Quiet {
+        Quiet(SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).ok())
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let _ = self.0.map(|mask| mask.thread_set_mask());
+    }
+}
+
+/// Sends `signal`, which may be one that has no name, to a process, or to a group (negative).
+pub(super) fn kill(whom: i32, signal: i32) {
+    // SAFETY: numbers only. It fails where nobody is there any more, or who is there is not ours to
+    // signal; the callers judge by whether it goes away.
+    unsafe { libc::kill(whom, signal) };
+}
+
+/// Which children are meant.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whose {
+    Any,
+    Child(i32),
+}
+
+/// Asks for what has become of children, without waiting and without reaping anybody: of whom it tells
+/// something, and how that one ended, if that is what was asked for.
+///
+/// # Errors
+/// ECHILD where there is no such child.
+pub(super) fn waitid(whose: Whose, what: i32) -> Result<Option<(i32, Exit)>, Errno> {
+    let (kind, id) = match whose {
+        Whose::Any => (libc::P_ALL, 0),
+        Whose::Child(pid) => (libc::P_PID, libc::id_t::from(pid.unsigned_abs())),
+    };
+    // A stop is taken in, or it would be told again and again.
+    let keep = if what == libc::WSTOPPED {
+        0
+    } else {
+        libc::WNOWAIT
+    };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to, which is initialised
+    // with zeros: that is what it means for "nothing to report" on every kernel.
+    let (answer, info) = unsafe {
+        let answer = libc::waitid(kind, id, info.as_mut_ptr(), what | libc::WNOHANG | keep);
+        (answer, info.assume_init())
+    };
+    Errno::result(answer)?;
+    // SAFETY: the kernel filled in the fields of a SIGCHLD, or they are zero.
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    let exit = if info.si_code == libc::CLD_EXITED {
+        Exit::Code((status & 0xff).to_le_bytes()[0])
+    } else {
+        Exit::Signal(status)
+    };
+    Ok((pid != 0).then_some((pid, exit)))
+}
+
+/// What a signal does; handlers are not ours to tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disposition {
+    Default,
+    Ignored,
+    Handled,
+}
+
+/// What this signal does now. The C library's own signals do what they do by default.
+pub(super) fn disposition(signal: i32) -> Disposition {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: with no new action sigaction(2) only writes the old one to a valid pointer; where it
+    // fails the zeros mean "default".
+    let action = unsafe {
+        libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    match action.sa_sigaction {
+        libc::SIG_DFL => Disposition::Default,
+        libc::SIG_IGN => Disposition::Ignored,
+        _ => Disposition::Handled,
+    }
+}
+
+/// From now on this signal is ignored.
+pub(super) fn ignore(signal: i32) {
+    dispose(signal, libc::SIG_IGN);
+}
+
+/// From now on this signal does what it does by default.
+pub(super) fn set_default(signal: i32) {
+    dispose(signal, libc::SIG_DFL);
+}
+
+/// What fails (the C library's own signals, SIGKILL) was not changed by anybody either.
+fn dispose(signal: i32, disposition: libc::sighandler_t) {
+    // SAFETY: a structure of integers and an empty set, for which zero is a value, that lives as long
+    // as the call; neither of the two dispositions runs code of ours.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = disposition;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
+    }
+}
+
+/// Lets a signal do what it does by default, until what this gives is dropped.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
+    struct Before(Signal, SigAction);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            // SAFETY: puts back what was in force before.
+            let _ = unsafe { sigaction(self.0, &self.1) };
+        }
+    }
+    let plain = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of ours.
+    Ok(Before(signal, unsafe { sigaction(signal, &plain) }?))
+}
+
+/// The niceness of this process.
+pub(super) fn nice() -> i32 {
+    // SAFETY: getpriority(2) takes numbers; for ourselves it cannot fail.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets it, where that is allowed.
+pub(super) fn set_nice(nice: i32) {
+    // SAFETY: numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+}
+
+/// Whether this process is scheduled as most are. By the kernel's own call: musl's library has
+/// functions of these names that always fail.
+pub(super) fn is_scheduled_normally() -> bool {
+    // SAFETY: a number, and no pointer.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    policy == libc::c_long::from(libc::SCHED_OTHER)
+}
+
+/// Sets the policy and the priority by which this process is scheduled, where that is allowed.
+pub(super) fn schedule(policy: libc::c_int, priority: libc::c_int) {
+    // SAFETY: numbers, and a pointer to what the kernel takes for its parameter, one number, that
+    // lives as long as the call.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+}
+
+/// Whether this number is an open descriptor, and if so whether it is closed by an exec.
+pub(super) fn closes_on_exec(fd: RawFd) -> Option<bool> {
+    // SAFETY: numbers only.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    (flags != -1).then_some(flags & libc::FD_CLOEXEC != 0)
+}
+
+/// Lets the descriptor live through an exec, in this process only.
+pub(super) fn keep_through_exec(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: a valid descriptor, and numbers.
+    Errno::result(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
+}
+
+/// Closes a number. Only for a forked process in which whatever owns descriptors is neither used nor
+/// dropped any more: it leaves by `_exit`, or by exec.
+pub(super) fn close(fd: RawFd) {
+    // SAFETY: a number; nobody in this process relies on what it stood for (see above).
+    unsafe { libc::close(fd) };
+}
+
+/// Puts this on descriptor 0, in a forked process: see [`close`]. The copy is not close-on-exec.
+pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    match fd.as_raw_fd() {
+        // There already (we were started without a stdin): only its flag is to be cleared.
+        0 => keep_through_exec(fd),
+        // SAFETY: a valid descriptor and a number.
+        other => Errno::result(unsafe { libc::dup2(other, 0) }).map(drop),
+    }
+}
+
+/// Reads entries of a directory, in the kernel's own format; gives how many bytes they take.
+pub(super) fn getdents(directory: BorrowedFd<'_>, entries: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: getdents64(2) writes no more than it is told to into a buffer that is ours.
+    let read = unsafe {
+        libc::syscall(
+            libc::SYS_getdents64,
+            directory.as_raw_fd(),
+            entries.as_mut_ptr(),
+            entries.len(),
+        )
+    };
+    Errno::result(read).map(|read| usize::try_from(read).unwrap_or(0))
+}
+
+/// The capabilities that this kernel knows.
+pub(super) fn capabilities() -> impl Iterator<Item = u64> {
+    // SAFETY: integers only.
+    (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
+}
+
+/// Those that we, and whoever we become, can have.
+pub(super) fn bounding_set() -> u64 {
+    // SAFETY: integers only.
+    let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
+    capabilities()
+        .filter(has)
+        .fold(0, |set, bit| set | 1 << bit)
+}
+
+/// Nobody in here, nor whoever we become, can have it.
+pub(super) fn drop_capability(capability: u64) {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+}
+
+/// Ends this process without a destructor or a hook.
+pub(super) fn exit(status: i32) -> ! {
+    // SAFETY: always allowed.
+    unsafe { libc::_exit(status) }
+}

@@ -1,0 +1,414 @@
+//! What the guardian decides: deadlines, drains and kills, as a function of time and events.
+//!
+//! Called by [`super::event_loop`] with every event; it answers with steps to be taken in order. It
+//! is pure: it reads no clock, sends no signal, and never allocates.
+//!
+//! ```text
+//! Idle ──▶ Running ──▶ Draining ──▶ Killing ──▶ Idle
+//!              └───────────┴── the tree is empty ─▲
+//! ```
+//! In every call the clock is looked at first, whatever the event is, so a renewal that was
+//! waiting in the socket when its deadline passed is an expiry. Nothing leaves `Killing` but the
+//! end of the tree.
+
+use std::time::Duration;
+
+use trafficcop_core::clock::Instant;
+use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
+
+/// How long a killed tree may take before it is called stuck.
+pub const STUCK_AFTER: Duration = Duration::from_secs(10);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Time has passed.
+    Ticked,
+    /// The command's process was forked under these deadlines.
+    Forked {
+        deadlines: Deadlines,
+        stop_signal: i32,
+        pid: i32,
+    },
+    /// Its image was replaced by the command's.
+    Executed,
+    /// It could not be, for this error number; the process is about to exit.
+    NotExecuted { errno: i32 },
+    /// The supervisor told new deadlines.
+    Extended(Deadlines),
+    /// The supervisor wants a drain.
+    DrainAsked { signal: i32, end_of_grace: Instant },
+    /// The supervisor wants the tree killed.
+    KillAsked,
+    /// The supervisor is dead (or talks nonsense).
+    Orphaned,
+    /// The main process ended.
+    MainExited(Exit),
+    /// The main process has ended, and others of its tree live. Told as often as it is seen.
+    OthersLive,
+    /// Nothing of the tree is left, reaped or not.
+    Emptied,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Tell the supervisor.
+    Tell(WorkloadEvent),
+    /// Send this signal to the main process's group, and then SIGCONT to those of it who are stopped.
+    SignalGroup(i32),
+    /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT
+    /// if it is stopped.
+    TermRest,
+    /// Kill the whole tree, and go on until it is empty.
+    Kill,
+    /// The supervisor is dead and the tree is empty: give the lease back and go.
+    Depart,
+}
+
+/// The steps of one event: at most eight, without allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Steps {
+    steps: [Option<Step>; 8],
+    len: usize,
+}
+
+impl Steps {
+    fn push(&mut self, step: Step) {
+        self.steps[self.len] = Some(step);
+        self.len += 1;
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Step> + '_ {
+        self.steps.iter().flatten().copied()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No tree.
+    Idle,
+    /// The command does its work.
+    Running,
+    /// A signal was sent; kill at the earlier of `end` and `kill_at`.
+    Draining { end: Instant },
+    /// Everything is being killed.
+    Killing { since: Instant },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Main {
+    /// Forked, with this id; not known whether its image could be replaced.
+    Starting {
+        pid: i32,
+    },
+    Runs,
+    NotExecuted {
+        errno: i32,
+    },
+    Ended,
+}
+
+/// The guardian's mind.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardianState {
+    phase: Phase,
+    main: Main,
+    deadlines: Deadlines,
+    stop_signal: i32,
+    /// For a drain that no deadline gives a grace to.
+    grace: Duration,
+    /// For what a command left behind, while the supervisor lives: it grants that much, or less.
+    left_behind: Option<Duration>,
+    /// What the group was sent last.
+    sent: i32,
+    /// The supervisor is dead.
+    orphaned: bool,
+    /// From its death to the kill at most, where the lock dies with it.
+    orphan_grace: Option<Duration>,
+    /// What was said once is not said again.
+    told_acting: bool,
+    told_left_behind: bool,
+    told_stuck: bool,
+}
+
+impl GuardianState {
+    /// One that gives this grace where no deadline tells one.
+    pub fn with_grace(grace: Duration) -> GuardianState {
+        GuardianState {
+            phase: Phase::Idle,
+            main: Main::Ended,
+            deadlines: Deadlines::NONE,
+            stop_signal: 0,
+            grace,
+            left_behind: None,
+            sent: 0,
+            orphaned: false,
+            orphan_grace: None,
+            told_acting: false,
+            told_left_behind: false,
+            told_stuck: false,
+        }
+    }
+
+    /// One that gives this grace to what a command leaves behind, and where that is none the one of a drain.
+    #[must_use]
+    pub fn leaving(self, left_behind: Option<Duration>) -> GuardianState {
+        GuardianState {
+            left_behind,
+            ..self
+        }
+    }
+
+    /// One that gives no more than this grace from the supervisor's death on, whatever was granted before.
+    #[must_use]
+    pub fn orphaned_for(self, orphan_grace: Option<Duration>) -> GuardianState {
+        GuardianState {
+            orphan_grace,
+            ..self
+        }
+    }
+
+    /// Whether there is no tree to watch.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// Whether the tree is being killed.
+    pub fn is_killing(&self) -> bool {
+        matches!(self.phase, Phase::Killing { .. })
+    }
+
+    /// Whether the tree was asked to end.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining { .. })
+    }
+
+    /// Until when the command may believe in its control: what the control file says. Zero from
+    /// the moment it is asked to end because control is in doubt.
+    pub(super) fn control(&self) -> Instant {
+        match self.phase {
+            Phase::Running | Phase::Draining { .. } if self.told_acting => Instant::ZERO,
+            Phase::Running | Phase::Draining { .. } => self.deadlines.kill_at,
+            Phase::Idle | Phase::Killing { .. } => Instant::ZERO,
+        }
+    }
+
+    /// When [`Input::Ticked`] will have a consequence.
+    pub fn next(&self) -> Instant {
+        match self.phase {
+            Phase::Idle => Instant::FOREVER,
+            Phase::Running => self.deadlines.first(),
+            Phase::Draining { end } => end.min(self.deadlines.kill_at),
+            Phase::Killing { .. } if self.told_stuck => Instant::FOREVER,
+            Phase::Killing { since } => since + STUCK_AFTER,
+        }
+    }
+
+    /// Takes one event in, at `now`, and says what is to be done.
+    pub fn step(&mut self, now: Instant, event: Input) -> Steps {
+        let mut steps = Steps::default();
+        // The clock goes first: a deadline that has passed is not undone by what arrives late.
+        self.look_at_the_clock(now, &mut steps);
+        match event {
+            Input::Ticked => {}
+            Input::Forked {
+                deadlines,
+                stop_signal,
+                pid,
+            } => {
+                *self = GuardianState {
+                    phase: Phase::Running,
+                    main: Main::Starting { pid },
+                    deadlines,
+                    stop_signal,
+                    orphaned: self.orphaned,
+                    orphan_grace: self.orphan_grace,
+                    ..GuardianState::with_grace(self.grace).leaving(self.left_behind)
+                };
+            }
+            Input::Executed => {
+                if let Main::Starting { pid } = self.main {
+                    self.main = Main::Runs;
+                    steps.push(Step::Tell(WorkloadEvent::Started { pid }));
+                }
+            }
+            Input::NotExecuted { errno } => self.main = Main::NotExecuted { errno },
+            Input::Extended(deadlines) => match self.phase {
+                // Absolute, so what is told last holds, be it shorter or longer.
+                Phase::Running | Phase::Draining { .. } => {
+                    self.deadlines = deadlines;
+                }
+                Phase::Idle | Phase::Killing { .. } => {}
+            },
+            Input::DrainAsked {
+                signal,
+                end_of_grace,
+            } => self.drain(signal, end_of_grace, &mut steps),
+            Input::KillAsked => self.kill(now, &mut steps),
+            Input::Orphaned => {
+                self.orphaned = true;
+                let most = self.orphan_grace;
+                let latest = most.map_or(Instant::FOREVER, |most| now + most);
+                let end = latest.min(now + self.grace());
+                match self.phase {
+                    Phase::Idle => steps.push(Step::Depart),
+                    Phase::Running => self.drain(self.stop_signal, end, &mut steps),
+                    // What was granted stays granted, as far as kill_at allows: but it must end.
+                    Phase::Draining {
+                        end: Instant::FOREVER,
+                    } => self.phase = Phase::Draining { end },
+                    // Nobody waits for it where the lock died with the supervisor.
+                    Phase::Draining { end: before } => {
+                        self.phase = Phase::Draining {
+                            end: before.min(latest),
+                        };
+                    }
+                    Phase::Killing { .. } => {}
+                }
+            }
+            Input::MainExited(exit) => match self.main {
+                Main::NotExecuted { .. } | Main::Ended => {}
+                Main::Starting { .. } | Main::Runs => {
+                    self.main = Main::Ended;
+                    steps.push(Step::Tell(WorkloadEvent::Exited(exit)));
+                }
+            },
+            Input::OthersLive => self.others_live(now, &mut steps),
+            Input::Emptied => self.emptied(now, &mut steps),
+        }
+        // A deadline that was shortened may have passed already.
+        self.look_at_the_clock(now, &mut steps);
+        steps
+    }
+
+    /// The grace of a drain that nobody named one for.
+    fn grace(&self) -> Duration {
+        let Deadlines { term_at, kill_at } = self.deadlines;
+        if kill_at == Instant::FOREVER || term_at == Instant::FOREVER {
+            self.grace
+        } else {
+            kill_at.since(term_at)
+        }
+    }
+
+    fn look_at_the_clock(&mut self, now: Instant, steps: &mut Steps) {
+        match self.phase {
+            Phase::Idle => {}
+            Phase::Running => {
+                if now >= self.deadlines.kill_at {
+                    self.act(steps);
+                    self.kill(now, steps);
+                } else if now >= self.deadlines.term_at {
+                    self.act(steps);
+                    // Until kill_at as it is now: a renewal that was still in the socket moves kill_at on,
+                    // and who was asked to end would otherwise never have to.
+                    self.drain(self.stop_signal, self.deadlines.kill_at, steps);
+                }
+            }
+            Phase::Draining { end } => {
+                if now >= self.deadlines.kill_at {
+                    self.act(steps);
+                    self.kill(now, steps);
+                } else if now >= end {
+                    self.kill(now, steps);
+                }
+            }
+            Phase::Killing { since } => {
+                if !self.told_stuck && now >= since + STUCK_AFTER {
+                    self.told_stuck = true;
+                    steps.push(Step::Tell(WorkloadEvent::TreeStuck));
+                }
+            }
+        }
+    }
+
+    /// A deadline passed: say once that this is the guardian's own doing.
+    fn act(&mut self, steps: &mut Steps) {
+        if !self.told_acting {
+            self.told_acting = true;
+            steps.push(Step::Tell(WorkloadEvent::Acting));
+        }
+    }
+
+    fn drain(&mut self, signal: i32, end: Instant, steps: &mut Steps) {
+        match self.phase {
+            Phase::Idle | Phase::Killing { .. } => {}
+            Phase::Running => {
+                self.phase = Phase::Draining { end };
+                self.signal_group(signal, steps);
+            }
+            Phase::Draining { end: before } => {
+                // A grace is fixed when it begins; it can be cut, not lengthened.
+                self.phase = Phase::Draining {
+                    end: before.min(end),
+                };
+                // What is left when the main process has gone has been told already. So has who was sent this
+                // one: at a deadline the supervisor asks for what the guardian has begun, and to many
+                // programs a second signal means "at once".
+                if self.main != Main::Ended && self.sent != signal {
+                    self.signal_group(signal, steps);
+                }
+            }
+        }
+    }
+
+    fn signal_group(&mut self, signal: i32, steps: &mut Steps) {
+        self.sent = signal;
+        steps.push(Step::SignalGroup(signal));
+    }
+
+    fn kill(&mut self, now: Instant, steps: &mut Steps) {
+        match self.phase {
+            Phase::Idle | Phase::Killing { .. } => {}
+            Phase::Running | Phase::Draining { .. } => {
+                self.phase = Phase::Killing { since: now };
+                steps.push(Step::Kill);
+            }
+        }
+    }
+
+    fn others_live(&mut self, now: Instant, steps: &mut Steps) {
+        match self.phase {
+            // What is being killed needs neither a word nor a signal.
+            Phase::Idle | Phase::Killing { .. } => return,
+            Phase::Running | Phase::Draining { .. } => {}
+        }
+        if !self.told_left_behind {
+            self.told_left_behind = true;
+            steps.push(Step::Tell(WorkloadEvent::LeftBehind));
+        }
+        if self.phase == Phase::Running {
+            let grace = self.left_behind.filter(|_| !self.orphaned);
+            let end = now + grace.unwrap_or_else(|| self.grace());
+            self.drain(libc::SIGTERM, end, steps);
+        } else if self.sent != libc::SIGTERM {
+            // Background jobs of a shell ignore SIGINT and SIGQUIT.
+            self.signal_group(libc::SIGTERM, steps);
+        }
+        steps.push(Step::TermRest);
+    }
+
+    fn emptied(&mut self, now: Instant, steps: &mut Steps) {
+        if self.phase == Phase::Idle {
+            return;
+        }
+        self.phase = Phase::Idle;
+        match self.main {
+            Main::NotExecuted { errno } => {
+                steps.push(Step::Tell(WorkloadEvent::NotStarted { errno }))
+            }
+            // "Nothing follows" was part of saying that the tree is stuck.
+            Main::Starting { .. } | Main::Runs | Main::Ended if self.told_stuck => {}
+            Main::Starting { .. } | Main::Runs | Main::Ended => {
+                steps.push(Step::Tell(WorkloadEvent::TreeEmpty { at: now }));
+            }
+        }
+        if self.orphaned {
+            steps.push(Step::Depart);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,469 @@
+//! The lock that is a lease on an Azure blob.
+//!
+//! Called by the drivers through [`LeaseStore`]. Maps what the service says to the five meanings of
+//! [`Failure`] and decides nothing. What must never happen here: an answer counts as control that
+//! does not bear our lease id; a fencing token goes back; an id is leased again after a release of
+//! it was sent; a secret leaves the process other than to the service.
+//!
+//! **The fencing token** is a counter in the blob's metadata, raised under the lease, on the
+//! condition that nobody wrote since it was read. On a blob that bears none, and that we did not make, it begins
+//! with the seconds since 1970: its metadata may have been replaced. A token that is there and no number is refused, not replaced.
+//!
+//! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers
+//! have no case.
+
+mod acquire;
+mod broken;
+mod client;
+mod inspect;
+#[doc(hidden)]
+pub mod metadata;
+mod orphan_release;
+mod surroundings;
+mod target;
+mod update;
+
+pub use client::{BlobApi, LeaseState};
+pub use inspect::BlobInspector;
+pub(super) use orphan_release::release_orphaned;
+pub use orphan_release::{prepare_orphan_release, release_orphaned_with};
+pub use surroundings::Around;
+pub use target::{Target, TargetError};
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::inspect::Inspector;
+use super::once::OnceTask;
+use super::record::Record;
+use super::store::OpenError as NamedError;
+use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
+use crate::errors::lost;
+use trafficcop_azure::{Account, Operation, ServiceClock, ServiceError};
+use trafficcop_core::clock::{self, Instant};
+use trafficcop_core::retry::Backoff;
+use trafficcop_core::util::lock;
+use trafficcop_core::{Failure, Grant};
+
+// How often a renewal is asked for again that was answered with the answer to an earlier request.
+const AGAIN_AT_ONCE: usize = 2;
+
+/// A lease on a blob, as it was named.
+#[derive(Clone, Debug)]
+pub struct BlobLock {
+    /// Which blob.
+    pub target: Target,
+    /// Whose, and how we prove who we are.
+    pub account: Account,
+    /// Create the blob and its container if they are missing.
+    pub create: bool,
+    /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
+    pub page_blob: Option<u64>,
+}
+
+impl NamedLock for BlobLock {
+    fn host(&self) -> Option<String> {
+        let url = self.target.url();
+        let url = url.unwrap_or_else(|| self.account.endpoint());
+        url.host_str().map(str::to_owned)
+    }
+
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
+        Ok(Arc::new(Blob::open(self, competitor)?))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
+        // Checked again: a name of 1024 characters is a lock and has no slots.
+        let target = self.target.with_suffix(&format!(".{slot}"));
+        Ok(Arc::new(BlobLock {
+            target: target.map_err(OpenError::Target)?,
+            ..self.clone()
+        }))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, NamedError> {
+        let inspector = BlobInspector::open(self.target.clone(), &self.account)?;
+        Ok(Box::new(inspector))
+    }
+}
+
+/// Why a store could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The service has no such lease.
+    #[error("a lease on a blob lasts 15 to 60 whole seconds, not {0:?}")]
+    Lease(Duration),
+    /// The service has no such page blob.
+    #[error("a page blob's size is a multiple of 512 bytes, not {0}")]
+    PageBlob(u64),
+    /// The official client refused the address.
+    #[error("the blob's address cannot be used: {0}")]
+    Address(String),
+    /// With the number of a slot behind it, the name is none.
+    #[error("with the number of its slot, {0}")]
+    Target(#[from] TargetError),
+}
+
+/// The lock as one instance competes for it.
+pub struct Blob {
+    name: String,
+    client: BlobApi,
+    clock: Arc<ServiceClock>,
+    seconds: i32,
+    lock: BlobLock,
+    config: Competitor,
+    task: Option<OnceTask>,
+    state: Mutex<State>,
+    // Announcements and results are written one after the other: each is written on the ETag of the one
+    // before it, so of two at once one would be refused, and take the other for a copy of this machine.
+    writing: tokio::sync::Mutex<()>,
+}
+
+/// What we know of our own doings.
+#[derive(Default)]
+struct State {
+    // The id of the present series of attempts to acquire. One for all of them: an acquire whose answer
+    // was lost is then recognised by the next (the service answers 201 to the same id), where a fresh id
+    // would find the blob leased to nobody we know, and wait for our own lease to run out.
+    proposed: Option<String>,
+    /// When an acquire under `proposed` was last sent that has not been undone: it may be ours.
+    perhaps: Option<Instant>,
+    held: Option<Held>,
+    /// A lease whose release was asked for and not confirmed.
+    spent: Option<Spent>,
+    // The greatest token seen: no grant of ours is below it, although somebody may strip the metadata
+    // between two looks.
+    floor: u64,
+    // What has succeeded before, as a set of `1 << Operation`: a 403 to what was allowed a minute ago is a
+    // token or a clock that will be mended, one to what never succeeded is a missing right.
+    proven: u16,
+}
+
+/// The lease we have, and what stands in the blob.
+#[derive(Clone)]
+struct Held {
+    id: String,
+    record: Record,
+    others: BTreeMap<String, String>,
+    /// What the blob bears since we wrote last.
+    etag: Option<String>,
+    // We wrote, and do not know whether it was done: the blob may bear something else, and that is not
+    // taken for a copy of us.
+    unanswered: bool,
+    // That somebody else writes under our lease was told: once, and not with every renewal.
+    copied: bool,
+    /// It is being broken, and the core knows how much of it is left.
+    breaking: bool,
+}
+
+/// A lease that is being given back; its id is never leased again.
+#[derive(Clone)]
+struct Spent {
+    id: String,
+    // It was ours for certain (rather than: an attempt may have obtained it), so that "not yours" after
+    // it means that it was taken from us.
+    had: bool,
+    // A request to release it may have been carried out: then "not yours" means that it was.
+    unclear: Arc<AtomicBool>,
+}
+
+impl Spent {
+    fn new(id: String, had: bool) -> Spent {
+        Spent {
+            id,
+            had,
+            unclear: Arc::default(),
+        }
+    }
+}
+
+/// What became of a lease that was to be given back.
+enum Returned {
+    /// It was given back, or never ours.
+    Done,
+    /// It was not ours any more, and no request of ours can have given it back: why, for a person.
+    Taken(String),
+}
+
+impl Blob {
+    /// Makes the store; nothing is sent.
+    ///
+    /// # Errors
+    /// Numbers that the service does not know.
+    pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
+        let lease = competitor.lease;
+        // What the service takes. It would answer 400, but only to an acquire: a standby behind a holder
+        // would find out in the hour it is needed.
+        let seconds = i32::try_from(lease.as_secs())
+            .ok()
+            .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
+            .ok_or(OpenError::Lease(lease))?;
+        if let Some(size) = lock.page_blob.filter(|size| size % 512 != 0) {
+            return Err(OpenError::PageBlob(size));
+        }
+        let (name, client) = connect(&lock.target, &lock.account)?;
+        Ok(Blob {
+            name,
+            client,
+            clock: lock.account.service_clock(),
+            seconds,
+            lock: lock.clone(),
+            config: competitor.clone(),
+            task: competitor.task.clone().map(OnceTask::new),
+            state: Mutex::default(),
+            writing: tokio::sync::Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn prove(&self, operation: Operation) {
+        self.state().proven |= 1 << operation as u16;
+    }
+
+    /// The core knows how much is left of the lease we have.
+    fn is_breaking(&self) -> bool {
+        self.state().held.as_ref().is_some_and(|held| held.breaking)
+    }
+
+    /// The meaning of trouble outside a tenure.
+    fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
+        let proven = self.state().proven & (1 << operation as u16) != 0;
+        error.failure(operation, &self.name, proven)
+    }
+
+    /// Releases the lease, again and again until it is said or the time is up.
+    async fn release_until(
+        client: &BlobApi,
+        spent: &Spent,
+        give_up_at: Instant,
+    ) -> Result<Returned, ServiceError> {
+        // Quickly at first: as long as this is not answered, a standby waits for the whole lease to run out.
+        let mut pauses = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
+        loop {
+            // Written down before it is asked for: this call can be dropped at any await.
+            let unclear = spent.unclear.swap(true, Ordering::Relaxed);
+            let error = match client.release(&spent.id, give_up_at).await {
+                Ok(()) => return Ok(Returned::Done),
+                Err(error) if !is_gone(&error) => error,
+                // An earlier request may have done it, and only its answer was lost.
+                Err(error) if spent.had && !unclear => {
+                    return Ok(Returned::Taken(error.why()));
+                }
+                Err(_) => return Ok(Returned::Done),
+            };
+            // This request was refused for certain; only an earlier one may still have been carried out.
+            if !error.is_unclear() {
+                spent.unclear.store(unclear, Ordering::Relaxed);
+            }
+            let wish = match &error {
+                ServiceError::Answer { retry_after, .. } => retry_after.unwrap_or_default(),
+                _ => Duration::ZERO,
+            };
+            let pause = pauses.next_pause().max(wish);
+            if give_up_at.since(Instant::now()) <= pause {
+                return Err(error);
+            }
+            clock::sleep(pause).await;
+        }
+    }
+}
+
+/// The blob's address without a secret, and the clients for it; nothing is sent.
+pub fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
+    let blob_url = target.blob_url(account.endpoint());
+    let container_url = target.container_url(account.endpoint());
+    let client = BlobApi::new(
+        account.authorised(&blob_url),
+        account.authorised(&container_url),
+        &account.client_options(),
+    )
+    .map_err(|error| OpenError::Address(error.why()))?;
+    Ok((blob_url.to_string(), client))
+}
+
+/// An id that no lease has had yet.
+// In lower case with hyphens: the service compares GUIDs, the emulator compares texts.
+pub fn fresh_lease_id() -> String {
+    azure_core::Uuid::new_v4().hyphenated().to_string()
+}
+
+/// The service itself says that the lease is not (or no more) ours.
+fn is_gone(error: &ServiceError) -> bool {
+    // By the code and never by the status: 409 and 412 say many other things, and what is taken for a loss
+    // kills the command at once.
+    matches!(
+        error.code(),
+        Some(
+            "LeaseIdMismatchWithLeaseOperation"
+                | "LeaseNotPresentWithLeaseOperation"
+                | "LeaseIdMismatchWithBlobOperation"
+                | "LeaseNotPresentWithBlobOperation"
+                | "LeaseLost"
+                | "BlobNotFound"
+                | "ContainerNotFound"
+                | "ContainerBeingDeleted"
+        )
+    )
+}
+
+/// The blob is there, and what we would have made of it is another's by now.
+fn is_there(error: &ServiceError) -> bool {
+    matches!(
+        error.code(),
+        Some(
+            // Azure answers 412 `LeaseIdMissing` where the blob is leased, the emulator 409.
+            "BlobAlreadyExists"
+                | "LeaseIdMissing"
+                | "ConditionNotMet"
+                | "UnauthorizedBlobOverwrite"
+        )
+    )
+}
+
+/// Another has the lease, or it is being broken.
+fn is_taken(error: &ServiceError) -> bool {
+    matches!(
+        error.code(),
+        Some(
+            "LeaseAlreadyPresent"
+                | "LeaseIsBreakingAndCannotBeAcquired"
+                | "LeaseIsBrokenAndCannotBeRenewed"
+        )
+    )
+}
+
+#[async_trait]
+impl LeaseStore for Blob {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            name: self.name.clone(),
+            period: self.task.as_ref().and_then(OnceTask::period),
+            lease: Some(self.config.lease),
+            ..StoreInfo::default()
+        }
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        self.compete(give_up_at).await
+    }
+
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.check_result(give_up_at).await
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let known = self.state().held.as_ref().map(Held::known);
+        let Some((id, known)) = known else {
+            return Err(lost("there is no lease to renew".to_owned()));
+        };
+        let mut renewed = self.client.renew(&id, give_up_at).await;
+        // At once, and on another connection: there is time for it in this attempt, and the next is seconds away.
+        for _ in 0..AGAIN_AT_ONCE {
+            if renewed == Err(ServiceError::Stale) {
+                renewed = self.client.renew(&id, give_up_at).await;
+            }
+        }
+        let error = match renewed {
+            Ok(etag) => {
+                self.prove(Operation::Renew);
+                self.lock.account.tell();
+                self.compare(&(id, known), etag);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        // Broken is not yet lost: until the broken lease ends nobody else can acquire, and that time is used
+        // to end the command in order.
+        if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
+            let until = match self.rest_of_breaking(give_up_at).await {
+                Ok(until) => until,
+                // What was said before stands until something else is.
+                Err(error) if self.is_breaking() => return Err(error.doubt(Operation::Break)),
+                Err(_) => None,
+            };
+            let mut state = self.state();
+            state.held = state.held.take().filter(|_| until.is_some());
+            if let Some(held) = &mut state.held {
+                held.breaking = true;
+            }
+            // Where nothing could be learnt the end counts from now: an overlap cannot be excluded otherwise.
+            return Err(Failure::Lost {
+                until,
+                why: "somebody broke the lease".to_owned(),
+            });
+        }
+        if is_gone(&error) {
+            self.state().held = None;
+            return Err(lost(error.why()));
+        }
+        // Even a 403 is doubt here: the lease runs on whatever we may do, and rights come back.
+        Err(error.doubt(Operation::Renew))
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let spent = {
+            let mut state = self.state();
+            let held = state.held.take().map(|held| Spent::new(held.id, true));
+            let perhaps = state.perhaps.take().and(state.proposed.clone());
+            let ours = held.or(perhaps.map(|id| Spent::new(id, false)));
+            let Some(spent) = ours.or(state.spent.clone()) else {
+                return Ok(());
+            };
+            // From here on the id is never leased again: this release may arrive late.
+            state.proposed = None;
+            state.spent = Some(spent.clone());
+            spent
+        };
+        // It stays in `spent` over an error: the next attempt to compete asks once more, because what keeps
+        // everybody out may be this lease.
+        let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
+            Ok(returned) => returned,
+            Err(error) => return Err(error.doubt(Operation::Release)),
+        };
+        self.state().spent = None;
+        self.prove(Operation::Release);
+        match returned {
+            Returned::Done => Ok(()),
+            Returned::Taken(why) => Err(lost(why)),
+        }
+    }
+
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        match update {
+            RecordUpdate::Draining { health } => self.announce(true, &health, give_up_at).await,
+            RecordUpdate::Health(health) => self.announce(false, &health, give_up_at).await,
+            RecordUpdate::Outcome(outcome) => self.write_outcome(&outcome, give_up_at).await,
+        }
+    }
+
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        let lease = self.state().held.as_ref().map(|held| held.id.clone());
+        // No key and no token: this goes through the guardian's memory, and it was forked with the account.
+        let release_info = lease.and_then(|lease| {
+            serde_json::to_vec(&orphan_release::ReleaseInfo {
+                blob: self.name.clone(),
+                lease,
+                clock: self.clock.ahead(),
+            })
+            .ok()
+        });
+        Ok(OrphanRelease {
+            descriptor: None,
+            // A name can be longer than the guardian has room for, once encoded; then the lease runs
+            // out by itself.
+            release_info: release_info.filter(|info| info.len() <= 2048),
+        })
+    }
+}

@@ -1,0 +1,392 @@
+//! How control is obtained: look, create what is missing, acquire under an id of our own, and
+//! write the record under the lease.
+//!
+//! Called by [`LeaseStore::acquire`](crate::LeaseStore::acquire). Can be dropped at any await: what
+//! it may have obtained is written down before it is asked for.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use azure_core::time::{OffsetDateTime, to_rfc3339};
+
+use super::client::{LeaseState, View};
+use super::metadata::{self, Metadata};
+use super::{Blob, Held, Spent, fresh_lease_id, is_gone, is_taken, is_there};
+use crate::errors::{fatal, transient};
+use crate::record::Record;
+use trafficcop_azure::{Operation, ServiceError};
+use trafficcop_core::budget::LATE;
+use trafficcop_core::clock::{self, Instant};
+use trafficcop_core::{Failure, Grant, HolderInfo};
+
+impl Blob {
+    /// See [`LeaseStore::acquire`](crate::LeaseStore::acquire).
+    pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        self.lock.account.tell();
+        let (id, spent) = self.begin();
+        if let Some(spent) = spent {
+            // Ours may be what keeps everybody out: said once more, and not waited for long.
+            let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
+            spent.unclear.store(true, Ordering::Relaxed);
+            match self.client.release(&spent.id, limit).await {
+                Ok(()) => self.state().spent = None,
+                Err(error) if is_gone(&error) => self.state().spent = None,
+                Err(_) => {}
+            }
+        }
+        // Looked at first: a standby polls every two seconds, and an acquire that is refused tells nothing
+        // of the holder, nor whether the task is done.
+        let (view, is_new) = self.look_or_create(give_up_at).await?;
+        self.check(&view.metadata)?;
+        self.hear(view.date);
+        self.check_task(&view.metadata)?;
+        // Leased, and yet asked for, where an acquire of ours was not answered: it may be our own lease that
+        // we see, and under the same id the service grants it once more.
+        if view.lease != LeaseState::Free && !self.may_be_ours() {
+            return Err(Failure::Held(holder_info(&view.metadata)));
+        }
+        // Before it is sent: the service counts from later. And noted before it is sent: whoever drops this
+        // future must still be able to undo it.
+        let t0 = Instant::now();
+        let earlier = self.state().perhaps.replace(t0);
+        let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
+            Ok((etag, date)) => {
+                self.prove(Operation::Acquire);
+                // Said under the lease: it decides which period a run belongs to.
+                self.hear(date);
+                etag
+            }
+            Err(error) => {
+                if error.is_refusal() {
+                    // This one obtained nothing; one before it may still arrive.
+                    self.state().perhaps = earlier;
+                }
+                return Err(self.not_acquired(&error, &view));
+            }
+        };
+        // What was read before counts only if nobody wrote until we had the lease.
+        let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
+        match self.sign(&id, known, is_new, give_up_at).await {
+            Ok(held) => {
+                let (token, failed) = (held.record.token, self.failed(&held));
+                let mut state = self.state();
+                state.held = Some(held);
+                state.perhaps = None;
+                state.proposed = None;
+                Ok(Grant { t0, token, failed })
+            }
+            Err(failure) => {
+                // A lease without a record has no token: kept, it would shut everybody out for nothing.
+                self.undo(&id, give_up_at).await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Begins or continues a series of attempts: its id, and a lease whose release is unanswered.
+    fn begin(&self) -> (String, Option<Spent>) {
+        let mut state = self.state();
+        if state.held.take().is_some() {
+            // Left to run out; what runs out under its own id must not be revived by us.
+            state.proposed = None;
+            state.perhaps = None;
+        }
+        let id = state.proposed.get_or_insert_with(fresh_lease_id).clone();
+        (id, state.spent.clone())
+    }
+
+    /// An acquire of this series was sent, and what it obtained (however late) may still last.
+    fn may_be_ours(&self) -> bool {
+        let perhaps = self.state().perhaps;
+        // A request can arrive late: a lease of ours may have begun after we had given it up.
+        perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
+    }
+
+    /// See [`LeaseStore::look_for_result`](crate::LeaseStore::look_for_result).
+    pub(super) async fn check_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let view = match self.client.look(None, give_up_at).await {
+            Ok(view) => view,
+            // What is not there says nothing, and whoever competes for it creates it.
+            Err(error) => match error.code() {
+                Some("BlobNotFound" | "ContainerNotFound") => return Ok(()),
+                _ => return Err(self.failure(&error, Operation::Look)),
+            },
+        };
+        self.prove(Operation::Look);
+        self.hear(view.date);
+        self.check_task(&view.metadata)
+    }
+
+    /// The view of the blob, and whether it came into being just now.
+    async fn look_or_create(&self, give_up_at: Instant) -> Result<(View, bool), Failure> {
+        let error = match self.client.look(None, give_up_at).await {
+            Ok(view) => {
+                self.prove(Operation::Look);
+                return Ok((view, false));
+            }
+            Err(error) => error,
+        };
+        let missing = match error.code() {
+            Some("BlobNotFound") => "blob",
+            Some("ContainerNotFound") => "container",
+            _ => return Err(self.failure(&error, Operation::Look)),
+        };
+        if !self.lock.create {
+            return Err(fatal(format!(
+                "the {missing} of {} does not exist: create it, or leave --no-create out",
+                self.name
+            )));
+        }
+        let etag = self.create(missing == "container", give_up_at).await?;
+        let view = View {
+            lease: LeaseState::Free,
+            etag,
+            metadata: Metadata::default(),
+            date: None,
+            is_used: false,
+        };
+        Ok((view, true))
+    }
+
+    /// Creates the blob, and its container if that is missing. The ETag if nobody else did.
+    async fn create(
+        &self,
+        container_first: bool,
+        give_up_at: Instant,
+    ) -> Result<Option<String>, Failure> {
+        // The blob first, where the container is not known to be missing: many credentials may write blobs
+        // and not create containers. Twice at most: whoever deletes what we create is not raced.
+        let mut container_missing = container_first;
+        for _ in 0..2 {
+            if container_missing {
+                match self.client.create_container(give_up_at).await {
+                    Ok(()) => {}
+                    Err(error) if error.code() == Some("ContainerAlreadyExists") => {}
+                    Err(error) => {
+                        return Err(self.failure(&error, Operation::CreateContainer));
+                    }
+                }
+            }
+            let page_blob = self.lock.page_blob;
+            match self.client.create_blob(page_blob, give_up_at).await {
+                Ok(etag) => return Ok(etag),
+                // Another was faster, and perhaps holds it already.
+                Err(error) if is_there(&error) => return Ok(None),
+                Err(error) => match error.code() {
+                    Some("ContainerNotFound") if !container_missing => container_missing = true,
+                    _ => return Err(self.failure(&error, Operation::CreateBlob)),
+                },
+            }
+        }
+        Err(transient(
+            "the container was deleted while the blob was created".to_owned(),
+        ))
+    }
+
+    /// A token that cannot be read cannot be raised either. Standbys of an older version may
+    /// still lease the blob they made beside their lock: that lease is not control.
+    fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
+        if metadata::is_left_beside_a_lock(metadata) {
+            return Err(fatal(format!(
+                "{} is no lock: an older version made it beside one, for its standbys (metadata \
+                     trafficcop_standby_of): choose another name",
+                self.name
+            )));
+        }
+        match &metadata.broken_token {
+            Some(token) => Err(fatal(format!(
+                "the metadata trafficcop_token of {} is `{token}`, not a number: set it to a \
+                     number greater than every fencing token given out so far, or remove all \
+                     metadata trafficcop_* if no fencing token is in use",
+                self.name
+            ))),
+            None => {
+                // Whoever deletes the blob under us and makes it anew takes the count with it; ours goes on.
+                let seen = metadata.record.as_ref().map_or(0, |record| record.token);
+                let mut state = self.state();
+                state.floor = state.floor.max(seen);
+                Ok(())
+            }
+        }
+    }
+
+    fn not_acquired(&self, error: &ServiceError, view: &View) -> Failure {
+        if is_taken(error) {
+            self.prove(Operation::Acquire);
+            // Whoever was faster has not told us his name yet.
+            return Failure::Held(match view.lease {
+                LeaseState::Free => HolderInfo::default(),
+                LeaseState::Leased | LeaseState::Breaking => holder_info(&view.metadata),
+            });
+        }
+        match error.code() {
+            Some("BlobNotFound" | "ContainerNotFound") => {
+                transient("the blob was deleted while we acquired it".to_owned())
+            }
+            _ => self.failure(error, Operation::Acquire),
+        }
+    }
+
+    /// Raises the token and writes the record under the lease, until it stands there.
+    async fn sign(
+        &self,
+        id: &str,
+        known: Option<View>,
+        is_new: bool,
+        give_up_at: Instant,
+    ) -> Result<Held, Failure> {
+        // Keeps some time to give the lease back.
+        let left = give_up_at.since(Instant::now());
+        let stop_at = give_up_at - (left / 4).min(Duration::from_secs(1));
+        let since = to_rfc3339(&OffsetDateTime::now_utc());
+        let mut known = known;
+        let mut written: Option<Held> = None;
+        // On the condition of the ETag that was read: somebody's tool may write without a lease until ours
+        // began, and a token that was read before that could be given out twice.
+        loop {
+            let view = match known.take() {
+                Some(view) => view,
+                None => match self.client.look(Some(id), stop_at).await {
+                    Ok(view) => view,
+                    Err(error) => {
+                        self.again(&error, Operation::Look, stop_at).await?;
+                        continue;
+                    }
+                },
+            };
+            if let Some(held) =
+                written.take_if(|held| view.metadata.record.as_ref() == Some(&held.record))
+            {
+                // The reply to our own write was lost.
+                return Ok(Held {
+                    etag: view.etag,
+                    ..held
+                });
+            }
+            self.check(&view.metadata)?;
+            self.check_task(&view.metadata)?;
+            // Without a token, its metadata may have been replaced, and with them a greater token than 1.
+            let begins = view.metadata.record.is_none() && !is_new;
+            let least = if begins { self.service_seconds() } else { 0 };
+            let warns = begins && view.is_used;
+            let next = self.state().floor.checked_add(1);
+            let token = next.map(|next| next.max(least)).ok_or_else(|| {
+                fatal(format!(
+                    "the metadata trafficcop_token of {} is the greatest number there is: set a \
+                     smaller one",
+                    self.name
+                ))
+            })?;
+            let once = view.metadata.record.map(|record| record.once);
+            let mut held = Held {
+                id: id.to_owned(),
+                etag: None,
+                record: Record {
+                    since: since.clone(),
+                    once: once.unwrap_or_default(),
+                    ..Record::begun(&self.config.candidate, token)
+                },
+                others: view.metadata.others,
+                unanswered: false,
+                copied: false,
+                breaking: false,
+            };
+            self.begin_task(&held)?;
+            let metadata = metadata::write(&held.others, &held.record);
+            let etag = view.etag.as_deref();
+            match self.client.set_metadata(id, etag, &metadata, stop_at).await {
+                Ok(etag) => {
+                    held.etag = etag;
+                    self.prove(Operation::Record);
+                    let mut state = self.state();
+                    state.floor = state.floor.max(token);
+                    drop(state);
+                    if warns {
+                        tracing::warn!(
+                            "{} has been written to and bears no fencing token: another program \
+                             replaced its metadata; tokens go on from {token}, and the results of \
+                             --once are not known any more: let no other program write to this blob",
+                            self.name
+                        );
+                    }
+                    return Ok(held);
+                }
+                Err(error) => {
+                    written = Some(held);
+                    // Another wrote, or we did and did not hear of it: read at once, without a pause.
+                    if error.code() != Some("ConditionNotMet") {
+                        self.again(&error, Operation::Record, stop_at).await?;
+                    } else if Instant::now() >= stop_at {
+                        return Err(error.doubt(Operation::Record));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Seconds since 1970 by the service's own clock.
+    fn service_seconds(&self) -> u64 {
+        u64::try_from(self.clock.date().unix_timestamp()).unwrap_or(0)
+    }
+
+    /// Waits a little before the next try, if there is to be one.
+    async fn again(
+        &self,
+        error: &ServiceError,
+        operation: Operation,
+        stop_at: Instant,
+    ) -> Result<(), Failure> {
+        if is_gone(error) {
+            return Err(transient(format!(
+                "the lease was lost before its record was written: {}",
+                error.why()
+            )));
+        }
+        let failure = self.failure(error, operation);
+        // Shorter than a poll: the lease runs while its record is not there, and nobody has any use of it.
+        let pause = match &failure {
+            Failure::Transient { retry_after, .. } => {
+                Duration::from_millis(300).max(retry_after.unwrap_or_default())
+            }
+            _ => return Err(failure),
+        };
+        if stop_at.since(Instant::now()) <= pause {
+            return Err(failure);
+        }
+        clock::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Gives back what was acquired and could not be signed.
+    async fn undo(&self, id: &str, give_up_at: Instant) {
+        // Nothing was started under it: whose it is now does not matter.
+        let spent = Spent::new(id.to_owned(), false);
+        {
+            let mut state = self.state();
+            state.perhaps = None;
+            state.proposed = None;
+            state.spent = Some(spent.clone());
+        }
+        if Blob::release_until(&self.client, &spent, give_up_at)
+            .await
+            .is_ok()
+        {
+            self.state().spent = None;
+        }
+    }
+}
+
+/// What the metadata tell about the holder.
+fn holder_info(metadata: &Metadata) -> HolderInfo {
+    let Some(record) = &metadata.record else {
+        return HolderInfo::default();
+    };
+    HolderInfo {
+        holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
+        token: Some(record.token).filter(|token| *token > 0),
+        draining: record.draining,
+        bell: record.bell.parse().ok().map(Box::new),
+        since: Some(record.since.clone()).filter(|since| !since.is_empty()),
+        ..HolderInfo::default()
+    }
+}

@@ -1,0 +1,350 @@
+//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease, and
+//! forgets results of tasks that are to be done once.
+//!
+//! Called by the commands. Breaking changes only that lease. Forgetting happens under a lease of its own, so
+//! that no instance can have begun, or be just about to: it must never write without, nor anything but the
+//! results. The token, the rest of the record and what others keep there stay as they are.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::client::{BlobApi, LeaseState};
+use super::metadata::{self, Metadata};
+use super::{OpenError, Target, fresh_lease_id, is_taken};
+use crate::errors::fatal;
+use crate::inspect::{
+    Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
+    UNREAD,
+};
+use crate::once::TaskLog;
+use trafficcop_azure::{Account, Operation, ServiceError};
+use trafficcop_core::Failure;
+use trafficcop_core::clock::Instant;
+
+// How often we look again because the holder wrote while it was asked: he does so at the beginning of a
+// tenure, when he begins to drain, and with a result.
+pub(super) const LOOKS: usize = 3;
+// Between two tries to forget while a lease that was broken lasts. More often than standbys poll, or one of
+// them is always first.
+const AGAIN: Duration = Duration::from_millis(250);
+// How long the lease for forgetting lasts if we die with it: the shortest there is.
+const SECONDS: i32 = 15;
+/// The longest that a lease with an end can last, in seconds, and a break can take.
+const LONGEST: u8 = 60;
+
+/// A blob (or, for a listing, a container and a prefix), to be looked at.
+pub struct BlobInspector {
+    target: Target,
+    address: String,
+    endpoint: url::Url,
+    client: BlobApi,
+}
+
+impl BlobInspector {
+    /// Makes the clients; nothing is sent.
+    ///
+    /// # Errors
+    /// An address that the official client refuses.
+    pub fn open(target: Target, account: &Account) -> Result<BlobInspector, OpenError> {
+        let endpoint = account.endpoint().clone();
+        let (address, client) = super::connect(&target, account)?;
+        Ok(BlobInspector {
+            target,
+            address,
+            endpoint,
+            client,
+        })
+    }
+
+    /// A name in a container that is not there is mistyped as likely as not.
+    fn unseen(&self, error: &ServiceError, operation: Operation) -> Failure {
+        match error.code() {
+            Some("ContainerNotFound") => fatal(format!(
+                "there is no container {}: the first who competes makes it, unless its name is mistyped",
+                self.target.container()
+            )),
+            _ => self.failure(error, operation),
+        }
+    }
+
+    fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
+        match error.failure(operation, &self.address, false) {
+            Failure::Transient { retry_after, .. } => Failure::Transient {
+                why: format!("{}: {}", self.address, error.why()),
+                retry_after,
+            },
+            other => other,
+        }
+    }
+
+    /// Forgets under a lease of our own; `Held` while another's lasts.
+    async fn forget_now(
+        &self,
+        tasks: &Tasks,
+        shown: &TaskLog,
+        give_up_at: Instant,
+    ) -> Result<ResetResult, Failure> {
+        // Proposed by us, so that a lease whose answer was lost can still be given back below.
+        let id = fresh_lease_id();
+        if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
+            return match error.code() {
+                _ if is_taken(&error) => Ok(ResetResult::Held),
+                Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
+                _ => {
+                    // It may be ours all the same, and would shut everybody out for its time.
+                    if !error.is_refusal() {
+                        self.give_back(&id, give_up_at).await;
+                    }
+                    Err(self.failure(&error, Operation::Acquire))
+                }
+            };
+        }
+        let done = self.forget_under(&id, tasks, shown, give_up_at).await;
+        self.give_back(&id, give_up_at).await;
+        done
+    }
+
+    async fn forget_under(
+        &self,
+        id: &str,
+        tasks: &Tasks,
+        shown: &TaskLog,
+        give_up_at: Instant,
+    ) -> Result<ResetResult, Failure> {
+        let view = self.client.look(Some(id), give_up_at).await;
+        let view = view.map_err(|error| self.failure(&error, Operation::Look))?;
+        // Writing the record would put a number in its place, and the token could go back.
+        if let Some(token) = &view.metadata.broken_token {
+            return Err(fatal(format!(
+                "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
+                self.address
+            )));
+        }
+        let metadata = match without(view.metadata, tasks, shown) {
+            Ok(Metadata {
+                record: Some(record),
+                others,
+                ..
+            }) => metadata::write(&others, &record),
+            Ok(Metadata { others, .. }) => others.into_iter().collect(),
+            Err(nothing) => return Ok(nothing),
+        };
+        // Under the lease only its owner writes; the ETag guards against a lease that ran out meanwhile.
+        let etag = view.etag.as_deref();
+        let written = self.client.set_metadata(id, etag, &metadata, give_up_at);
+        match written.await {
+            Ok(_) => Ok(ResetResult::Done),
+            Err(error) if error.code() == Some("ConditionNotMet") => Ok(ResetResult::Changed),
+            Err(error) => Err(self.failure(&error, Operation::Record)),
+        }
+    }
+
+    async fn give_back(&self, id: &str, give_up_at: Instant) {
+        if let Err(error) = self.client.release(id, give_up_at).await {
+            tracing::warn!(
+                "the lease could not be given back, and keeps others out for {SECONDS} seconds: {}",
+                error.why()
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl Inspector for BlobInspector {
+    fn lock(&self) -> String {
+        self.address.clone()
+    }
+
+    fn manner(&self) -> Manner {
+        Manner {
+            shortest_break: Some(0),
+            force_breaks: true,
+        }
+    }
+
+    async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
+        let name = self.target.title();
+        match self.client.look(None, give_up_at).await {
+            Ok(view) => {
+                let version = view.etag;
+                let seen = status(name, self.address.clone(), view.lease, view.metadata);
+                Ok(LockStatus { version, ..seen })
+            }
+            Err(error) if error.code() == Some("BlobNotFound") => Ok(LockStatus {
+                name,
+                lock: self.address.clone(),
+                ..LockStatus::default()
+            }),
+            Err(error) => Err(self.unseen(&error, Operation::Look)),
+        }
+    }
+
+    async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
+        let prefix = format!("{}{suffix}", self.target.name());
+        let found = self.client.list(&prefix, give_up_at).await;
+        let found = found.map_err(|error| self.unseen(&error, Operation::List))?;
+        let ours = found
+            .into_iter()
+            .filter(|(_, _, metadata)| metadata.record.is_some());
+        Ok(ours
+            .map(|(name, lease, metadata)| {
+                let blob = self.target.named(&name);
+                let address = blob.blob_url(&self.endpoint).to_string();
+                status(blob.title(), address, lease, metadata)
+            })
+            .collect())
+    }
+
+    async fn break_lease(
+        &self,
+        mut seen: LockStatus,
+        period: Option<u8>,
+        _by: &str,
+    ) -> Result<Broken, Failure> {
+        // On the ETag of what was shown: a lease has no name that could be broken and no other, so the tenure
+        // is known by its record. A holder that wrote meanwhile is recognised by its token.
+        let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
+        let shown = tenure(&seen);
+        // No lease of ours lasts longer, and the rest of it counts where that is less. Without any the service
+        // ends a lease at once that has no end, as other programs take it.
+        let period = period.or(Some(LONGEST));
+        for _ in 0..LOOKS {
+            let limit = Instant::now() + REQUEST;
+            let version = seen.version.as_deref();
+            let error = match self.client.break_lease(period, version, limit).await {
+                Ok(rest) => return Ok(Broken::Within(rest)),
+                Err(error) => error,
+            };
+            match error.code() {
+                Some("LeaseNotPresentWithLeaseOperation" | "LeaseAlreadyBroken") => {
+                    return Ok(Broken::Free);
+                }
+                Some("ConditionNotMet") => {}
+                _ => return Err(self.failure(&error, Operation::BreakLease)),
+            }
+            seen = self.look(Instant::now() + REQUEST).await?;
+            match seen.state {
+                LockState::Missing | LockState::Free => return Ok(Broken::Free),
+                LockState::Held | LockState::Breaking if tenure(&seen) == shown => {}
+                LockState::Held | LockState::Breaking => break,
+            }
+        }
+        Ok(Broken::Changed)
+    }
+
+    async fn forget(
+        &self,
+        tasks: &Tasks,
+        seen: LockStatus,
+        force: bool,
+    ) -> Result<ResetResult, Failure> {
+        let shown = seen.task_log();
+        let limit = || Instant::now() + FORGETTING;
+        if !force {
+            return self.forget_now(tasks, &shown, limit()).await;
+        }
+        // Without a period: the holder has until the end of its lease to stop its command.
+        let rest = match self.break_lease(seen, None, "").await? {
+            Broken::Within(rest) => rest,
+            Broken::Free => Duration::ZERO,
+            Broken::Changed | Broken::Overtaken => return Ok(ResetResult::Held),
+        };
+        let give_up_at = Instant::now() + rest + REQUEST;
+        loop {
+            match self.forget_now(tasks, &shown, limit()).await? {
+                // The broken lease still, or one that was faster than we are.
+                ResetResult::Held if Instant::now() < give_up_at => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                went => return Ok(went),
+            }
+        }
+    }
+}
+
+fn status(name: String, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
+    let unread = metadata.has_unread_results();
+    let broken = metadata.broken_token.as_ref();
+    let broken =
+        broken.map(|token| format!("the metadata trafficcop_token is `{token}`, not a number"));
+    LockStatus {
+        name,
+        lock,
+        state: match lease {
+            LeaseState::Free => LockState::Free,
+            LeaseState::Leased => LockState::Held,
+            LeaseState::Breaking => LockState::Breaking,
+        },
+        flaw: broken.or_else(|| unread.then(|| UNREAD.to_owned())),
+        unread,
+        record: metadata.record,
+        version: None,
+    }
+}
+
+/// The metadata without these results.
+///
+/// # Errors
+/// How forgetting went, where there is nothing to write.
+fn without(
+    mut metadata: Metadata,
+    tasks: &Tasks,
+    shown: &TaskLog,
+) -> Result<Metadata, ResetResult> {
+    let unread = metadata.has_unread_results();
+    let left = tasks.left_out_of(metadata.task_log(), unread, shown)?;
+    if let Some(record) = &mut metadata.record {
+        record.once = left;
+    }
+    metadata.others.retain(|key, _| !metadata::is_once(key));
+    Ok(metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_but_the_results_is_left_out() {
+        let there = [
+            ("owner", "somebody"),
+            ("trafficcop_token", "7"),
+            ("trafficcop_holder", "web1"),
+            ("trafficcop_draining", "true"),
+            (
+                "trafficcop_once",
+                r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#,
+            ),
+        ];
+        let before = metadata::read(there.into_iter());
+        let leave = |metadata: &Metadata, tasks: &Tasks| {
+            let shown = metadata.task_log().clone();
+            without(metadata.clone(), tasks, &shown)
+        };
+        let nothing = leave(&before, &Tasks::Of("c".into()));
+        assert_eq!(nothing, Err(ResetResult::Nothing));
+        let metadata = leave(&before, &Tasks::Of("a".into())).expect("to be left out");
+        let record = metadata.record.clone().expect("a record");
+        assert_eq!((record.token, &*record.holder), (7, "web1"));
+        assert!(record.draining);
+        assert_eq!(record.once.entries().len(), 1);
+        assert_eq!(metadata.others, before.others);
+        let changed = without(before, &Tasks::All, metadata.task_log());
+        assert_eq!(changed, Err(ResetResult::Changed));
+        let metadata = leave(&metadata, &Tasks::All).expect("to be left out");
+        assert_eq!(metadata.task_log(), &TaskLog::EMPTY);
+        assert_eq!(leave(&metadata, &Tasks::All), Err(ResetResult::Nothing));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_forgotten_only_with_all() {
+        let there = [("Owner", "somebody"), ("trafficcop_once", "[{")];
+        let metadata = metadata::read(there.into_iter());
+        assert!(metadata.has_unread_results());
+        let of = without(metadata.clone(), &Tasks::Of("a".into()), &TaskLog::EMPTY);
+        assert_eq!(of, Err(ResetResult::Changed));
+        let left = without(metadata, &Tasks::All, &TaskLog::EMPTY).expect("to be left out");
+        assert_eq!(left.others.keys().collect::<Vec<_>>(), ["Owner"]);
+    }
+}

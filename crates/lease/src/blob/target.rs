@@ -1,0 +1,337 @@
+//! Which blob: `CONTAINER/NAME` or a URL, by Azure's naming rules.
+//!
+//! Called when the command line is made sense of. Must never show a URL's query: it is a secret.
+
+use std::fmt;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use url::Url;
+
+use trafficcop_azure::{AccountError, is_label, shown, split_url};
+use trafficcop_core::util::is_unprintable;
+
+/// The blob that is the lock. `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    container: String,
+    name: String,
+    url: Option<Url>,
+}
+
+/// Why a text names no blob. One line each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No name, or no container.
+    #[error("a blob is named CONTAINER/NAME or by its URL, for example locks/singleton")]
+    Incomplete,
+    /// Not a URL.
+    #[error("the blob's URL cannot be read: {0}")]
+    Url(String),
+    /// A URL with a query that is no SAS.
+    #[error("the blob's URL has a query that is no SAS (`sig=` is missing): leave the query out")]
+    Query,
+    /// The container's name is against the rules.
+    #[error(
+        "`{0}` cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
+         beginning and ending with a letter or digit (or $root)"
+    )]
+    Container(String),
+    /// The blob's name is against the rules.
+    #[error("the blob's name {0}")]
+    Name(&'static str),
+    /// The URL's address cannot be used.
+    #[error(transparent)]
+    Account(#[from] AccountError),
+}
+
+impl Target {
+    /// Reads `CONTAINER/NAME` or a URL, which may carry a SAS.
+    ///
+    /// # Errors
+    /// What is wrong, by Azure's rules for names.
+    pub fn parse(text: &str) -> Result<Target, TargetError> {
+        let (path, url) = take_apart(text)?;
+        let (container, name) = match path.split_once('/') {
+            Some((container, name)) => (container.to_owned(), name.to_owned()),
+            // A name alone in a URL lies in the root container.
+            None if url.is_some() => ("$root".to_owned(), path),
+            None => return Err(TargetError::Incomplete),
+        };
+        if container.is_empty() || name.is_empty() {
+            return Err(TargetError::Incomplete);
+        }
+        check_container(&container)?;
+        check_name(&container, &name)?;
+        Ok(Target {
+            container,
+            name,
+            url,
+        })
+    }
+
+    /// Reads what is to be listed: `CONTAINER`, `CONTAINER/PREFIX` or the URL of either. The name
+    /// is the prefix, and can be empty.
+    ///
+    /// # Errors
+    /// What is wrong, by Azure's rules for names.
+    pub fn of_listing(text: &str) -> Result<Target, TargetError> {
+        let (path, url) = take_apart(text)?;
+        let (container, prefix) = path.split_once('/').unwrap_or((&path, ""));
+        check_container(container)?;
+        if prefix.chars().any(is_unprintable) {
+            return Err(TargetError::Name("has a control character in it"));
+        }
+        Ok(Target {
+            container: container.to_owned(),
+            name: prefix.to_owned(),
+            url,
+        })
+    }
+
+    /// The container.
+    #[must_use]
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// The blob's name in the container.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URL, if it was given as one: for [`trafficcop_azure::Account::find`]. May hold a secret.
+    #[must_use]
+    pub fn url(&self) -> Option<&Url> {
+        self.url.as_ref()
+    }
+
+    /// Another blob beside this one: `NAME` followed by `suffix`.
+    ///
+    /// # Errors
+    /// If the name becomes too long.
+    pub fn with_suffix(&self, suffix: &str) -> Result<Target, TargetError> {
+        let name = format!("{}{suffix}", self.name);
+        check_name(&self.container, &name)?;
+        Ok(Target {
+            name,
+            ..self.clone()
+        })
+    }
+
+    pub(super) fn title(&self) -> String {
+        format!("{}/{}", self.container, self.name)
+    }
+
+    /// Another blob in the same container, as the service named it.
+    pub(super) fn named(&self, name: &str) -> Target {
+        Target {
+            name: name.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The container's address under `endpoint`.
+    pub(super) fn container_url(&self, endpoint: &Url) -> Url {
+        let mut url = endpoint.clone();
+        let base = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{base}/{}", self.container));
+        url
+    }
+
+    /// The blob's address under `endpoint`.
+    pub fn blob_url(&self, endpoint: &Url) -> Url {
+        let mut url = self.container_url(endpoint);
+        // Encoded by us: the URL type leaves a `%` as it stands, and `a%2Fb` would be another blob.
+        let path = format!("{}/{}", url.path(), encode(&self.name));
+        url.set_path(&path);
+        url
+    }
+}
+
+/// The path below the account, decoded, and the URL if it was given as one.
+fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
+    if !text.contains("://") {
+        return Ok((text.to_owned(), None));
+    }
+    let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(TargetError::Url("it has a user name in it".to_owned()));
+    }
+    let split = split_url(&url)?;
+    // Passed on, an operation in the query (`comp=lease`) would become a part of every request.
+    if url.query().is_some() && split.sas.is_none() {
+        return Err(TargetError::Query);
+    }
+    let path =
+        decode(&split.path).ok_or_else(|| TargetError::Url("its path is not UTF-8".to_owned()))?;
+    Ok((path, Some(url)))
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({}/{})", self.container, self.name)
+    }
+}
+
+fn check_container(name: &str) -> Result<(), TargetError> {
+    if name == "$root" || is_label(name) {
+        Ok(())
+    } else {
+        Err(TargetError::Container(shown(name)))
+    }
+}
+
+fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
+    let wrong = |why| Err(TargetError::Name(why));
+    if name.chars().count() > 1024 {
+        return wrong("is longer than 1024 characters");
+    }
+    if name.split('/').count() > 254 {
+        return wrong("has more than 254 parts");
+    }
+    // URL libraries and proxies on the way drop such endings: two names would be one lock.
+    if name.ends_with('.') || name.ends_with('/') {
+        return wrong("must not end with `.` or `/`");
+    }
+    if name
+        .split('/')
+        .any(|part| part.is_empty() || part.ends_with('.'))
+    {
+        return wrong(
+            "has an empty part, or one that ends with `.`: take one like locks/singleton",
+        );
+    }
+    if name.chars().any(is_unprintable) || name.contains('\\') {
+        return wrong("has a control character or a backslash in it");
+    }
+    if container == "$root" && name.contains('/') {
+        return wrong("must not have a `/` in the container $root");
+    }
+    Ok(())
+}
+
+/// Percent-encodes everything but unreserved characters and `/`.
+fn encode(name: &str) -> String {
+    const RESERVED: AsciiSet = NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~')
+        .remove(b'/');
+    utf8_percent_encode(name, &RESERVED).to_string()
+}
+
+/// Undoes percent-encoding; `None` if what comes out is not UTF-8.
+pub(super) fn decode(text: &str) -> Option<String> {
+    let decoded = percent_decode_str(text).decode_utf8().ok()?;
+    Some(decoded.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_urls_are_read() {
+        let plain = Target::parse("locks/a/b c").expect("a target");
+        assert_eq!((plain.container(), plain.name()), ("locks", "a/b c"));
+        let endpoint = Url::parse("https://acct.blob.core.windows.net").expect("a URL");
+        assert_eq!(
+            plain.blob_url(&endpoint).as_str(),
+            "https://acct.blob.core.windows.net/locks/a/b%20c"
+        );
+        let url = Target::parse("https://acct.blob.core.windows.net/locks/w%20e%C3%A4?sig=s3cret")
+            .expect("a target");
+        assert_eq!((url.container(), url.name()), ("locks", "w eä"));
+        assert!(!format!("{url:?}").contains("s3cret"));
+        let emulator =
+            Target::parse("http://127.0.0.1:10000/devstoreaccount1/locks/x").expect("a target");
+        assert_eq!((emulator.container(), emulator.name()), ("locks", "x"));
+        let endpoint = Url::parse("http://127.0.0.1:10000/devstoreaccount1").expect("a URL");
+        assert_eq!(
+            emulator.blob_url(&endpoint).as_str(),
+            "http://127.0.0.1:10000/devstoreaccount1/locks/x"
+        );
+        let root = Target::parse("https://acct.blob.core.windows.net/x").expect("a target");
+        assert_eq!((root.container(), root.name()), ("$root", "x"));
+        assert!(Target::parse("$root/x").is_ok());
+    }
+
+    #[test]
+    fn a_listing_may_do_without_a_name() {
+        let read = |text| {
+            let target = Target::of_listing(text).expect(text);
+            (target.container().to_owned(), target.name().to_owned())
+        };
+        let of = |container: &str, prefix: &str| (container.to_owned(), prefix.to_owned());
+        assert_eq!(read("locks"), of("locks", ""));
+        assert_eq!(read("locks/"), of("locks", ""));
+        assert_eq!(read("locks/a/"), of("locks", "a/"));
+        assert_eq!(
+            read("https://acct.blob.core.windows.net/locks?sig=s3cret"),
+            of("locks", "")
+        );
+        assert_eq!(
+            read("http://127.0.0.1:10000/devstoreaccount1/locks/n%20"),
+            of("locks", "n ")
+        );
+        for bad in ["", "/x", "Locks", "locks/a\nb", "https://a.example/"] {
+            assert!(Target::of_listing(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_azure_would_refuse_is_refused() {
+        let long = format!("locks/{}", "x".repeat(1025));
+        let deep = format!("locks/{}x", "a/".repeat(254));
+        for bad in [
+            "locks",
+            "/x",
+            "locks/",
+            "ab/x",
+            "Locks/x",
+            "lo--cks/x",
+            "-locks/x",
+            "locks-/x",
+            "lo_cks/x",
+            "locks/x.",
+            "locks/x/",
+            "locks/a//b",
+            "locks/../x",
+            "locks/a./b",
+            "$root/a/b",
+            "$web2/a",
+            "ftp://h.example/locks/x",
+            "http://h.example/locks/x",
+            "https://acct.blob.core.windows.net/locks/x?comp=lease",
+            "https://u:p@acct.blob.core.windows.net/locks/x",
+            "https:///x",
+            "http://[/x",
+            "Locks?sig=s3cret/x",
+            "Lo\ncks/x",
+            "http://127.0.0.1:10000/devstoreaccount1",
+            "locks/a\nb",
+            &long,
+            &deep,
+        ] {
+            let said = Target::parse(bad);
+            let Err(error) = said else {
+                panic!("{bad} was taken as {said:?}");
+            };
+            // One line, whatever was typed, and no secret in it.
+            let said = error.to_string();
+            assert!(!said.contains("s3cret") && !said.contains('\n'), "{said}");
+        }
+        assert!(Target::parse(&format!("locks/{}", "x".repeat(1024))).is_ok());
+    }
+
+    #[test]
+    fn encoding_is_undone_by_decoding() {
+        for name in ["a%2Fb", "ü/ö", "100%", "a+b c", "%"] {
+            assert_eq!(decode(&encode(name)).as_deref(), Some(name));
+        }
+        assert_eq!(decode("%FF"), None);
+        assert_eq!(decode("%zz%4"), Some("%zz%4".to_owned()));
+    }
+}

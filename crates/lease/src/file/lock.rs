@@ -1,0 +1,427 @@
+//! The system calls that lock a file, and [`Probe`]: whether they exclude anybody on this mount, tried on a file
+//! beside the lock.
+//!
+//! A locked file has two locks on one description: an open-file-description lock, which excludes other
+//! instances and programs that use lockf(3), and that of flock(2), which excludes flock(1). Linux keeps the two
+//! apart. Every process that shares the description has both.
+//!
+//! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the
+//! probe by `doctor`, in a thread that may hang with the file system. Must never tell "held by another" from anything but EAGAIN and EACCES, and the probe must never
+//! lock or write the lock's own file.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FlockArg, fcntl};
+use time::OffsetDateTime;
+
+use super::open;
+use super::record::{self, Content};
+use crate::mount::beside;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::util::{flock, is_locked_by_another, whole_file};
+
+// How often flock(2) is tried again that another has, and the first pause before that, doubled each time: 102 ms.
+const FLOCK_RETRIES: u32 = 10;
+const FIRST_NAP: Duration = Duration::from_micros(100);
+
+/// Locks the file in both ways if no other description has it locked in either: `false` means "held by
+/// another". Locking again what this description has locked already succeeds and changes nothing.
+pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
+    // In this order in every instance: an instance that has the first gets the second, or finds that another
+    // program has it.
+    if !set_ofd(file, Wait::Never, libc::F_WRLCK)? {
+        return Ok(false);
+    }
+    let locked = try_flock(file);
+    if locked != Ok(true) {
+        set_ofd(file, Wait::Never, libc::F_UNLCK)?;
+    }
+    locked
+}
+
+/// Unlocks the file for every process that shares the description.
+pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
+    // Said and not left to close(2): the description lives on in the guardian and in the command. In this order
+    // a waiter, which is woken by the second, finds the first free.
+    let done = flock(file, FlockArg::Unlock);
+    set_ofd(file, Wait::Never, libc::F_UNLCK)?;
+    done
+}
+
+/// Which lock of another description keeps a description from locking the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The open-file-description lock: an instance has it, or a program that uses lockf(3).
+    Ofd,
+    /// The lock of flock(2) alone: another program has it, and no instance.
+    Flock,
+}
+
+/// Looks which lock of another description keeps `file`, which has none itself, from being locked. Leaves
+/// nothing locked.
+pub(super) fn locked_by_another(file: &fs::File) -> Result<Option<Kind>, Errno> {
+    // The question that disturbs no other program first: it settles the matter where an instance has the lock.
+    if is_locked_by_another(file)? {
+        return Ok(Some(Kind::Ofd));
+    }
+    Ok(is_flocked_by_another(file)?.then_some(Kind::Flock))
+}
+
+/// Whether other descriptions keep `file`, which has no lock itself, from both locks. Leaves nothing locked.
+pub(super) fn is_excluded(file: &fs::File) -> Result<bool, Errno> {
+    Ok(is_locked_by_another(file)? && is_flocked_by_another(file)?)
+}
+
+fn is_flocked_by_another(file: &fs::File) -> Result<bool, Errno> {
+    // flock(2) can only be tried. An attempt that meets this shared lock tries again.
+    let free = flock_at_once(file, FlockArg::LockSharedNonblock)?;
+    if free {
+        flock(file, FlockArg::Unlock)?;
+    }
+    Ok(!free)
+}
+
+#[derive(PartialEq, Eq)]
+enum Wait {
+    Never,
+    UntilFree,
+}
+
+/// Sets or removes the open-file-description lock; `false` means "held by another".
+fn set_ofd(file: &fs::File, wait: Wait, kind: libc::c_int) -> Result<bool, Errno> {
+    let request = whole_file(kind);
+    loop {
+        let request = match wait {
+            Wait::Never => FcntlArg::F_OFD_SETLK(&request),
+            Wait::UntilFree => FcntlArg::F_OFD_SETLKW(&request),
+        };
+        match fcntl(file, request) {
+            Ok(_) => return Ok(true),
+            // POSIX lets the kernel answer either. Nothing else means that it is held: ENOLCK taken for it
+            // would have a standby wait for a holder who is not there.
+            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
+    match flock(file, how) {
+        Ok(()) => Ok(true),
+        Err(Errno::EWOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Locks the file by flock(2), on a description that has the other lock.
+fn try_flock(file: &fs::File) -> Result<bool, Errno> {
+    // A look, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a moment only.
+    // Without another try an instance with -n would take them for a holder.
+    for nap in 0..FLOCK_RETRIES {
+        if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
+            return Ok(true);
+        }
+        thread::sleep(FIRST_NAP * (1 << nap));
+    }
+    flock_at_once(file, FlockArg::LockExclusiveNonblock)
+}
+
+/// A file that one of our descriptions has locked; dropped, it is unlocked.
+pub(super) struct LockedFile {
+    file: Arc<fs::File>,
+    kept: bool,
+}
+
+impl LockedFile {
+    /// Locks the file if nobody else has it locked: `None` means "held by another".
+    pub(super) fn of(file: &Arc<fs::File>) -> Result<Option<LockedFile>, Errno> {
+        Ok(try_exclusive(file)?.then(|| LockedFile::new(Arc::clone(file))))
+    }
+
+    /// Locks the file, however long that takes.
+    pub(super) fn wait(file: fs::File) -> Result<LockedFile, Errno> {
+        // Dropped by what fails, and with that unlocked.
+        let locked = LockedFile::new(Arc::new(file));
+        let file = locked.file();
+        // Waits for one lock only while it has none: another program may wait for the two in the other order.
+        loop {
+            set_ofd(file, Wait::UntilFree, libc::F_WRLCK)?;
+            if try_flock(file)? {
+                break;
+            }
+            set_ofd(file, Wait::Never, libc::F_UNLCK)?;
+            flock(file, FlockArg::LockExclusive)?;
+            if set_ofd(file, Wait::Never, libc::F_WRLCK)? {
+                break;
+            }
+            flock(file, FlockArg::Unlock)?;
+        }
+        Ok(locked)
+    }
+
+    fn new(file: Arc<fs::File>) -> LockedFile {
+        LockedFile { file, kept: false }
+    }
+
+    pub(super) fn file(&self) -> &fs::File {
+        &self.file
+    }
+
+    /// It stays locked until it is unlocked, or the last copy of its descriptor is closed.
+    pub(super) fn keep(mut self) -> Arc<fs::File> {
+        self.kept = true;
+        Arc::clone(&self.file)
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // It can fail only where there is nothing to unlock any more.
+        if !self.kept
+            && let Err(errno) = unlock(&self.file)
+        {
+            tracing::warn!(%errno, "the file's lock could not be given back");
+        }
+    }
+}
+
+/// Opens the lock's file for reading and writing, as an instance would, and says in words what stands in it,
+/// or what is wrong with that; `None` if there is no file.
+///
+/// # Errors
+/// One line, as `run` would say it.
+pub fn examine(path: &Path) -> Result<Option<Result<String, String>>, open::OpenError> {
+    // Closed again without a lock: closing a description ends no lock but its own.
+    let file = match open::open(path, false) {
+        Ok(file) => file,
+        Err(_) if matches!(open::open_to_look(path), Ok(None)) => return Ok(None),
+        Err(why) => return Err(why),
+    };
+    Ok(Some(match open::read(&file) {
+        Ok(Content::Record(record)) => Ok(format!("readable, token {}", record.token)),
+        Ok(Content::Empty) => Ok("none yet".to_owned()),
+        Ok(Content::Damaged(Some(token))) => Err(format!("damaged, token {token} or so")),
+        Ok(Content::Damaged(None)) => Err("damaged beyond reading".to_owned()),
+        Ok(Content::Shared) => Err("of a shared drive".to_owned()),
+        Ok(Content::Foreign) => Err("something else".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }))
+}
+
+/// A file to try things on.
+pub struct Probe {
+    path: PathBuf,
+    file: fs::File,
+}
+
+impl Probe {
+    /// Makes it: the lock's path followed by `suffix`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn beside(path: &Path, suffix: &str) -> io::Result<Probe> {
+        // Beside it, because that is the same mount; new, so that nothing of anybody's is written to; and
+        // private, so that nobody locks it meanwhile and we call the mount broken.
+        let path = beside(path, suffix);
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(&path)?;
+        Ok(Probe { path, file })
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Locks it, and tells whether a second descriptor of this process finds it locked.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn excludes(&self) -> io::Result<bool> {
+        if !try_exclusive(&self.file)? {
+            return Err(io::Error::other("somebody else has locked it"));
+        }
+        Probe::is_excluded(&self.path)
+    }
+
+    /// Whether whoever opens this path anew finds it locked, and cannot lock it. What it locked
+    /// nevertheless is unlocked with its descriptor.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_excluded(path: &Path) -> io::Result<bool> {
+        // Asked and tried: a mount on which the two disagree keeps nobody out.
+        let other = open::open_existing(path)?;
+        Ok(is_excluded(&other)? && !try_exclusive(&other)?)
+    }
+
+    /// Writes a record's length and sees it to the disk, so many times: how long each took.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn writes(&self, times: usize) -> io::Result<Vec<Duration>> {
+        let mut bytes = vec![b' '; record::WIDTH];
+        bytes[record::WIDTH - 1] = b'\n';
+        let once = |_| {
+            let begun = Instant::now();
+            self.file.write_all_at(&bytes, 0)?;
+            self.file.sync_data()?;
+            Ok(Instant::now().since(begun))
+        };
+        (0..times).map(once).collect()
+    }
+
+    /// Writes, and tells when that was by the file system's clock.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn written_at(&mut self) -> io::Result<OffsetDateTime> {
+        self.file.write_all(b"\n")?;
+        self.file.sync_all()?;
+        Ok(self.file.metadata()?.modified()?.into())
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // Where it cannot be removed it is empty enough to be left.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_descriptions_exclude_each_other_and_duplicates_do_not() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let first = file.as_file();
+        let second = file.reopen().expect("a second description");
+        assert_eq!(try_exclusive(first), Ok(true));
+        assert_eq!(try_exclusive(&second), Ok(false));
+        assert_eq!(locked_by_another(&second), Ok(Some(Kind::Ofd)));
+        assert_eq!(is_excluded(&second), Ok(true));
+        let duplicate = first.try_clone().expect("a duplicate");
+        assert_eq!(try_exclusive(&duplicate), Ok(true));
+        unlock(&duplicate).expect("to unlock");
+        assert_eq!(locked_by_another(&second), Ok(None));
+        assert_eq!(try_exclusive(&second), Ok(true));
+    }
+
+    #[test]
+    fn what_is_locked_is_free_when_it_is_dropped_and_not_kept() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let [first, second] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
+        let locked = LockedFile::of(&first).expect("asked").expect("free");
+        assert!(LockedFile::of(&second).expect("asked").is_none());
+        // Unlocked, and not only closed: a process that is just being started has a copy.
+        drop(locked);
+        let locked = LockedFile::of(&second).expect("asked").expect("free again");
+        let kept = locked.keep();
+        assert_eq!(locked_by_another(&first), Ok(Some(Kind::Ofd)));
+        unlock(&kept).expect("to unlock");
+        assert_eq!(locked_by_another(&first), Ok(None));
+    }
+
+    #[test]
+    fn flock_excludes_an_instance_and_an_instance_excludes_flock() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let [stranger, ours, other] = [0; 3].map(|_| file.reopen().expect("a description"));
+        for how in [
+            FlockArg::LockSharedNonblock,
+            FlockArg::LockExclusiveNonblock,
+        ] {
+            flock(&stranger, how).expect("free");
+            assert_eq!(try_exclusive(&ours), Ok(false));
+            // What was got of the two is given back.
+            assert_eq!(is_locked_by_another(&other), Ok(false));
+            assert_eq!(is_excluded(&other), Ok(false));
+            flock(&stranger, FlockArg::Unlock).expect("to unlock");
+        }
+        flock(&stranger, FlockArg::LockExclusive).expect("free");
+        assert_eq!(locked_by_another(&other), Ok(Some(Kind::Flock)));
+        flock(&stranger, FlockArg::Unlock).expect("to unlock");
+        assert_eq!(try_exclusive(&ours), Ok(true));
+        let refused = flock(&stranger, FlockArg::LockSharedNonblock);
+        assert_eq!(refused, Err(Errno::EWOULDBLOCK));
+        unlock(&ours).expect("to unlock");
+        flock(&stranger, FlockArg::LockExclusiveNonblock).expect("free again");
+    }
+
+    /// More than one round: a busy machine may hold the look up for longer than the attempt is patient.
+    #[test]
+    fn an_attempt_outlasts_a_look_that_it_meets() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let [looks, ours, asks] = [0; 3].map(|_| file.reopen().expect("a description"));
+        let meet = |_| {
+            flock(&looks, FlockArg::LockShared).expect("free");
+            let locked = thread::scope(|scope| {
+                let attempt = scope.spawn(|| try_exclusive(&ours).expect("asked"));
+                while is_locked_by_another(&asks) == Ok(false) && !attempt.is_finished() {}
+                // Long enough for the attempt to have met it.
+                thread::sleep(FIRST_NAP * 50);
+                flock(&looks, FlockArg::Unlock).expect("to unlock");
+                attempt.join().expect("it ends")
+            });
+            unlock(&ours).expect("to unlock");
+            locked
+        };
+        assert!((0..10).any(meet));
+    }
+
+    #[test]
+    fn waiters_for_both_locks_never_block_each_other() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        let enter = || {
+            use std::sync::atomic::Ordering::SeqCst;
+            assert_eq!(inside.fetch_add(1, SeqCst), 0, "another is inside");
+            thread::yield_now();
+            inside.fetch_sub(1, SeqCst);
+        };
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let file = file.reopen().expect("a description");
+                        let locked = LockedFile::wait(file).expect("locked");
+                        enter();
+                        drop(locked);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let stranger = file.reopen().expect("a description");
+                for _ in 0..200 {
+                    flock(&stranger, FlockArg::LockExclusive).expect("locked");
+                    enter();
+                    flock(&stranger, FlockArg::Unlock).expect("to unlock");
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn a_probe_proves_exclusion_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut probe = Probe::beside(&dir.path().join("lock"), ".probe").unwrap();
+        assert!(!Probe::is_excluded(probe.path()).unwrap(), "nobody has it");
+        assert!(probe.excludes().unwrap());
+        assert_eq!(probe.writes(3).unwrap().len(), 3);
+        let skew = OffsetDateTime::now_utc() - probe.written_at().unwrap();
+        assert!(skew.abs() < time::Duration::minutes(1));
+        drop(probe);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,442 @@
+//! A task that is to be done once, on a file: its result behind the record, its time from the file system's
+//! clock.
+//!
+//! Results are two lines of JSON, the same in turn, each in a page of its own. Called by `store` while it
+//! competes and when a run has ended, under the lock but for [`read`]; and by `inspect`. A result that was once confirmed
+//! survives whatever is written later, and a crash in the middle of it: a new state of things is
+//! written over the older line only, and counts when its check is right; the record at the
+//! beginning of the file is written into another page. A file that never had results has no such
+//! lines. A result counts when it was written, and the lock and the file at the path were still ours after
+//! that. It must never write over the newer line, nor take a line for good that is not whole.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::store::LockFile;
+use super::{lock, open, record};
+use crate::errors::{fatal, transient};
+use crate::once::{NoRoom, OnceTask, TaskLog};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::util::{self, read_up_to};
+use trafficcop_core::{Failure, HolderInfo, Outcome};
+
+// Where the two lines begin, and the length of each with its newline. A page each, as the record has one: a
+// disk writes pages, and a torn one must not take the older line along.
+const PLACES: [u64; 2] = [4096, 8192];
+const WIDTH: usize = 4096;
+/// The length of a file with results.
+pub(super) const LENGTH: usize = 3 * 4096;
+
+/// One line.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    once: TaskLog,
+    // Grows with every line that is written: the greater of two whole lines is the newer.
+    edition: u64,
+    /// Of the two before it.
+    check: String,
+}
+
+/// What a place holds.
+enum Position {
+    /// Nothing was ever written there.
+    Blank,
+    /// A whole line.
+    Whole(u64, TaskLog),
+    /// Something else: torn by a crash, or written by somebody else.
+    Torn,
+}
+
+/// What stands behind a record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// No results, and no room for them yet.
+    Nothing,
+    /// These, and where the next ones go with which edition.
+    Results {
+        task_log: TaskLog,
+        next: usize,
+        edition: u64,
+    },
+    /// Lines that cannot be read, both of them.
+    Damaged,
+}
+
+impl Lookup {
+    /// The results, as far as there are any.
+    pub(super) fn into_task_log(self) -> TaskLog {
+        match self {
+            Lookup::Results { task_log, .. } => task_log,
+            Lookup::Nothing | Lookup::Damaged => TaskLog::EMPTY,
+        }
+    }
+}
+
+/// Reads what stands behind the record.
+pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
+    let (first, second) = (place(file, 0)?, place(file, 1)?);
+    Ok(match (first, second) {
+        (Position::Whole(one, task_log), Position::Whole(two, other)) => {
+            let (task_log, next) = if one > two { (task_log, 1) } else { (other, 0) };
+            results(task_log, next, one.max(two))
+        }
+        (Position::Whole(edition, task_log), _) => results(task_log, 1, edition),
+        (_, Position::Whole(edition, task_log)) => results(task_log, 0, edition),
+        // Room is made before there is any result; a crash in the middle of that costs nothing.
+        (Position::Blank, _) | (_, Position::Blank) => Lookup::Nothing,
+        (Position::Torn, Position::Torn) => Lookup::Damaged,
+    })
+}
+
+fn results(task_log: TaskLog, next: usize, edition: u64) -> Lookup {
+    Lookup::Results {
+        task_log,
+        next,
+        edition: edition.saturating_add(1),
+    }
+}
+
+/// Makes room, and sees it to the disk: a full one is noticed before anything is run.
+pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
+    let mut gap = vec![b' '; 4096 - record::WIDTH];
+    if let Some(last) = gap.last_mut() {
+        *last = b'\n';
+    }
+    file.write_all_at(&gap, record::WIDTH as u64)?;
+    // Both lines with what there is: until the first result is written a crash finds one of them whole.
+    for (place, edition) in PLACES.iter().zip(1..) {
+        file.write_all_at(&encode(task_log, edition), *place)?;
+    }
+    file.sync_data()
+}
+
+/// Writes new results, over the older ones of the two, and sees them to the disk.
+pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
+    match read(file)? {
+        // There is no greater number: the next line would not be the newer one. Counted from the
+        // beginning again, with the results that stand there in both places until they are replaced.
+        Lookup::Results {
+            task_log: there,
+            next,
+            edition: u64::MAX,
+        } => {
+            file.write_all_at(&encode(&there, 1), PLACES[next])?;
+            file.sync_data()?;
+            file.write_all_at(&encode(task_log, 2), PLACES[1 - next])?;
+            file.sync_data()
+        }
+        Lookup::Results { next, edition, .. } => {
+            file.write_all_at(&encode(task_log, edition), PLACES[next])?;
+            file.sync_data()
+        }
+        // Somebody emptied the file while we had it.
+        Lookup::Nothing | Lookup::Damaged => make_room(file, task_log),
+    }
+}
+
+/// Results as a line of this edition; what does not [fit](TaskLog::fits) is cut, and is no line.
+pub fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
+    // To the full width, so that nothing of a longer line before it is left behind.
+    let line = Row {
+        once: task_log.clone(),
+        edition,
+        check: check(task_log, edition),
+    };
+    let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+    bytes.resize(WIDTH - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+fn place(file: &fs::File, index: usize) -> io::Result<Position> {
+    let mut bytes = [0; WIDTH];
+    let filled = read_up_to(file, &mut bytes, PLACES[index])?;
+    let bytes = &bytes[..filled];
+    if record::is_blank(bytes) {
+        return Ok(Position::Blank);
+    }
+    Ok(match decode(bytes) {
+        Some((edition, task_log)) => Position::Whole(edition, task_log),
+        None => Position::Torn,
+    })
+}
+
+/// Reads what [`encode`] wrote: the edition and the results; `None` if it is not that, or not whole.
+pub fn decode(bytes: &[u8]) -> Option<(u64, TaskLog)> {
+    let line: Row = serde_json::from_slice(bytes).ok()?;
+    (line.check == check(&line.once, line.edition)).then_some((line.edition, line.once))
+}
+
+fn check(task_log: &TaskLog, edition: u64) -> String {
+    util::check(format!("{edition} {}", task_log.text()).as_bytes())
+}
+
+// Whoever has the lock writes its record at once; a standby that looks in between waits for it, because it
+// asks the time by the newline at the record's end.
+const MOMENT: Duration = Duration::from_millis(20);
+const MOMENTS: usize = 10;
+
+impl LockFile {
+    /// What there is to say when another has the lock.
+    pub(super) fn held(&self, file: &fs::File) -> Failure {
+        // By flock(2) alone a program has it that writes no record: what stands there is of an earlier holder.
+        let info = match lock::locked_by_another(file) {
+            Ok(Some(lock::Kind::Flock)) => HolderInfo::default(),
+            _ => open::holder_info(file),
+        };
+        let held = Failure::Held(info);
+        let Some(task) = &self.task else {
+            return held;
+        };
+        if task.lacks_the_time() {
+            for _ in 0..MOMENTS {
+                let whole = file.metadata().map_or(0, |found| found.len());
+                if whole >= record::WIDTH as u64 {
+                    break;
+                }
+                thread::sleep(MOMENT);
+            }
+            // Not everybody lets us write where another has a lock; then we learn it under our own.
+            if let Err(error) = self.ask_the_time(task, file) {
+                tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
+            }
+        }
+        let Ok(Lookup::Results { task_log, .. }) = read(file) else {
+            return held;
+        };
+        let result = task.result(&task_log);
+        result.map_or(held, Failure::AlreadyDone)
+    }
+
+    /// Without the lock: whether the task is over.
+    pub(super) fn check_result(&self) -> Result<(), Failure> {
+        // What lies at the path now: nobody of ours waits behind an earlier file's lock meanwhile.
+        let file = match open::open_existing(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(self.results_failure("reading", &error)),
+        };
+        match self.held(&file) {
+            over @ Failure::AlreadyDone(_) => Err(over),
+            _ => Ok(()),
+        }
+    }
+
+    /// Under the lock, before anything is written: the results there are, if the task is still to
+    /// be done, and how often it has failed.
+    pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
+        let found = read(file).map_err(|error| self.results_failure("reading", &error))?;
+        let Some(task) = &self.task else {
+            return Ok(found.into_task_log());
+        };
+        // Refused and not run: a task that is done twice is what --once is there to prevent.
+        if found == Lookup::Damaged {
+            return Err(fatal(format!(
+                "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
+                self.path.display()
+            )));
+        }
+        let task_log = found.into_task_log();
+        let whole = file.metadata().map_or(0, |found| found.len()) >= record::WIDTH as u64;
+        if task.is_periodic() && whole {
+            self.ask_the_time(task, file)
+                .map_err(|error| self.results_failure("asking the time by", &error))?;
+        }
+        match task.result(&task_log) {
+            Some(result) => Err(Failure::AlreadyDone(result)),
+            None => Ok(task_log),
+        }
+    }
+
+    /// Under the lock, when the record was written: there is room for the result, and it is known
+    /// which period the run belongs to; how often it failed in it before.
+    pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
+        let Some(task) = &self.task else {
+            return Ok(0);
+        };
+        // Before the command runs: of a full disk one wants to hear before the work is done and not after.
+        let failed = |error| self.results_failure("making room for", &error);
+        if read(file).map_err(failed)? == Lookup::Nothing {
+            make_room(file, task_log).map_err(failed)?;
+        }
+        if task.lacks_the_time() {
+            self.ask_the_time(task, file)
+                .map_err(|error| self.results_failure("asking the time by", &error))?;
+        }
+        task.begin(task_log, &self.candidate.identity, TaskLog::fits)
+            .map_err(|NoRoom| self.no_room())
+    }
+
+    /// Writes down what the run came to.
+    pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
+        let (file, mut record) = self.tenure()?;
+        let Some(task) = &self.task else {
+            return Err(fatal(format!(
+                "{}: there is no task to record",
+                self.path.display()
+            )));
+        };
+        // What stands there counts, and not what was read when the tenure began: somebody may have
+        // had a result forgotten since (`reset --force`).
+        if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
+            record.once = task_log;
+        }
+        task.note(
+            &mut record,
+            outcome,
+            &self.candidate.identity,
+            TaskLog::fits,
+        )
+        .map_err(|NoRoom| self.no_room())?;
+        write(&file, &record.once).map_err(|error| {
+            transient(format!(
+                "{}: writing the result: {error}",
+                self.path.display()
+            ))
+        })?;
+        self.set_record(record);
+        // Nobody finds what was written into a file that is not at the path any more, and a lock
+        // that was lost meanwhile is somebody else's.
+        self.confirm()
+    }
+
+    /// Has the file system tell its time.
+    fn ask_the_time(&self, task: &OnceTask, file: &fs::File) -> io::Result<()> {
+        let found = file.metadata()?;
+        if found.len() < record::WIDTH as u64 {
+            return Err(io::Error::other("it has no record yet"));
+        }
+        // The file system's clock and not this machine's: ten machines have ten clocks, and one file. The newline
+        // is always the same byte, and so harms no record, whoever has the lock.
+        file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
+        let asked = Instant::now();
+        let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
+        task.hear(said, asked);
+        Ok(())
+    }
+
+    fn no_room(&self) -> Failure {
+        fatal(format!(
+            "{}: the result of --once has no room in it: take a shorter --once-key or --identity",
+            self.path.display()
+        ))
+    }
+
+    fn results_failure(&self, what: &str, error: &io::Error) -> Failure {
+        self.write_failure(&format!("{what} its results"), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::once::Task;
+    use trafficcop_core::{Exit, Outcome};
+
+    fn with(key: &str) -> TaskLog {
+        let mut task_log = TaskLog::EMPTY;
+        let task = Task {
+            key: key.into(),
+            per: None,
+        };
+        let outcome = Outcome {
+            exit: Exit::Code(0),
+            over: true,
+        };
+        task_log.note(&task, 0, &outcome, 7, "b", "then");
+        task_log
+    }
+
+    /// A file whose results were written twice, the newer ones being those of `key`.
+    fn file(key: &str) -> fs::File {
+        let file = tempfile::tempfile().expect("a file");
+        file.write_all_at(&[b' '; record::WIDTH], 0).unwrap();
+        make_room(&file, &TaskLog::EMPTY).unwrap();
+        write(&file, &with("old")).unwrap();
+        write(&file, &with(key)).unwrap();
+        file
+    }
+
+    fn task_log(file: &fs::File) -> TaskLog {
+        read(file).expect("to be read").into_task_log()
+    }
+
+    #[test]
+    fn the_newer_line_counts_and_the_older_one_is_written_over() {
+        let file = file("new");
+        assert_eq!(file.metadata().unwrap().len(), LENGTH as u64);
+        assert_eq!(task_log(&file), with("new"));
+        for key in ["a", "b", "c"] {
+            let before = task_log(&file);
+            let lines = [place(&file, 0).unwrap(), place(&file, 1).unwrap()];
+            write(&file, &with(key)).unwrap();
+            assert_eq!(task_log(&file), with(key));
+            let kept = lines.iter().zip([0, 1]).any(|(was, index)| {
+                let is = place(&file, index).unwrap();
+                matches!((was, is), (Position::Whole(a, x), Position::Whole(b, y))
+                    if *a == b && *x == before && y == before)
+            });
+            assert!(kept, "the newer line was written over by {key}");
+        }
+    }
+
+    #[test]
+    fn a_write_torn_at_any_byte_leaves_the_results_before_it() {
+        let file = file("new");
+        let Lookup::Results { next, edition, .. } = read(&file).unwrap() else {
+            panic!("no results");
+        };
+        let mut there = vec![0; WIDTH];
+        file.read_exact_at(&mut there, PLACES[next]).unwrap();
+        let fresh = encode(&with("fresh"), edition);
+        for cut in 0..200 {
+            let torn = [&fresh[..cut], &there[cut..]].concat();
+            file.write_all_at(&torn, PLACES[next]).unwrap();
+            let found = task_log(&file);
+            assert!(
+                found == with("new") || found == with("fresh"),
+                "cut at {cut}"
+            );
+        }
+        file.write_all_at(&vec![0; WIDTH], PLACES[next]).unwrap();
+        assert_eq!(task_log(&file), with("new"), "a page lost in a crash");
+    }
+
+    #[test]
+    fn results_are_kept_behind_the_greatest_number_that_a_line_can_bear() {
+        for greatest in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
+            for place in PLACES {
+                let file = file("new");
+                let line = encode(&with("greatest"), greatest);
+                file.write_all_at(&line, place).unwrap();
+                assert_eq!(task_log(&file), with("greatest"));
+                for key in ["a", "b", "c", "d"] {
+                    write(&file, &with(key)).unwrap();
+                    assert_eq!(task_log(&file), with(key), "after {greatest} at {place}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_told_from_what_cannot_be_read() {
+        let file = tempfile::tempfile().expect("a file");
+        assert_eq!(read(&file).unwrap(), Lookup::Nothing);
+        file.set_len(LENGTH as u64).unwrap();
+        assert_eq!(read(&file).unwrap(), Lookup::Nothing);
+        file.write_all_at(b"{\"once\":[", PLACES[0]).unwrap();
+        assert_eq!(
+            read(&file).unwrap(),
+            Lookup::Nothing,
+            "torn when room was made"
+        );
+        file.write_all_at(b"{\"once\":[],\"edition\":1,\"check\":\"no\"}", PLACES[1])
+            .unwrap();
+        assert_eq!(read(&file).unwrap(), Lookup::Damaged);
+    }
+}

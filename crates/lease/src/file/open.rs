@@ -1,0 +1,296 @@
+//! Opening the lock file: what it may be, what is refused, and in which words. Called once before
+//! any thread exists, and again when the file was replaced while we stood by. It must never
+//! truncate, rename or unlink, and never block on what is not a file.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use super::once_log;
+use super::record::{self, Content};
+use crate::errors::{errno_of, is_passing, transient};
+use crate::{mount, shared_file};
+pub(super) use trafficcop_core::util::is_same_file as is_same;
+use trafficcop_core::util::read_up_to;
+use trafficcop_core::{Failure, HolderInfo};
+
+/// Why a file cannot serve as a lock; one line that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct OpenError {
+    /// No permission (exit status 77) rather than not usable (69).
+    pub denied: bool,
+    /// The line.
+    pub why: String,
+    /// It may go better the next time.
+    pub(crate) passing: bool,
+}
+
+impl OpenError {
+    pub(super) fn refused(path: &Path, why: &str) -> OpenError {
+        OpenError::in_words(format!("{}: {why}", path.display()))
+    }
+
+    /// A refusal for good, with this line.
+    pub(crate) fn in_words(why: String) -> OpenError {
+        OpenError {
+            denied: false,
+            why,
+            passing: false,
+        }
+    }
+
+    fn from_io(path: &Path, create: bool, error: &io::Error) -> OpenError {
+        OpenError::of(path, create, "reading and writing", error)
+    }
+
+    /// `purpose`: what it was to be opened for.
+    fn of(path: &Path, create: bool, purpose: &str, error: &io::Error) -> OpenError {
+        let errno = errno_of(error);
+        let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let why = match errno {
+            Errno::ENOENT if parent.is_some_and(|dir| !dir.exists()) => {
+                "its directory does not exist: create the directory".into()
+            }
+            Errno::ENOENT if create => "it is a link to where no file can be created".into(),
+            Errno::ENOENT => {
+                "there is no such file, and it is not to be created: create it first".into()
+            }
+            Errno::ENOTDIR => "a part of this path is not a directory: correct the path".into(),
+            Errno::EISDIR => "it is a directory: name a file in it".into(),
+            Errno::EACCES | Errno::EPERM => {
+                format!("no permission to open it for {purpose}: give it to this user")
+            }
+            Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
+            Errno::ENAMETOOLONG => "its name is too long: take a shorter one".into(),
+            Errno::ELOOP => "its symbolic links lead in a circle: name the file itself".into(),
+            Errno::ENOSPC | Errno::EDQUOT => {
+                format!("it cannot be created ({}): make room", errno.desc())
+            }
+            _ => format!("cannot open it for {purpose}: {}", errno.desc()),
+        };
+        OpenError {
+            denied: matches!(errno, Errno::EACCES | Errno::EPERM),
+            passing: is_passing(errno),
+            ..OpenError::refused(path, &why)
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        if error.passing {
+            return transient(error.why);
+        }
+        Failure::Fatal {
+            why: error.why,
+            denied: error.denied,
+        }
+    }
+}
+
+/// Opens the lock file, creating it if that is allowed and needed.
+pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
+    // Looked at before it is opened: opening a device can do things.
+    // O_NONBLOCK helps with a fifo, not with a tape.
+    if let Ok(found) = fs::metadata(path) {
+        refuse_all_but_files(path, &found)?;
+    }
+    let failed = |error| OpenError::from_io(path, create, &error);
+    let (file, created) = match open_existing(path) {
+        Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+            // Not in one step: in a sticky directory such as /tmp the kernel can deny O_CREAT on
+            // another user's file that may well be opened without.
+            let made = options().create(true).truncate(false).open(path);
+            match made {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    (open_existing(path).map_err(|_again| failed(error))?, false)
+                }
+                made => (made.map_err(failed)?, true),
+            }
+        }
+        opened => (opened.map_err(failed)?, false),
+    };
+    // And once more at what was opened: the path may have changed in between.
+    let found = file.metadata().map_err(failed)?;
+    refuse_all_but_files(path, &found)?;
+    // The command inherits the description: it shall find an ordinary one.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|errno| failed(errno.into()))?;
+    if created {
+        // So that a crash of the machine cannot take the file, and the token in it, away again.
+        // Some file systems cannot do that to a directory; then it was not needed or cannot be had.
+        let directory = path.parent().map(fs::File::open);
+        if let Some(Ok(directory)) = directory {
+            drop(directory.sync_all());
+        }
+    }
+    // Unreadable (a mandatory lock of another's) is fine here: it is read again under the lock.
+    match read(&file) {
+        Ok(Content::Foreign) => Err(foreign(path)),
+        Ok(Content::Shared) => Err(shared(path)),
+        Ok(Content::Empty | Content::Record(_) | Content::Damaged(_)) | Err(_) => Ok(file),
+    }
+}
+
+/// Opens what is there, for reading only; `None` if there is nothing, in a directory that is there.
+pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
+    let failed = |error: io::Error| OpenError::of(path, false, "reading", &error);
+    match fs::metadata(path) {
+        Ok(found) => refuse_all_but_files(path, &found)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            // A mistyped directory must not pass for a lock that is free.
+            return match parent.is_none_or(Path::is_dir) {
+                true => Ok(None),
+                false => Err(failed(error)),
+            };
+        }
+        Err(error) => return Err(failed(error)),
+    }
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(path).map(Some).map_err(failed)
+}
+
+/// The refusal of a file with other content.
+pub(super) fn foreign(path: &Path) -> OpenError {
+    OpenError::refused(
+        path,
+        "it holds something that is not a lock record: name another file, or empty this one",
+    )
+}
+
+/// The refusal of a lock that is a chain of versions.
+pub(super) fn shared(path: &Path) -> OpenError {
+    OpenError::refused(
+        path,
+        "it is a lock of a shared drive, which the kernel's locks do not keep: name it with --shared, or name another file",
+    )
+}
+
+/// Whether the lock at this path is one of a shared drive: because it lies on one, or because it says
+/// so itself (on the server's own disk). What lies on a shared drive is not asked.
+#[must_use]
+pub fn is_shared(path: &Path) -> bool {
+    // In this order: a shared drive whose server is gone hangs whoever asks it anything.
+    mount::of(path).shared || bears_versions(path)
+}
+
+/// Whether the path bears a lock of a shared drive, or has its versions beside it: then others may
+/// have it by those.
+pub(super) fn bears_versions(path: &Path) -> bool {
+    let begins = |mut file: fs::File| {
+        let mut bytes = [0; shared_file::FIRST_LINE.len()];
+        file.read_exact(&mut bytes).is_ok() && bytes == *shared_file::FIRST_LINE
+    };
+    open_to_look(path).ok().flatten().is_some_and(begins) || has_versions(path)
+}
+
+/// Whether there is a directory of versions beside the path.
+pub(super) fn has_versions(path: &Path) -> bool {
+    mount::beside(path, shared_file::VERSIONS).is_dir()
+}
+
+/// What stands in the file.
+pub(super) fn read(file: &fs::File) -> io::Result<Content> {
+    // One byte more than a file of ours can have: a longer one is somebody's, however it begins.
+    let mut bytes = vec![0; once_log::LENGTH + 1];
+    let filled = read_up_to(file, &mut bytes, 0)?;
+    // However much stands behind it: of a shared drive it is a hint, and the versions are read.
+    if bytes[..filled].starts_with(shared_file::FIRST_LINE) {
+        return Ok(Content::Shared);
+    }
+    if filled <= record::READ_LIMIT {
+        return Ok(record::decode(&bytes[..filled]));
+    }
+    // A longer one is ours if results follow the record, and nothing stands between them.
+    let (record, rest) = bytes[..filled].split_at(record::WIDTH);
+    let gap = &rest[..record::READ_LIMIT - record::WIDTH];
+    if filled > once_log::LENGTH || !record::is_blank(gap) {
+        return Ok(Content::Foreign);
+    }
+    Ok(record::decode(record))
+}
+
+/// What the file tells of the holder; nothing, where it tells nothing that can be read.
+pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    match read(file) {
+        Ok(Content::Record(record)) => HolderInfo {
+            holder: some(record.holder),
+            token: Some(record.token),
+            draining: record.draining,
+            since: some(record.since),
+            ..HolderInfo::default()
+        },
+        _ => HolderInfo::default(),
+    }
+}
+
+/// Opens what is there, for reading and writing, without ever waiting for the other end of a fifo.
+pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
+    options().open(path)
+}
+
+/// Opens the very file that `file` is, wherever its path leads by now: a description of its own.
+pub(super) fn reopen(file: &fs::File) -> io::Result<fs::File> {
+    // An ordinary one, without O_NONBLOCK: it is a file for certain, and the command may inherit it.
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(link)
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options
+}
+
+/// Whether `path` has come to name another file than `ours`, or none. Where that cannot be seen, it
+/// is not claimed.
+pub(super) fn is_replaced(path: &Path, ours: &fs::File) -> bool {
+    // Opened, not only looked at: that makes a network file system ask its server.
+    let found = open_existing(path)
+        .and_then(|other| other.metadata())
+        .or_else(|_| fs::metadata(path));
+    match (ours.metadata(), found) {
+        (Ok(ours), Ok(found)) => !is_same(&ours, &found),
+        (Ok(_), Err(error)) => error.kind() == io::ErrorKind::NotFound,
+        (Err(_), _) => false,
+    }
+}
+
+fn refuse_all_but_files(path: &Path, found: &fs::Metadata) -> Result<(), OpenError> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let why = if found.is_dir() {
+        "it is a directory: name a file in it"
+    } else {
+        "it is not a regular file: name one"
+    };
+    Err(OpenError::refused(path, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_created_for_those_who_only_intervene() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let refused = open(&path, false).unwrap_err();
+        assert!(refused.why.contains("no such file") && !refused.denied);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,503 @@
+//! [`File`]: the steps of acquiring and giving back a file's lock, and what each of
+//! their errors means. Called through [`LeaseStore`]. It must never take an error for "held by
+//! another", nor hold the lock of a file that is no longer the one at the path.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use nix::errno::Errno;
+
+use super::inspect::FileInspector;
+use super::lock::{self, LockedFile};
+use super::once_log;
+use super::open::{self, OpenError};
+use super::record::{self, Content};
+use super::waiter::Waiter;
+use crate::OpenError as NamedError;
+use crate::blocking::BlockingJobs;
+use crate::errors::{errno_of, failure_at, fatal, is_errno, lost_at, no_room, transient};
+use crate::inspect::Inspector;
+use crate::once::{OnceTask, TaskLog};
+use crate::record::{Candidate, Record};
+use crate::slots::path_of;
+use crate::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::machine::lasting;
+use trafficcop_core::util;
+use trafficcop_core::{Failure, Grant};
+
+// How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
+// replaces it all the time must not keep us here.
+const REPLACEMENTS: usize = 4;
+// Why a lock that nobody has taken away is lost all the same.
+const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
+
+/// A file's lock, as one instance competes for it.
+///
+/// Dropping it while a tenure lasts does not unlock: the descriptors that guardian and command
+/// have keep the lock until the last of them is gone.
+pub struct File {
+    name: String,
+    jobs: BlockingJobs,
+    // The next attempt runs in the caller's thread, unless there is a task: it saves a thread, much of what a
+    // start costs, for a process that has nothing else to do yet. Everything after it has threads of its own:
+    // no disk may hold up the end of a command, and a standby's may run by then.
+    in_place: AtomicBool,
+    waiter: Arc<Waiter>,
+    place: LockFile,
+}
+
+/// A lock on a file of a local disk, as it was named by its path.
+pub struct FileLock(pub PathBuf);
+
+impl NamedLock for FileLock {
+    // The kernel wakes who waits: there is nobody to ring for.
+    fn rings(&self) -> bool {
+        false
+    }
+
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
+        crate::mount::refuse_upper_directory(&self.0)?;
+        Ok(Arc::new(File::open(&self.0, competitor)?))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
+        Ok(Arc::new(FileLock(path_of(&self.0, slot))))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, NamedError> {
+        Ok(Box::new(FileInspector::new(&self.0)?))
+    }
+}
+
+/// What the threads work on.
+#[derive(Clone)]
+pub(super) struct LockFile {
+    pub(super) path: PathBuf,
+    pub(super) candidate: Candidate,
+    state: Arc<Mutex<State>>,
+    pub(super) task: Option<Arc<OnceTask>>,
+}
+
+/// What is known from one step to the next.
+struct State {
+    // The description that attempts are made on, and a tenure stands on. Kept open in between: so we stay
+    // behind whoever has this file locked when another lies at its path.
+    file: Arc<fs::File>,
+    /// The record of our tenure, as it stands in the file.
+    record: Option<Record>,
+    // The greatest token ever seen, here or in a file that was replaced: removing it must not begin the count anew.
+    seen: u64,
+    // A release was asked for: the step under way makes it, where the disk hangs for longer than anybody waits.
+    leaving: bool,
+}
+
+/// An attempt that succeeded; dropped, it is undone.
+struct Won {
+    locked: LockedFile,
+    record: Record,
+    failed: u32,
+}
+
+impl File {
+    /// Opens the lock file, or creates it. Synchronous: for the time before there is any thread.
+    /// Writes nothing.
+    ///
+    /// # Errors
+    /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a
+    /// regular file, or holds something else.
+    pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
+        // The command may start elsewhere, and the path is looked at again and again.
+        let path = std::path::absolute(path).map_err(|error| {
+            OpenError::refused(path, &format!("cannot be made absolute: {error}"))
+        })?;
+        let file = open::open(&path, true)?;
+        let task = competitor.task.clone();
+        Ok(File {
+            name: path.display().to_string(),
+            jobs: BlockingJobs::new(),
+            in_place: AtomicBool::new(competitor.in_place),
+            waiter: Arc::default(),
+            place: LockFile {
+                path,
+                candidate: competitor.candidate.clone(),
+                state: Arc::new(Mutex::new(State {
+                    file: Arc::new(file),
+                    record: None,
+                    seen: 0,
+                    leaving: false,
+                })),
+                task: task.map(|task| Arc::new(OnceTask::new(task))),
+            },
+        })
+    }
+
+    /// Whether this attempt, once asked for, may be made in the caller's thread.
+    fn begins_in_place(&self) -> bool {
+        self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
+    }
+
+    /// Runs a step of `place` in a thread of its own.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        what: &str,
+        give_up_at: Instant,
+        step: impl FnOnce(LockFile) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let place = self.place.clone();
+        let step = move || {
+            let done = step(place.clone());
+            if place.state().leaving {
+                let _ = place.give_back();
+            }
+            done
+        };
+        self.jobs.step(&self.name, what, give_up_at, step).await
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // Nobody will come for it any more. A tenure's lock stays: it belongs to the tree too.
+        drop(self.waiter.take());
+    }
+}
+
+#[async_trait]
+impl LeaseStore for File {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            name: self.name.clone(),
+            period: self.place.task.as_ref().and_then(|task| task.period()),
+            wakes: true,
+            ..StoreInfo::default()
+        }
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let t0 = Instant::now();
+        let granted = self.waiter.take();
+        let won = if self.begins_in_place() {
+            self.place.compete(granted)?
+        } else {
+            self.blocking("locking it", give_up_at, |place| place.compete(granted))
+                .await?
+        };
+        let (token, failed) = (won.record.token, won.failed);
+        // Only now that somebody is there to have it: a caller who gave up has dropped it, and with that
+        // unlocked.
+        self.place.begin_tenure(won);
+        Ok(Grant { t0, token, failed })
+    }
+
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("looking at it", give_up_at, |place| place.check_result())
+            .await
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("looking at it", give_up_at, |place| place.confirm())
+            .await
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        drop(self.waiter.take());
+        self.place.state().leaving = true;
+        self.blocking("unlocking it", give_up_at, |place| place.give_back())
+            .await
+    }
+
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let what = update.doing();
+        self.blocking(what, give_up_at, move |place| match update {
+            RecordUpdate::Draining { health } => place.announce(true, health),
+            RecordUpdate::Health(health) => place.announce(false, health),
+            RecordUpdate::Outcome(outcome) => place.record(&outcome),
+        })
+        .await
+    }
+
+    async fn until_free(&self) {
+        self.waiter.until_free(&self.place.file()).await;
+    }
+
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        Ok(OrphanRelease {
+            descriptor: Some(self.place.file().try_clone()?.into()),
+            release_info: None,
+        })
+    }
+}
+
+impl LockFile {
+    fn state(&self) -> MutexGuard<'_, State> {
+        util::lock(&self.state)
+    }
+
+    fn file(&self) -> Arc<fs::File> {
+        Arc::clone(&self.state().file)
+    }
+
+    /// The file of the tenure and its record; `Lost` where there is none.
+    pub(super) fn tenure(&self) -> Result<(Arc<fs::File>, Record), Failure> {
+        let state = self.state();
+        let record = state.record.clone();
+        let record = record.ok_or_else(|| lost_at(&self.path, "its lock is not ours"))?;
+        Ok((Arc::clone(&state.file), record))
+    }
+
+    /// Remembers what now stands in the tenure's file.
+    pub(super) fn set_record(&self, record: Record) {
+        self.state().record = Some(record);
+    }
+
+    /// The greatest token seen, `token` included.
+    fn see(&self, token: u64) -> u64 {
+        let mut state = self.state();
+        state.seen = state.seen.max(token);
+        state.seen
+    }
+
+    fn begin_tenure(&self, won: Won) {
+        self.see(won.record.token);
+        let mut state = self.state();
+        state.file = won.locked.keep();
+        lasting::add(&state.file);
+        state.record = Some(won.record);
+    }
+
+    /// Locks the file at the path, or goes on with what the waiter was granted; raises the token and
+    /// writes the record.
+    fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
+        // What a release that failed has left is this attempt's now, and undone with it.
+        let mut state = self.state();
+        (state.record, state.leaving) = (None, false);
+        drop(state);
+        for _ in 0..REPLACEMENTS {
+            let file = self.file();
+            let locked = match granted.take() {
+                Some(locked) => Ok(Some(locked)),
+                None => LockedFile::of(&file),
+            };
+            let locked = match locked {
+                Ok(Some(locked)) => locked,
+                Ok(None) => return Err(self.held(&file)),
+                Err(Errno::ESTALE) => {
+                    self.go_over()?;
+                    continue;
+                }
+                Err(errno) => return Err(self.failure("locking it", errno)),
+            };
+            // Locked first, then looked at: the other way round, a file that is replaced in between would
+            // leave us with the lock of one that nobody else opens any more.
+            if self.is_at_path(locked.file())? {
+                let (record, failed) = self.begin_record(locked.file())?;
+                return Ok(Won {
+                    locked,
+                    record,
+                    failed,
+                });
+            }
+            // Whoever had the old file has ended. Its token must not be undercut in the new one.
+            if let Ok(content) = open::read(locked.file()) {
+                self.see(content.token().unwrap_or(0));
+            }
+            self.go_over()?;
+            // Only now: where there is none, that is what is told, and not with each attempt.
+            tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
+        }
+        Err(transient(format!(
+            "{}: it is being replaced again and again: find out by whom",
+            self.path.display()
+        )))
+    }
+
+    /// Opens what lies at the path now.
+    fn go_over(&self) -> Result<(), Failure> {
+        let file = Arc::new(open::open(&self.path, true)?);
+        self.state().file = file;
+        Ok(())
+    }
+
+    /// Whether `file`, which we have locked, is the file at the path, and whether a stranger to
+    /// our description finds it locked.
+    fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
+        let failed = |error: io::Error| self.io_failure("looking at it again", &error);
+        // Through a description of its own, for two questions: whether it is the same file, and whether a
+        // stranger finds it locked. There are file systems that grant every lock to everybody.
+        let other = match open::open_existing(&self.path) {
+            Ok(other) => other,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if is_errno(&error, Errno::ESTALE) => return Ok(false),
+            Err(error) => return Err(failed(error)),
+        };
+        let ours = file.metadata().map_err(failed)?;
+        if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
+            return Ok(false);
+        }
+        match lock::is_excluded(&other) {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(fatal(format!(
+                "{}: locks on this mount do not exclude anybody: use a file on another",
+                self.path.display()
+            ))),
+            Err(errno) => Err(self.failure("testing its lock", errno)),
+        }
+    }
+
+    /// Raises the token and writes the record of a tenure that begins. Also how often the task has
+    /// failed.
+    fn begin_record(&self, file: &fs::File) -> Result<(Record, u32), Failure> {
+        // Read again under the lock: what was opened as a lock may have become a script since.
+        let content =
+            open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
+        let old = match &content {
+            Content::Foreign => {
+                return Err(fatal(open::foreign(&self.path).why));
+            }
+            Content::Shared => {
+                return Err(fatal(open::shared(&self.path).why));
+            }
+            Content::Damaged(None) => {
+                // Microseconds: no tenure is as short, so the clock stays ahead of the count.
+                let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+                let token = u64::try_from(micros).unwrap_or(0);
+                tracing::warn!(path = %self.path.display(), token, "the lock record is damaged beyond reading; the fencing token goes on from the wall clock");
+                token
+            }
+            readable => readable.token().unwrap_or(0),
+        };
+        // Before anything is written: a task that is done leaves no trace of us.
+        let once = self.results(file)?;
+        let token = self.see(old).checked_add(1).ok_or(fatal(format!(
+            "{}: its fencing token is the greatest there is: correct the number in it",
+            self.path.display()
+        )))?;
+        let record = Record {
+            once,
+            ..Record::begun(&self.candidate, token)
+        };
+        write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
+        // Whoever has this path by the versions of a shared drive made their directory before it looked
+        // for our record: one of the two sees the other.
+        if open::has_versions(&self.path) {
+            return Err(fatal(open::shared(&self.path).why));
+        }
+        let failed = self.begin_task(file, &record.once)?;
+        Ok((record, failed))
+    }
+
+    /// What an error means before there is a tenure.
+    pub(super) fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
+        let why = format!("{}: {what}: {error}", self.path.display());
+        match errno_of(error) {
+            // Not passing while we look: a full or broken disk is for a person to mend.
+            Errno::EROFS | Errno::EIO => fatal(why),
+            errno => no_room(&why, errno).unwrap_or_else(|| self.failure(what, errno)),
+        }
+    }
+
+    /// Confirms that what we have locked is the file at the path.
+    pub(super) fn confirm(&self) -> Result<(), Failure> {
+        let (file, _) = self.tenure()?;
+        let failed = |error: io::Error| self.io_failure("looking at it again", &error);
+        let ours = file.metadata().map_err(failed)?;
+        let other = match open::open_existing(&self.path) {
+            Ok(other) => other,
+            // Definitive: the next candidate makes a new file there, and locks that.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(lost_at(&self.path, REPLACED));
+            }
+            // It may be there all the same, and no longer ours to open.
+            Err(error) => {
+                let found = fs::metadata(&self.path).map_err(|_| failed(error))?;
+                return if open::is_same(&ours, &found) {
+                    Ok(())
+                } else {
+                    Err(lost_at(&self.path, REPLACED))
+                };
+            }
+        };
+        if !open::is_same(&ours, &other.metadata().map_err(failed)?) {
+            return Err(lost_at(&self.path, REPLACED));
+        }
+        match lock::is_excluded(&other) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(lost_at(&self.path, "its lock is gone")),
+            Err(errno) => Err(self.failure("testing its lock", errno)),
+        }
+    }
+
+    /// Writes that the holder drains, or how its command is.
+    fn announce(&self, drains: bool, health: String) -> Result<(), Failure> {
+        let (file, mut record) = self.tenure()?;
+        record.tell(drains, health);
+        // Not seen to the disk: the token stands there already, and a release must wait for this write.
+        file.write_all_at(&record::encode(&record), 0)
+            .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
+        self.set_record(record);
+        Ok(())
+    }
+
+    /// Unlocks what the tenure has locked, and tells of a file that was replaced meanwhile, which
+    /// nobody looks for before.
+    fn give_back(&self) -> Result<(), Failure> {
+        self.state().leaving = false;
+        let Ok((file, mut record)) = self.tenure() else {
+            return Ok(()); // An attempt that nobody waits for any more has undone itself.
+        };
+        // Before it is unlocked: what becomes of it later is another's concern.
+        let replaced = open::is_replaced(&self.path, &file);
+        // Before the unlock: after it the next holder's record stands there, and would be written over.
+        if record.draining || !record.health.is_empty() {
+            (record.draining, record.health) = (false, String::new());
+            // Best effort: the next holder writes a record of its own.
+            drop(file.write_all_at(&record::encode(&record), 0));
+        }
+        lock::unlock(&file).map_err(|errno| {
+            transient(format!("{}: unlocking it: {errno}", self.path.display()))
+        })?;
+        self.state().record = None;
+        if replaced {
+            tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while anybody runs");
+            return Err(lost_at(&self.path, REPLACED));
+        }
+        Ok(())
+    }
+
+    fn io_failure(&self, what: &str, error: &io::Error) -> Failure {
+        self.failure(what, errno_of(error))
+    }
+
+    fn failure(&self, what: &str, errno: Errno) -> Failure {
+        failure_at(&self.path, what, errno)
+    }
+}
+
+/// Writes a record over the one before it, then cuts off what was longer and are no results, and
+/// sees it to the disk. Results that somebody has emptied out meanwhile are put back.
+fn write(file: &fs::File, record: &Record) -> io::Result<()> {
+    // Written over and cut afterwards, never truncated first: a crash in between would take the token.
+    file.write_all_at(&record::encode(record), 0)?;
+    let length = file.metadata()?.len();
+    if length > record::WIDTH as u64 && length <= record::READ_LIMIT as u64 {
+        file.set_len(record::WIDTH as u64)?;
+    }
+    if record.once != TaskLog::EMPTY && length <= record::READ_LIMIT as u64 {
+        once_log::make_room(file, &record.once)?;
+    }
+    // A token that a crash of the machine takes back would be given out twice.
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests;

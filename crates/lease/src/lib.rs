@@ -1,0 +1,24 @@
+//! The stores: one trait, one folder per store, and the record that a holder leaves for people.
+//!
+//! A store speaks to its service and maps what it hears to the five meanings of
+//! [`Failure`]; it decides nothing. It never knows a process, and `guardian` never knows a store.
+
+pub mod blob;
+mod blocking;
+mod errors;
+pub mod file;
+pub mod inspect;
+pub mod mount;
+pub mod once;
+pub mod record;
+#[cfg(debug_assertions)]
+mod scripted;
+pub mod shared_file;
+pub mod slots;
+mod store;
+
+pub use store::{
+    Competitor, LeaseStore, MakeMemory, NamedLock, OpenError, OrphanRelease, RecordUpdate,
+    StoreInfo, at_path, release_orphaned,
+};
+pub use trafficcop_core::util::SharedMemory;

@@ -1,0 +1,482 @@
+//! What a path lies on: a disk of this machine alone, or a drive that machines share.
+//!
+//! Called before a lock on a file is opened, and by `doctor`. The kernel's locks are trusted on
+//! file systems that are known to be this machine's alone; everything else is taken for shared.
+//! It must never ask a shared drive anything: its server may be gone, and who asks hangs.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::file::OpenError;
+use trafficcop_core::machine::procfs;
+
+// What a file system is called that is in no table.
+const UNKNOWN: &str = "unknown";
+// How many symbolic links are followed before a path is taken for what it says (the kernel's 40).
+const LINKS: usize = 40;
+
+// File systems whose files no other machine can have, and whose locks the kernel keeps itself. A list of what
+// is trusted and not of what is not: a network file system that nobody has heard of yet is taken for shared,
+// which costs a lease's length; taken for local, two machines would run at once.
+const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
+    rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
+
+// Shared file systems on which exactly one of two machines makes a directory, and how that is known. A list of
+// what is trusted, too: where both are told that they made it, both would run.
+const EXCLUSIVE: &[(&str, &str)] = &[
+    ("nfs nfs4 cifs smb3", "tried between machines (tests/vm)"),
+    (
+        "ceph fuse.ceph fuse.ceph-fuse lustre beegfs gpfs",
+        "by its documentation: one metadata server or lock decides on each name",
+    ),
+    (
+        "fuse.glusterfs",
+        "by its documentation: its servers lock a name while they make it",
+    ),
+    (
+        "gfs2 ocfs2",
+        "by its documentation: the cluster's lock manager locks the directory",
+    ),
+    (
+        "9p virtiofs fuse.sshfs",
+        "by its protocol: one host makes the directory, on a disk of its own",
+    ),
+];
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The file system's name.
+    pub kind: String,
+    /// Other machines may have the same files.
+    pub shared: bool,
+    /// The mount's options, those of the server's side included.
+    pub options: String,
+    /// Where it is mounted.
+    pub at: PathBuf,
+    /// Device of the file system.
+    device: String,
+    /// Directory of that file system that is mounted here.
+    root: PathBuf,
+}
+
+impl Mount {
+    /// Whether the kernel's table of mounts could be read, and says what this is.
+    pub fn is_known(&self) -> bool {
+        self.kind != UNKNOWN
+    }
+
+    /// Says how it is known that exactly one of two machines makes a directory here. `None`: it is not known.
+    #[must_use]
+    pub fn proof(&self) -> Option<&'static str> {
+        let has = |kinds: &str| kinds.split(' ').any(|kind| kind == self.kind);
+        let known = EXCLUSIVE.iter().find(|(kinds, _)| has(kinds));
+        let local = || (!self.shared).then_some("by this machine's kernel");
+        known.map(|(_, how)| *how).or_else(local)
+    }
+
+    /// Refuses the lock of a shared drive at `path`, where nobody knows whether exactly one of two machines makes a
+    /// directory on this file system. To be asked when `path` was looked at: that mounts what is mounted on demand.
+    pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
+        if self.proof().is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "{}: of two machines that make one directory on this file system ({}), both may be told that they made it, \
+             and both would run: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive if exactly one makes it here",
+            path.display(),
+            self.kind
+        ))
+    }
+
+    /// Whether news of other machines can come very late here: an NFS mount that does not ask its
+    /// server when a file is opened.
+    #[must_use]
+    pub fn is_slow_to_tell(&self) -> bool {
+        self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
+    }
+
+    /// Says in the log what is to be known of a lock at `path` that lies here.
+    pub fn warn_about(&self, path: &Path) {
+        if self.is_slow_to_tell() {
+            tracing::warn!(
+                path = %path.display(),
+                "this {} mount (nocto) shows late what others do: nothing overlaps, but a hand-over can take a minute",
+                self.kind
+            );
+        }
+    }
+}
+
+/// What `path` lies on, or would lie on if it were made. Symbolic links are followed as far as that
+/// needs no shared drive; one that lies on a shared drive is taken to stay there.
+#[must_use]
+pub fn of(path: &Path) -> Mount {
+    under(&table(), path)
+}
+
+/// Whether cleaners of temporary files remove what lies at this path of a local disk and looks old.
+#[must_use]
+pub fn is_cleaned(path: &Path) -> bool {
+    let typed = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let parent = typed.parent().and_then(|parent| parent.canonicalize().ok());
+    let found = parent.as_deref().unwrap_or(&typed);
+    ["/tmp", "/var/tmp"]
+        .iter()
+        .any(|place| typed.starts_with(place) || found.starts_with(place))
+}
+
+/// Where the drives are mounted that machines share, of those that these paths lie on; each once.
+#[must_use]
+pub fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
+    let mounts = table();
+    let found = paths.into_iter().map(|path| under(&mounts, path));
+    let shared = found.filter(|mount| mount.shared);
+    let mut drives: Vec<PathBuf> = shared.map(|mount| mount.at).collect();
+    drives.sort();
+    drives.dedup();
+    drives
+}
+
+/// From the table, and not by statfs(2): that asks the server, which may be gone.
+fn table() -> Vec<Mount> {
+    parse(&text().unwrap_or_default())
+}
+
+fn text() -> io::Result<Vec<u8>> {
+    procfs::bytes("/proc/self/mountinfo")
+}
+
+fn under(mounts: &[Mount], path: &Path) -> Mount {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    find(mounts, &absolute, &|path| std::fs::read_link(path).ok()).unwrap_or_else(|| Mount {
+        // Without a mount table nothing is known, so nothing is trusted.
+        kind: UNKNOWN.to_owned(),
+        shared: true,
+        options: String::new(),
+        at: PathBuf::from("/"),
+        device: String::new(),
+        root: PathBuf::from("/"),
+    })
+}
+
+/// Refuses a path below the upper directory of a mounted overlay: the same file has another inode through the
+/// overlay, so that neither locks nor directories exclude there.
+pub fn refuse_upper_directory(path: &Path) -> Result<(), OpenError> {
+    // Most machines have none, and each start of an instance comes by here: the whole table takes longer.
+    const OVERLAY: &[u8] = b" - overlay ";
+    let text = text().map_err(|why| {
+        OpenError::in_words(format!(
+            "{}: the table of mounts cannot be read, so it is not known whether locks exclude there: \
+             /proc/self/mountinfo: {why}: mount /proc, or try again",
+            path.display()
+        ))
+    })?;
+    if !text.windows(OVERLAY.len()).any(|words| words == OVERLAY) {
+        return Ok(());
+    }
+    let mounts = parse(&text);
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match overlay_above(&mounts, &absolute, &|path| std::fs::read_link(path).ok()) {
+        None => Ok(()),
+        Some(overlay) => Err(OpenError::in_words(format!(
+            "{}: this lies in the upper directory of the overlay that is mounted at {}, and the same file has another lock \
+             there: name it by its path in the overlay, or name a file elsewhere",
+            path.display(),
+            overlay.at.display()
+        ))),
+    }
+}
+
+/// The mounted overlay in whose upper directory this path lies, by whatever name.
+fn overlay_above<'a>(
+    mounts: &'a [Mount],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<&'a Mount> {
+    let mut overlays = mounts.iter().filter(|mount| mount.kind == "overlay");
+    let place = |path: &Path| {
+        let (mount, here) = walk(mounts, path, read_link)?;
+        let inside = here.strip_prefix(&mount.at).ok()?;
+        Some((mount.device, mount.root.join(inside)))
+    };
+    let mut lock = None;
+    overlays.find(|overlay| {
+        let mut options = overlay.options.split(',');
+        let upper = options.find_map(|option| option.strip_prefix("upperdir="));
+        // Newer kernels write a comma of the name as `\\,`, and then escape both.
+        let upper = upper.map(|upper| upper.replace("\\134\\054", "\\054"));
+        let upper = upper.and_then(|upper| place(&procfs::unescaped(upper.as_bytes())));
+        upper.is_some_and(|(device, upper)| {
+            let lock = lock.get_or_insert_with(|| place(path));
+            lock.as_ref()
+                .is_some_and(|(on, at)| *on == device && at.starts_with(&upper))
+        })
+    })
+}
+
+fn find(
+    mounts: &[Mount],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<Mount> {
+    walk(mounts, path, read_link).map(|(mount, _)| mount)
+}
+
+/// Walks down `path` from the root, and stops at the first shared mount. Returns the mount, and where the links of
+/// the path lead.
+fn walk(
+    mounts: &[Mount],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<(Mount, PathBuf)> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        let parts = path.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+        });
+        parts.collect()
+    };
+    let mut ahead = parts(path);
+    let mut here = PathBuf::from("/");
+    let mut links = 0;
+    loop {
+        // The last of those at one place: it was mounted over the others.
+        let mount = mounts.iter().rfind(|mount| mount.at == here);
+        if let Some(mount) = mount.filter(|mount| mount.shared) {
+            // Where a mount is listed no link can be, so one further down is reached without a
+            // question: a temporary file system of a machine whose root is on a server, say.
+            let Some(inner) = below(mounts, &here, &ahead) else {
+                return Some((mount.clone(), here));
+            };
+            ahead.truncate(ahead.len() - (depth(&inner) - depth(&here)));
+            here = inner;
+            continue;
+        }
+        let Some(name) = ahead.pop() else { break };
+        // Only here, after the links before it were followed: `a/..` is not where `a` is a link.
+        if name == ".." {
+            here.pop();
+            continue;
+        }
+        let next = here.join(&name);
+        // A mount point is no link, and asking what it is may be asking a server.
+        let mounted = mounts.iter().any(|mount| mount.at == next);
+        match (!mounted && links < LINKS)
+            .then(|| read_link(&next))
+            .flatten()
+        {
+            Some(target) => {
+                links += 1;
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                ahead.extend(parts(&target));
+            }
+            None => here = next,
+        }
+    }
+    let of_these = mounts.iter().filter(|mount| here.starts_with(&mount.at));
+    // Of two at one place the later one hides the other, and of equals the last is taken.
+    let mount = of_these.max_by_key(|mount| depth(&mount.at)).cloned();
+    mount.map(|mount| (mount, here))
+}
+
+/// The deepest mount point on the way from `here` through what is `ahead` (the last part first).
+fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
+    let mut whole = here.to_owned();
+    // Up to the first "..": behind it the path leaves again what would have to be asked about.
+    whole.extend(ahead.iter().rev().take_while(|part| *part != ".."));
+    let points = mounts.iter().map(|mount| &mount.at);
+    let inner = points.filter(|at| whole.starts_with(at) && at.starts_with(here) && *at != here);
+    inner.max_by_key(|at| depth(at)).cloned()
+}
+
+fn depth(path: &Path) -> usize {
+    path.components().count()
+}
+
+/// The mount table: `id parent dev root point options [tags] - type source super-options`.
+fn parse(table: &[u8]) -> Vec<Mount> {
+    let line = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let kind = String::from_utf8_lossy(fields.get(dash + 1)?).into_owned();
+        let here = String::from_utf8_lossy(fields.get(5)?);
+        let there = fields.get(dash + 3).copied().unwrap_or_default();
+        Some(Mount {
+            shared: !LOCAL.split(' ').any(|local| local == kind),
+            options: format!("{here},{}", String::from_utf8_lossy(there)),
+            at: procfs::unescaped(fields.get(4)?),
+            device: String::from_utf8_lossy(fields.get(2)?).into_owned(),
+            root: procfs::unescaped(fields.get(3)?),
+            kind,
+        })
+    };
+    table
+        .split(|byte| *byte == b'\n')
+        .filter_map(line)
+        .collect()
+}
+
+/// The path beside `path` whose name goes on with `suffix`.
+#[must_use]
+pub fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(OsStr::from_bytes(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+23 22 0:20 / /proc rw - proc proc rw
+30 22 0:50 / /mnt/share rw,noatime shared:1 - nfs4 server:/x rw,vers=4.2,hard
+31 22 0:51 / /mnt/my\\040smb rw - cifs //server/x rw,vers=3.1.1
+32 22 0:52 / /tmp rw - tmpfs tmpfs rw
+33 32 0:53 / /tmp/blob rw - fuse.blobfuse2 blobfuse2 rw
+34 30 8:2 / /mnt/share/local rw - xfs /dev/sdb rw
+35 22 0:54 / /mnt/over rw - ext4 /dev/sdc rw
+36 22 0:55 / /mnt/over rw - nfs server:/y rw,nocto
+";
+
+    fn found(path: &str, links: &[(&str, &str)]) -> Mount {
+        let mounts = parse(TABLE.as_bytes());
+        let read_link = |path: &Path| {
+            assert!(
+                path.starts_with("/mnt/share/local")
+                    || !path.starts_with("/mnt/share") && !path.starts_with("/mnt/my smb"),
+                "a shared drive was asked for {path:?}"
+            );
+            let link = links.iter().find(|(from, _)| Path::new(from) == path);
+            link.map(|(_, to)| PathBuf::from(to))
+        };
+        find(&mounts, Path::new(path), &read_link).expect("a mount")
+    }
+
+    #[test]
+    fn a_mount_whose_name_is_no_text_is_one_of_many() {
+        let mut table = TABLE.as_bytes().to_vec();
+        table.extend_from_slice(b"37 22 0:57 / /mnt/b\xfcro rw - fuse.sshfs h: rw\n");
+        let mounts = parse(&table);
+        let of = |path: &[u8]| {
+            use std::os::unix::ffi::OsStrExt as _;
+            let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            find(&mounts, path, &|_| None).expect("a mount").shared
+        };
+        assert!(of(b"/mnt/b\xfcro/lock") && !of(b"/srv/lock") && !of(b"/mnt/buro/lock"));
+    }
+
+    #[test]
+    fn what_is_known_to_be_local_is_local_and_all_else_is_shared() {
+        for (path, kind, shared) in [
+            ("/srv/lock", "ext4", false),
+            ("/tmp/a/lock", "tmpfs", false),
+            ("/mnt/share/lock", "nfs4", true),
+            ("/mnt/sharelock", "ext4", false),
+            ("/mnt/my smb/a/lock", "cifs", true),
+            ("/tmp/blob/lock", "fuse.blobfuse2", true),
+            ("/tmp/blob/../lock", "fuse.blobfuse2", true),
+            ("/mnt/over/lock", "nfs", true),
+            ("/proc/lock", "proc", true),
+            ("/mnt/share/local/lock", "xfs", false),
+            ("/mnt/share/local/../lock", "nfs4", true),
+            ("/mnt/share/a/../local/lock", "nfs4", true),
+        ] {
+            let mount = found(path, &[]);
+            assert_eq!(
+                (mount.kind.as_str(), mount.shared),
+                (kind, shared),
+                "{path}"
+            );
+        }
+        for (path, is_proven) in [
+            ("/srv/lock", true),
+            ("/mnt/share/lock", true),
+            ("/mnt/my smb/lock", true),
+            ("/tmp/blob/lock", false),
+            ("/proc/lock", false),
+        ] {
+            assert_eq!(found(path, &[]).proof().is_some(), is_proven, "{path}");
+        }
+        assert!(found("/mnt/over/lock", &[]).is_slow_to_tell());
+        assert!(!found("/mnt/share/lock", &[]).is_slow_to_tell());
+    }
+
+    #[test]
+    fn path_below_the_upper_directory_of_an_overlay_is_found_by_any_name() {
+        let table = format!(
+            "{TABLE}\
+40 22 0:60 / /merged rw - overlay o rw,lowerdir=/low,upperdir=/srv/up\\134\\054x\\040y,workdir=/srv/work
+41 22 8:1 /srv /bound rw - ext4 /dev/sda1 rw
+42 22 0:61 / /old rw - overlay o rw,lowerdir=/low,upperdir=/srv/an\\054old,workdir=/srv/work
+43 22 0:62 / /read rw - overlay o ro,lowerdir=/low:/lower
+"
+        );
+        let mounts = parse(table.as_bytes());
+        let read_link =
+            |path: &Path| (path == Path::new("/link")).then(|| PathBuf::from("/srv/up,x y/a"));
+        for (path, overlay) in [
+            ("/srv/up,x y/lock", Some("/merged")),
+            ("/bound/up,x y/a/lock", Some("/merged")),
+            ("/link/lock", Some("/merged")),
+            ("/srv/an,old/lock", Some("/old")),
+            ("/merged/lock", None),
+            ("/read/lock", None),
+            ("/srv/up/lock", None),
+            ("/srv/lock", None),
+            ("/low/lock", None),
+            ("/tmp/srv/up,x y/lock", None),
+        ] {
+            let above = overlay_above(&mounts, Path::new(path), &read_link);
+            let above = above.map(|mount| mount.at.as_path());
+            assert_eq!(above, overlay.map(Path::new), "{path}");
+        }
+    }
+
+    #[test]
+    fn links_are_followed_without_asking_a_shared_drive() {
+        let links = [
+            ("/locks", "/mnt/share/locks"),
+            ("/srv/x", "../locks/y"),
+            ("/srv/round", "round"),
+        ];
+        for (path, shared) in [
+            ("/locks/a", true),
+            ("/srv/x/a", true),
+            ("/srv/round/a", false),
+            ("/srv/a", false),
+        ] {
+            assert_eq!(found(path, &links).shared, shared, "{path}");
+        }
+    }
+
+    #[test]
+    fn cleaners_remove_what_lies_below_tmp_by_whatever_name() {
+        let there = tempfile::tempdir_in("/run").or_else(|_| tempfile::tempdir_in("/dev/shm"));
+        let there = there.unwrap();
+        let back = there.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &back).unwrap();
+        for path in ["/tmp/lock", "/tmp/a/lock", "/var/tmp/lock"] {
+            assert!(is_cleaned(Path::new(path)), "{path}");
+        }
+        assert!(is_cleaned(&back.join("lock")));
+        for path in ["/tmpfs/lock", "/run/lock/x", "/var/lib/tmp/lock"] {
+            assert!(!is_cleaned(Path::new(path)), "{path}");
+        }
+        assert!(!is_cleaned(&there.path().join("lock")));
+    }
+
+    #[test]
+    fn the_directory_for_temporary_files_here_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = of(&directory.path().join("lock"));
+        assert!(!mount.kind.is_empty() && mount.kind != "unknown");
+    }
+}

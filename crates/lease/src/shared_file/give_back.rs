@@ -1,0 +1,126 @@
+//! Giving the lock back, what is written of our versions, and what the guardian is told so that it can give them back.
+//!
+//! Called by `store` and by the steps of `chain`. It must never tell the guardian of a version that may be another's, nor
+//! forget what was told before others can read that the lock is free.
+
+use super::chain::{Chain, Tenure, fresh_nonce};
+use super::record::{State, VersionRecord};
+use super::release;
+use super::writer::Wanted;
+use crate::errors::transient;
+use trafficcop_core::Failure;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::observed::Version;
+
+impl Chain {
+    pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let unwritten = self.state().unwritten.clone();
+        let version = match unwritten {
+            Some(record) => {
+                // What failed for a moment has healed by now, perhaps; nobody else writes it.
+                self.writer.again(&record);
+                record.version
+            }
+            None if self.has_nothing() => {
+                self.ends();
+                return Ok(());
+            }
+            None => match self.give_back() {
+                Ok(version) => version,
+                Err(Failure::Lost { .. }) if self.state().tenure.is_none() => return Ok(()),
+                Err(failure) => {
+                    if let Failure::Lost { .. } = failure {
+                        self.ends();
+                    }
+                    return Err(failure);
+                }
+            },
+        };
+        // Either is enough: whoever looks reads one of the two, and the other can hang behind a machine that
+        // is cut off and still has the file open.
+        let written = self.writer.outcome(version, give_up_at, Wanted::Either);
+        if written.record || written.hint {
+            self.state().unwritten = None;
+            self.forget();
+            return Ok(());
+        }
+        Err(transient(format!(
+            "{}: that it is free could not be written",
+            self.share.path().display()
+        )))
+    }
+
+    /// Makes the version that says that the lock is free.
+    fn give_back(&self) -> Result<Version, Failure> {
+        let granted = self.state().tenure.clone();
+        let version = self.step()?;
+        let tenure = match granted {
+            Some(tenure) => tenure,
+            // What an attempt obtained that nobody waited for.
+            None => self.of_before(version)?,
+        };
+        let record = self.write(version, true, &tenure);
+        let mut state = self.state();
+        state.tenure = None;
+        state.unwritten = Some(record);
+        state.observed.released(fresh_nonce(), Instant::now());
+        Ok(version)
+    }
+
+    /// Nothing of the tenure is ours any more.
+    fn ends(&self) {
+        self.state().tenure = None;
+        self.forget();
+    }
+
+    /// Has the record of a version of ours written, and the guardian know of it; what is written.
+    pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
+        let record = self.record_of(version, released, tenure);
+        let (own, t0) = {
+            let state = self.state();
+            (state.observed.own(), state.observed.t0())
+        };
+        // The guardian makes the version after this one, or says that this one is free: it is told of none that is
+        // not ours for certain.
+        if let Some(t0) = t0.filter(|_| own == Some(version)) {
+            self.leave_note(t0, &record);
+        }
+        self.writer.put(&record);
+        record
+    }
+
+    pub(super) fn record_of(
+        &self,
+        version: Version,
+        released: bool,
+        tenure: &Tenure,
+    ) -> VersionRecord {
+        let claim = self.state().observed.claim(false);
+        VersionRecord {
+            version,
+            state: match tenure.record.draining {
+                _ if released => State::Released,
+                true => State::Draining,
+                false => State::Held,
+            },
+            nonce: claim.nonce,
+            lease: claim.lease,
+            record: tenure.record.clone(),
+            unread: tenure.unread,
+        }
+    }
+
+    /// Has the guardian give back what this is the record of, should we die.
+    pub(super) fn leave_note(&self, t0: Instant, record: &VersionRecord) {
+        if let Some(memory) = &self.memory {
+            release::leave_note(&**memory, self.share.path(), t0, record);
+        }
+    }
+
+    /// Has the guardian give nothing back.
+    pub(super) fn forget(&self) {
+        if let Some(memory) = &self.memory {
+            release::forget(&**memory, self.share.path());
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! Looks at a lock on a shared drive without competing for it, breaks it, and forgets results of
+//! tasks that are to be done once. For `doctor` it tries out, in a directory beside the lock, whether makers
+//! of one name exclude each other there, and how long that takes.
+//!
+//! Called by the commands, in a thread that may hang with the drive. Who looks makes and writes nothing; what
+//! is tried out never touches the lock's own files.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use super::chain::fresh_nonce;
+use super::errors::TRYING;
+use super::files::Found;
+use super::record::{State, VersionRecord};
+use super::share::{Hint, Made, Share};
+use crate::errors::fatal;
+use crate::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
+use crate::once::TaskLog;
+use crate::record::Record;
+use trafficcop_core::Failure;
+use trafficcop_core::clock::{self, Instant};
+use trafficcop_core::observed::{LONGEST_LEASE, Version};
+
+// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
+// none there looks again so often and so long, because without it nobody can say whose version it is.
+const MOMENT: Duration = Duration::from_millis(50);
+const MOMENTS: usize = 40;
+
+/// The last version.
+struct Last {
+    version: Version,
+    record: Option<VersionRecord>,
+    /// The directory of the versions, if there is one.
+    versions: Option<Found>,
+}
+
+fn last(share: &Share) -> Result<Last, Failure> {
+    for _ in 0..MOMENTS {
+        let found = last_now(share)?;
+        if found.version == 0 || found.record.is_some() {
+            return Ok(found);
+        }
+        clock::pause(MOMENT);
+    }
+    last_now(share)
+}
+
+fn last_now(share: &Share) -> Result<Last, Failure> {
+    let failed = |what: &str, error| share.refusal(what, &error);
+    let versions = share
+        .examine()
+        .map_err(|error| failed("reading it", error))?;
+    let hint = match share.hint().map_err(|error| failed("reading it", error))? {
+        // What was written hours ago, by the last who could, speaks of what has been removed since.
+        Hint::Record(record) => share
+            .exists(record.version)
+            .unwrap_or(true)
+            .then_some(*record),
+        Hint::Missing | Hint::Empty | Hint::Unread => None,
+        Hint::Stranger => return Err(share.stranger()),
+    };
+    let mut version = match &hint {
+        Some(record) => record.version,
+        None => match share.list() {
+            Ok(versions) => versions.last().copied().unwrap_or(0),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed("reading its versions", error)),
+        },
+    };
+    while let Some(next) = version.checked_add(1) {
+        let exists = share.exists(next);
+        if !exists.map_err(|error| failed("reading its versions", error))? {
+            break;
+        }
+        version = next;
+    }
+    let record = hint.filter(|record| record.version == version);
+    Ok(Last {
+        version,
+        record: record.or_else(|| share.record(version)),
+        versions,
+    })
+}
+
+/// Looks.
+pub fn look(path: &Path) -> Result<LockStatus, Failure> {
+    let Last {
+        version, record, ..
+    } = last(&Share::new(path))?;
+    let unread = record.as_ref().is_some_and(|record| record.unread);
+    let flaw = match &record {
+        None if version > 0 => Some(format!(
+            "version {version} has no record that can be read: it is held for {} s from when it was seen",
+            LONGEST_LEASE.as_secs()
+        )),
+        _ => unread.then(|| UNREAD.to_owned()),
+    };
+    let free = version == 0
+        || record
+            .as_ref()
+            .is_some_and(|record| record.state == State::Released);
+    Ok(LockStatus {
+        name: path.display().to_string(),
+        lock: path.display().to_string(),
+        state: if free {
+            LockState::Free
+        } else {
+            LockState::Held
+        },
+        record: record.map(|record| record.record),
+        flaw,
+        unread,
+        version: Some(version.to_string()),
+    })
+}
+
+/// Tries whether this user could take it over; `false`: nothing has been made there yet.
+///
+/// # Errors
+/// Why it could not, or what keeps that from being tried.
+pub fn try_taking_over(path: &Path) -> Result<bool, Failure> {
+    let share = Share::new(path);
+    let Last {
+        version,
+        record,
+        versions,
+    } = last(&share)?;
+    if version == 0 {
+        return Ok(false);
+    }
+    let tried = share
+        .refuse_strangers(versions)
+        .and_then(|()| share.try_taking_over(version, record.is_some()));
+    tried.map_err(|error| share.refusal(TRYING, &error))?;
+    Ok(true)
+}
+
+/// See [`Inspector::break_lease`](crate::inspect::Inspector::break_lease).
+pub fn break_lock(
+    path: &Path,
+    seen: &Record,
+    period: Option<Duration>,
+    by: &str,
+) -> Result<Broken, Failure> {
+    let share = Share::new(path);
+    let Last {
+        version,
+        record,
+        versions,
+    } = last(&share)?;
+    let Some(held) = record.filter(|held| held.state != State::Released) else {
+        return Ok(match version {
+            0 => Broken::Free,
+            _ if share.record(version).is_some() => Broken::Free,
+            _ => Broken::Overtaken,
+        });
+    };
+    if held.record.token != seen.token {
+        return Ok(Broken::Changed);
+    }
+    // The holder's nonce is not in it: its next renewal finds another's record there, and knows that it has
+    // lost. Everybody else waits for the lease that this record speaks of, from when they saw it.
+    let after = period.unwrap_or(held.lease);
+    let record = VersionRecord {
+        version: version.saturating_add(1),
+        state: match after.is_zero() {
+            true => State::Released,
+            false => State::Held,
+        },
+        nonce: fresh_nonce(),
+        lease: if after.is_zero() { held.lease } else { after },
+        record: Record {
+            holder: by.to_owned(),
+            command: String::new(),
+            draining: false,
+            ..held.record
+        },
+        unread: held.unread,
+    };
+    let strange = share.refuse_strangers(versions);
+    strange.map_err(|error| share.refusal("breaking it", &error))?;
+    // First, so that a holder who can read no record there knows that it may be ours, and makes none after it.
+    let said = share.say_broken(version);
+    let said = said.map_err(|error| share.refusal("saying that it is broken", &error))?;
+    if !said || !make(&share, record.version)? {
+        return Ok(Broken::Overtaken);
+    }
+    let written = share.write_record(&record);
+    // By it somebody has taken over already: no holder goes on from what may be an operator's.
+    if share
+        .exists(record.version.saturating_add(1))
+        .unwrap_or(false)
+    {
+        return Ok(Broken::Within(Duration::ZERO));
+    }
+    tell(&share, &record, written)?;
+    Ok(Broken::Within(after))
+}
+
+/// Forgets these results, if they are still what was `shown`, and nobody has the lock.
+pub(crate) fn forget(
+    path: &Path,
+    tasks: &Tasks,
+    shown: &TaskLog,
+    force: bool,
+) -> Result<ResetResult, Failure> {
+    let share = Share::new(path);
+    let Last {
+        version,
+        record,
+        versions,
+    } = last(&share)?;
+    if version == 0 {
+        return Ok(ResetResult::Nothing);
+    }
+    let Some(mut free) = record.filter(|record| record.state == State::Released) else {
+        // A version of ours with other results would end the holder's tenure.
+        if force {
+            return Err(fatal(format!(
+                "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
+                path.display()
+            )));
+        }
+        return Ok(ResetResult::Held);
+    };
+    match tasks.left_out_of(&free.record.once, free.unread, shown) {
+        Ok(left) => free.record.once = left,
+        Err(nothing) => return Ok(nothing),
+    }
+    let strange = share.refuse_strangers(versions);
+    strange.map_err(|error| share.refusal("forgetting it", &error))?;
+    let record = VersionRecord {
+        version: version.saturating_add(1),
+        nonce: fresh_nonce(),
+        unread: false,
+        ..free
+    };
+    Ok(match put(&share, &record)? {
+        true => ResetResult::Done,
+        false => ResetResult::Changed,
+    })
+}
+
+/// Makes this version, and writes what it says; `false`: somebody was first.
+fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
+    if !make(share, record.version)? {
+        return Ok(false);
+    }
+    tell(share, record, share.write_record(record))?;
+    Ok(true)
+}
+
+fn make(share: &Share, version: Version) -> Result<bool, Failure> {
+    let made = share.make(version);
+    let failed = |error| share.refusal("making its next version", &error);
+    Ok(made.map_err(failed)? == Made::Made)
+}
+
+/// Writes the hint, too: whoever finds that first finds the same as in the record, which may not have
+/// been `written`.
+fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Result<(), Failure> {
+    let hinted = share.write_hint(record);
+    match written {
+        Err(error) if hinted.is_err() => Err(share.refusal("writing its record", &error)),
+        _ => Ok(()),
+    }
+}
+
+// How many make the same names at once: enough for a server with a few threads to have two at one name.
+const MAKERS: usize = 8;
+
+/// What a race came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Race {
+    /// How many names were made.
+    pub names: u64,
+    /// Names that more than one was told to have made.
+    pub shared: u64,
+    /// Names that nobody was told to have made.
+    pub unmade: u64,
+}
+
+/// Has eight makers make the same names, at the path with this suffix; what was made is removed. Calls `alive` after
+/// each answer of the drive.
+///
+/// # Errors
+/// The kernel's.
+pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Race> {
+    let share = Share::new(path);
+    share.begin()?;
+    let start = Barrier::new(MAKERS);
+    let make = || -> io::Result<Vec<u64>> {
+        let mut won = Vec::new();
+        let mut failed = None;
+        for name in 1..=names {
+            // Whoever fails goes on: the others wait for it here.
+            start.wait();
+            match share.make(name) {
+                Ok(Made::Made) => won.push(name),
+                Ok(Made::Exists) => {}
+                Err(error) => failed = Some(error),
+            }
+            alive();
+        }
+        failed.map_or(Ok(won), Err)
+    };
+    let won: io::Result<Vec<Vec<u64>>> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..MAKERS).map(|_| scope.spawn(make)).collect();
+        let ended = makers.into_iter().map(|maker| {
+            let died = |_| Err(io::Error::other("a maker died"));
+            maker.join().unwrap_or_else(died)
+        });
+        ended.collect()
+    });
+    clear(&share, alive);
+    let mut won = won?.concat();
+    let all = won.len() as u64;
+    won.sort_unstable();
+    won.dedup();
+    let different = won.len() as u64;
+    Ok(Race {
+        names,
+        shared: all - different,
+        unmade: names - different,
+    })
+}
+
+/// How long making a name took, so many times. Calls `alive` as [`race`] does.
+///
+/// # Errors
+/// The kernel's.
+pub fn round_trips(path: &Path, times: u64, alive: &dyn Fn()) -> io::Result<Vec<Duration>> {
+    let share = Share::new(path);
+    share.begin()?;
+    let made: io::Result<Vec<Duration>> = (1..=times)
+        .map(|name| {
+            let begun = Instant::now();
+            share.make(name)?;
+            alive();
+            Ok(Instant::now().since(begun))
+        })
+        .collect();
+    clear(&share, alive);
+    made
+}
+
+fn clear(share: &Share, alive: &dyn Fn()) {
+    for name in share.list().unwrap_or_default() {
+        let _ = share.remove(name);
+        alive();
+    }
+    // Where it cannot be removed it is empty enough to be left.
+    let _ = fs::remove_dir(share.versions());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::share;
+    use super::*;
+
+    fn lock(record: &VersionRecord) -> (tempfile::TempDir, std::path::PathBuf, Share) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let share = Share::new(&path);
+        share.make_hint().unwrap();
+        share.begin().unwrap();
+        assert!(put(&share, record).unwrap());
+        (dir, path, share)
+    }
+
+    fn record(state: State, once: &str) -> VersionRecord {
+        VersionRecord {
+            version: 1,
+            state,
+            nonce: 1,
+            lease: Duration::from_secs(15),
+            record: Record {
+                token: 1,
+                holder: "a".into(),
+                once: TaskLog::parse(once).unwrap_or_default(),
+                ..Record::default()
+            },
+            unread: false,
+        }
+    }
+
+    const ONE: &str = r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#;
+
+    #[test]
+    fn a_look_makes_nothing_and_says_what_the_last_version_says() {
+        let (_dir, path, share) = lock(&record(State::Held, ""));
+        assert_eq!(look(&path).unwrap().state, LockState::Held);
+        share.make(2).unwrap();
+        let seen = look(&path).unwrap();
+        assert_eq!((seen.state, seen.record), (LockState::Held, None));
+        assert!(seen.flaw.is_some());
+        share.make(3).unwrap();
+        share
+            .write_record(&VersionRecord {
+                version: 3,
+                ..record(State::Released, "")
+            })
+            .unwrap();
+        assert_eq!(look(&path).unwrap().state, LockState::Free);
+        assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_lock_that_another_took_over_at_once_was_broken() {
+        let (_dir, path, share) = lock(&record(State::Held, ""));
+        let seen = look(&path).unwrap().record.unwrap();
+        // Made while ours was written; its record is to come.
+        share.make(3).unwrap();
+        let broken = break_lock(&path, &seen, None, "me");
+        assert_eq!(broken, Ok(Broken::Within(Duration::ZERO)));
+        let Hint::Record(hint) = share.hint().unwrap() else {
+            panic!("it was there");
+        };
+        assert_eq!(hint.version, 1, "what the path says is not ours to write");
+    }
+
+    #[test]
+    fn a_look_waits_for_the_record_of_a_version_that_is_being_made() {
+        let (_dir, path, share) = lock(&record(State::Held, ""));
+        share.make(2).unwrap();
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(MOMENT * 2);
+            let held = record(State::Held, "");
+            share.write_record(&VersionRecord { version: 2, ..held })
+        });
+        let seen = look(&path).unwrap();
+        writer.join().unwrap().unwrap();
+        assert_eq!(
+            (seen.record.map(|record| record.token), seen.flaw),
+            (Some(1), None)
+        );
+    }
+
+    #[test]
+    fn breaking_ends_the_tenure_that_was_shown_and_no_other() {
+        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let seen = look(&path).unwrap().record.unwrap();
+        let other = Record {
+            token: 9,
+            ..seen.clone()
+        };
+        assert_eq!(break_lock(&path, &other, None, "me"), Ok(Broken::Changed));
+        let lease = Duration::from_secs(15);
+        assert_eq!(
+            break_lock(&path, &seen, None, "me"),
+            Ok(Broken::Within(lease))
+        );
+        let broken = share.record(2).unwrap();
+        assert_eq!(
+            (broken.state, broken.record.holder.as_str()),
+            (State::Held, "me")
+        );
+        // It was said first to the holder, who may be shown no record.
+        assert_eq!(share.broken(1).unwrap(), share::Broken::Perhaps);
+        assert_ne!(broken.nonce, 1);
+        let now = Some(Duration::ZERO);
+        assert_eq!(
+            break_lock(&path, &seen, now, "me"),
+            Ok(Broken::Within(Duration::ZERO))
+        );
+        let broken = share.record(3).unwrap();
+        assert_eq!(broken.state, State::Released);
+        assert_eq!(broken.record.once, TaskLog::parse(ONE).unwrap());
+        assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Free));
+    }
+
+    #[test]
+    fn results_are_forgotten_while_nobody_has_it_and_if_they_are_what_was_shown() {
+        let shown = TaskLog::parse(ONE).unwrap();
+        let a = Tasks::Of("a".into());
+        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        assert_eq!(forget(&path, &a, &shown, false), Ok(ResetResult::Held));
+        assert!(forget(&path, &a, &shown, true).is_err());
+        let (_dir, path, free) = lock(&record(State::Released, ONE));
+        assert_eq!(
+            forget(&path, &a, &TaskLog::EMPTY, false),
+            Ok(ResetResult::Changed)
+        );
+        assert_eq!(forget(&path, &a, &shown, false), Ok(ResetResult::Done));
+        assert_eq!(free.record(2).unwrap().record.once, TaskLog::EMPTY);
+        let empty = TaskLog::EMPTY;
+        assert_eq!(forget(&path, &a, &empty, false), Ok(ResetResult::Nothing));
+        assert_eq!(share.list().unwrap(), [0, 1]);
+    }
+
+    #[test]
+    fn a_race_has_one_winner_a_name_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock.probe");
+        let race = race(&path, 20, &|| {}).unwrap();
+        assert_eq!((race.names, race.shared, race.unmade), (20, 0, 0));
+        assert_eq!(round_trips(&path, 5, &|| {}).unwrap().len(), 5);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_path_says_of_versions_that_are_gone_is_not_believed() {
+        let (_dir, path, share) = lock(&record(State::Released, ""));
+        for version in [2, 3] {
+            share.make(version).unwrap();
+            let held = VersionRecord {
+                version,
+                ..record(State::Held, "")
+            };
+            share.write_record(&held).unwrap();
+        }
+        share.remove(0).unwrap();
+        share.remove(1).unwrap();
+        // Who holds it may not write the path, which says that version 1 was given back.
+        assert_eq!(look(&path).unwrap().state, LockState::Held);
+    }
+
+    #[test]
+    fn an_operator_from_whose_version_the_others_could_not_go_on_makes_none() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("NOT TESTED: nobody but root can give a directory away");
+            return;
+        }
+        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let seen = look(&path).unwrap();
+        std::os::unix::fs::chown(share.versions(), Some(4321), None).unwrap();
+        let broken = break_lock(&path, seen.record.as_ref().unwrap(), None, "me");
+        assert!(broken.is_err(), "{broken:?}");
+        assert_eq!(share.list().unwrap(), [0, 1]);
+        std::os::unix::fs::chown(share.versions(), Some(0), None).unwrap();
+        let broken = break_lock(&path, seen.record.as_ref().unwrap(), None, "me");
+        assert!(matches!(broken, Ok(Broken::Within(_))), "{broken:?}");
+    }
+}

@@ -1,0 +1,236 @@
+//! What an instance that waited and ended leaves to the next one on the same machine: which version
+//! it saw last, and since when.
+//!
+//! Whoever looks once (`-n`, a line of cron) never watches for a whole lease. Without this nobody of
+//! ten machines that look once a minute would ever run again after a holder died with its machine.
+//! The stamp is our own clock's, in the same boot, so it is worth what it would be had one process
+//! gone on. It lies on this machine, where only this user can write. Called by `store`. It must
+//! never believe a stamp of another boot, another clock or another user, nor one of a version that only
+//! has the number of this one: a lock that was removed and made anew begins at 1 again.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use trafficcop_core::clock::{Instant, is_simulated};
+use trafficcop_core::machine::procfs;
+use trafficcop_core::observed::Version;
+use trafficcop_core::util::{check, ours_in};
+
+// How the names of stamps end; those of unfinished ones go on.
+const STAMP: &str = ".seen";
+
+/// A version, and what tells it from one of the same number in another chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stamped {
+    pub(super) version: Version,
+    /// One line.
+    pub(super) fingerprint: String,
+}
+
+/// The stamp of this version of the lock at `path`, if one was left that can be believed.
+pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Option<Instant> {
+    find_in(&directory(runtime.as_deref())?, path, of)
+}
+
+fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
+    // The owner is asked of what was opened and not of the name, which can be another file by then.
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut file = options.open(directory.join(name(path))).ok()?;
+    let found = file.metadata().ok()?;
+    let ours = found.is_file() && is_private(&found) && found.len() < 4096;
+    let mut text = String::new();
+    ours.then(|| file.read_to_string(&mut text))?.ok()?;
+    let mut words = text.split('\n');
+    let same = words.next()? == clock()?
+        && words.next()? == path.display().to_string()
+        && words.next()?.parse() == Ok(of.version)
+        && words.next()? == of.fingerprint;
+    let stamp = words.next().filter(|_| same)?.parse().ok()?;
+    let stamp = Instant::from_nanos(stamp);
+    // From the future it is of another clock, whatever it says, and would have us wait for more than a lease.
+    (stamp <= Instant::now()).then_some(stamp)
+}
+
+/// Leaves a stamp. Where that cannot be done, or not so soon, the next instance waits a whole lease.
+pub(super) fn leave(
+    runtime: &Option<PathBuf>,
+    path: &Path,
+    of: Stamped,
+    stamp: Instant,
+    within: Duration,
+) {
+    // In a thread: it is the last thing that a process does that wants to end, and that directory may hang, too.
+    let (runtime, path) = (runtime.clone(), path.to_owned());
+    let (done, wait) = std::sync::mpsc::channel();
+    let started = std::thread::Builder::new()
+        .name("lock-stamp".into())
+        .spawn(move || {
+            if let Some(directory) = directory(runtime.as_deref()) {
+                leave_in(&directory, &path, &of, stamp);
+            }
+            let _ = done.send(());
+        });
+    if started.is_ok() {
+        let _ = wait.recv_timeout(within);
+    }
+}
+
+fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Option<()> {
+    let text = format!(
+        "{}\n{}\n{}\n{}\n{}\n",
+        clock()?,
+        path.display(),
+        of.version,
+        of.fingerprint,
+        stamp.as_nanos()
+    );
+    // Written beside it and renamed: whoever reads meanwhile finds the old stamp or the new one. Without
+    // fsync, because it is worth nothing after the next boot.
+    let whole = directory.join(name(path));
+    let part = directory.join(format!("{}.{:08x}", name(path), fastrand::u32(..)));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options
+        .open(&part)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&part, whole));
+    if written.is_err() {
+        let _ = fs::remove_file(part);
+    }
+    sweep(directory);
+    written.ok()
+}
+
+/// Removes the stamps of locks at which no instance has looked for longer than a monthly job's pause, and what
+/// instances left that were killed while they wrote one.
+fn sweep(directory: &Path) {
+    const KEPT: Duration = Duration::from_secs(40 * 24 * 60 * 60);
+    for path in ours_in(directory, "", fs::Metadata::is_file) {
+        let age = fs::metadata(&path).and_then(|found| found.modified());
+        let name = path.file_name().unwrap_or_default();
+        let is_stamp = name.to_string_lossy().contains(STAMP);
+        // Wall clock against wall clock: a stamp that goes too early costs its lock one lease of waiting.
+        if is_stamp && age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Which clock stamps are of: this boot's, as processes of our time namespace see it.
+fn clock() -> Option<String> {
+    // CLOCK_BOOTTIME begins anew with every boot, and a time namespace shifts it.
+    let boot = procfs::text("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    Some(format!("{} {}", boot.trim(), namespace.display()))
+}
+
+fn name(path: &Path) -> String {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    format!("{}{STAMP}", check(bytes))
+}
+
+/// A directory that is this user's alone and does not outlast the boot.
+fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
+    let uid = nix::unistd::geteuid().as_raw();
+    let runtime = runtime.filter(|path| path.is_absolute());
+    let places = [
+        (uid == 0 && !is_simulated()).then(|| PathBuf::from("/run/trafficcop")),
+        runtime.map(|runtime| runtime.join("trafficcop")),
+        Some(PathBuf::from(format!("/tmp/trafficcop-{uid}"))),
+    ];
+    places.into_iter().flatten().find(|place| {
+        let _ = DirBuilder::new().mode(0o700).create(place);
+        fs::symlink_metadata(place).is_ok_and(|found| found.is_dir() && is_private(&found))
+    })
+}
+
+fn is_private(found: &fs::Metadata) -> bool {
+    // Whoever could write a stamp could say that a lease has been watched to its end, and have us take over.
+    found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(version: Version) -> Stamped {
+        Stamped {
+            version,
+            fingerprint: "feed".into(),
+        }
+    }
+
+    #[test]
+    fn a_stamp_is_found_for_its_lock_and_version_and_for_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = Path::new("/mnt/share/lock");
+        let stamp = Instant::now();
+        assert_eq!(find_in(place.path(), lock, &of(7)), None);
+        leave_in(place.path(), lock, &of(7), stamp).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), Some(stamp));
+        assert_eq!(find_in(place.path(), lock, &of(8)), None);
+        assert_eq!(find_in(place.path(), Path::new("/mnt/other"), &of(7)), None);
+        leave_in(place.path(), lock, &of(8), stamp).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(8)), Some(stamp));
+        let anew = Stamped {
+            fingerprint: "beef".into(),
+            ..of(8)
+        };
+        assert_eq!(find_in(place.path(), lock, &anew), None);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn stamps_that_no_instance_left_for_a_month_are_swept_by_the_next_one_left() {
+        let place = tempfile::tempdir().unwrap();
+        let (old, fresh) = (Path::new("/mnt/share/old"), Path::new("/mnt/share/fresh"));
+        let now = Instant::now();
+        leave_in(place.path(), fresh, &of(7), now).unwrap();
+        leave_in(place.path(), old, &of(7), now).unwrap();
+        let aged = |name: &str, days: u64| {
+            let age = Duration::from_secs(days * 24 * 60 * 60);
+            let file = fs::File::create(place.path().join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - age)
+                .unwrap();
+        };
+        aged(&name(old), 41);
+        aged(&format!("{}.0000002a", name(old)), 41);
+        aged("letter", 41);
+        leave_in(place.path(), Path::new("/mnt/share/lock"), &of(7), now).unwrap();
+        assert_eq!(find_in(place.path(), fresh, &of(7)), Some(now));
+        assert!(place.path().join("letter").exists());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_others_could_have_written_or_another_clock_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().unwrap();
+        let lock = Path::new("/mnt/share/lock");
+        let file = place.path().join(name(lock));
+        leave_in(place.path(), lock, &of(7), Instant::now()).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "anybody's");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(find_in(place.path(), lock, &of(7)).is_some());
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replacen('-', "", 1)).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "another boot");
+        let hour = Duration::from_secs(3600);
+        leave_in(place.path(), lock, &of(7), Instant::now() + hour).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "from the future");
+        for bytes in [&b""[..], b"\n\n\n", &[0xff; 5000]] {
+            fs::write(&file, bytes).unwrap();
+            assert_eq!(find_in(place.path(), lock, &of(7)), None);
+        }
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "a link");
+    }
+}

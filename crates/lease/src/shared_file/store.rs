@@ -1,0 +1,310 @@
+//! [`SharedFile`]: a lock that is a chain of versions, as the drivers see it through [`LeaseStore`].
+//!
+//! Each call runs a step of `chain` in a thread of its own with a time limit. It must never wait for the
+//! drive where something else could be late.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::chain::Chain;
+use super::{release, stamp};
+use crate::blocking::BlockingJobs;
+use crate::errors::{fatal, transient};
+use crate::file::FileInspector;
+use crate::inspect::Inspector;
+use crate::mount;
+use crate::once::OnceTask;
+use crate::slots::path_of;
+use crate::{
+    Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, SharedMemory,
+    StoreInfo,
+};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
+use trafficcop_core::{Failure, Grant};
+
+// How long a step that hangs is waited for before a release, twice. A drive that answers at all does so by then;
+// otherwise the lease runs out no later for our waiting.
+const PATIENCE: Duration = Duration::from_secs(1);
+// How long a stamp for those who come after us may keep us: without it they wait a lease longer.
+const FAREWELL: Duration = Duration::from_millis(250);
+
+/// A lock on a shared drive, as one instance competes for it.
+pub struct SharedFile {
+    name: String,
+    jobs: BlockingJobs,
+    chain: Arc<Chain>,
+    /// The release of this tenure has waited for a step in vain.
+    overdue: AtomicBool,
+}
+
+/// A lock on a drive that machines share, as it was named by its path.
+pub struct SharedFileLock(pub PathBuf);
+
+impl NamedLock for SharedFileLock {
+    fn leases(&self) -> RangeInclusive<Duration> {
+        SHORTEST_LEASE..=LONGEST_LEASE
+    }
+
+    fn warn(&self) {
+        mount::of(&self.0).warn_about(&self.0);
+    }
+
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {
+        mount::refuse_upper_directory(&self.0)?;
+        Ok(Arc::new(SharedFile::open(&self.0, competitor)?))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
+        Ok(Arc::new(SharedFileLock(path_of(&self.0, slot))))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError> {
+        Ok(Box::new(FileInspector::new(&self.0)?))
+    }
+}
+
+impl SharedFile {
+    /// Nothing is asked of the drive yet: it may hang, and this is called before there is a thread.
+    ///
+    /// # Errors
+    /// Where there is no working directory to a relative path.
+    pub fn open(path: &Path, competitor: &Competitor) -> io::Result<SharedFile> {
+        SharedFile::with_memory(
+            path,
+            competitor,
+            competitor.memory.and_then(release::prepare),
+        )
+    }
+
+    /// The same, with what a guardian finds when this process is dead.
+    ///
+    /// # Errors
+    /// As [`SharedFile::open`].
+    pub fn with_memory(
+        path: &Path,
+        competitor: &Competitor,
+        memory: Option<Arc<dyn SharedMemory>>,
+    ) -> io::Result<SharedFile> {
+        let chain = Chain::new(path, competitor, memory)?;
+        Ok(SharedFile {
+            name: chain.share.path().display().to_string(),
+            jobs: BlockingJobs::new(),
+            overdue: AtomicBool::new(false),
+            chain: Arc::new(chain),
+        })
+    }
+
+    /// Runs a step in a thread. Where nobody waits for it any more it goes on all the same, and what
+    /// it obtained is known to the next step.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        what: &str,
+        give_up_at: Instant,
+        step: impl FnOnce(&Chain) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let chain = Arc::clone(&self.chain);
+        let step = move || step(&chain);
+        self.jobs.step(&self.name, what, give_up_at, step).await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for SharedFile {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            name: self.name.clone(),
+            period: self.chain.task.as_ref().and_then(OnceTask::period),
+            lease: Some(self.chain.lease),
+            ..StoreInfo::default()
+        }
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let won = self
+            .blocking("looking at it", give_up_at, |chain| chain.compete())
+            .await?;
+        // Only now that somebody is there to have it: what an attempt obtained that nobody waited for is given
+        // back by the next release.
+        let token = won.tenure.record.token;
+        self.chain.state().tenure = Some(won.tenure);
+        self.overdue.store(false, Ordering::Release);
+        Ok(Grant {
+            t0: won.t0,
+            token,
+            failed: won.failed,
+        })
+    }
+
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("looking at it", give_up_at, |chain| {
+            let look = chain.look_for_record()?;
+            let result = chain.is_over(&look)?;
+            result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
+        })
+        .await
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.blocking("renewing it", give_up_at, Chain::go_on).await
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        // A standby that ends asks nothing of a drive that may hang.
+        if self.jobs.is_idle() && self.chain.has_nothing() {
+            return Ok(());
+        }
+        // Behind a step that hangs nothing is done in time, and a lease runs out by itself.
+        let limit = give_up_at.min(Instant::now() + PATIENCE);
+        if !self.jobs.is_idle_by(limit).await {
+            let why = "the drive does not answer";
+            // A slow one does, when it is asked again. After that the lease is left to run out, and the next
+            // release begins anew.
+            return Err(match self.overdue.fetch_xor(true, Ordering::AcqRel) {
+                true => self.chain.fatal(why),
+                false => transient(format!("{}: {why}", self.name)),
+            });
+        }
+        self.overdue.store(false, Ordering::Release);
+        let released = self.blocking("releasing it", give_up_at, move |chain| {
+            chain.release(give_up_at)
+        });
+        match released.await {
+            // What hangs now would only be waited for.
+            Err(Failure::Transient { why, .. }) if !self.jobs.is_idle() => Err(fatal(why)),
+            answered => answered,
+        }
+    }
+
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let what = update.doing();
+        let update = match update {
+            // The next renewal says so: a version of its own would be in that one's way where the drive hangs.
+            RecordUpdate::Health(health) => return self.chain.tell(false, health),
+            // Said by every version from here on, whatever becomes of this one.
+            RecordUpdate::Draining { health } => {
+                self.chain.tell(true, health)?;
+                None
+            }
+            RecordUpdate::Outcome(outcome) => Some(outcome),
+        };
+        self.blocking(what, give_up_at, move |chain| match update {
+            None => chain.go_on(),
+            Some(outcome) => chain.record(&outcome, give_up_at),
+        })
+        .await
+    }
+
+    async fn leave(&self, _give_up_at: Instant) {
+        // Not in a tenure: what is ours nobody has watched as a candidate.
+        let seen = {
+            let mut state = self.chain.state();
+            let stamped = state.stamped.take().filter(|_| state.tenure.is_none());
+            stamped.zip(state.observed.seen())
+        };
+        if let Some((of, (version, stamp))) = seen
+            && of.version == version
+        {
+            let path = self.chain.share.path();
+            stamp::leave(&self.chain.runtime, path, of, stamp, FAREWELL);
+        }
+    }
+
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        // At any time: what there is to give back stands in the memory, from the making of a version on. No descriptor:
+        // one on a server that is gone keeps whoever has it from ending.
+        let release_info = self.chain.memory.as_ref();
+        Ok(OrphanRelease {
+            descriptor: None,
+            release_info: release_info.map(|_| release::MARK.to_vec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::record::Candidate;
+
+    /// Has a step hang until what this gives is dropped.
+    async fn hang(store: &SharedFile) -> mpsc::Sender<()> {
+        let (go_on, hangs) = mpsc::channel();
+        let step = move |_: &Chain| {
+            let _ = hangs.recv();
+            Ok(())
+        };
+        let late = store.blocking("hanging", Instant::now(), step).await;
+        assert!(matches!(late, Err(Failure::Transient { .. })), "{late:?}");
+        go_on
+    }
+
+    async fn release(store: &SharedFile) -> Result<(), Failure> {
+        store
+            .release(Instant::now() + Duration::from_secs(120))
+            .await
+    }
+
+    async fn acquire(store: &SharedFile) {
+        let grant = store.acquire(Instant::now() + Duration::from_secs(120));
+        grant.await.expect("control");
+    }
+
+    fn open(directory: &Path) -> SharedFile {
+        let candidate = Candidate {
+            identity: "one".into(),
+            host: "here".into(),
+            pid: 1,
+            command: "./job".into(),
+            bell: None,
+        };
+        let competitor = Competitor::new(candidate, Duration::from_secs(10));
+        SharedFile::open(&directory.join("lock"), &competitor).expect("a store")
+    }
+
+    /// A drive that takes more than a second, days after it hung in another tenure.
+    #[tokio::test]
+    async fn a_release_waits_twice_for_a_step_that_hangs_whatever_hung_before_its_tenure() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = open(directory.path());
+        acquire(&store).await;
+        let go_on = hang(&store).await;
+        let first = release(&store).await;
+        assert!(matches!(first, Err(Failure::Transient { .. })), "{first:?}");
+        drop(go_on);
+        assert!(store.jobs.is_idle_by(Instant::FOREVER).await);
+        // It was not asked again. As if its lease had run out:
+        let late = Instant::now() + Duration::from_secs(120);
+        store.chain.release(late).expect("to release");
+        acquire(&store).await;
+        let go_on = hang(&store).await;
+        let first = release(&store).await;
+        assert!(matches!(first, Err(Failure::Transient { .. })), "{first:?}");
+        drop(go_on);
+        release(&store).await.expect("to release");
+    }
+
+    #[tokio::test]
+    async fn a_release_that_was_given_up_is_forgotten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = open(directory.path());
+        acquire(&store).await;
+        let _hangs = hang(&store).await;
+        for is_last in [false, true, false] {
+            let asked = release(&store).await;
+            let given_up = matches!(asked, Err(Failure::Fatal { .. }));
+            assert_eq!(given_up, is_last, "{asked:?}");
+        }
+    }
+}

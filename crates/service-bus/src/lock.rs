@@ -1,0 +1,440 @@
+//! The lock of one message, and what settles it.
+//!
+//! Called by the driver through [`Lock`], and by the connection task for what it gives back. Must never take
+//! the answer to one request for that to another, and never call a message done that the service has
+//! not said to be.
+//!
+//! # By its token
+//! A lock is renewed, and a message settled, by the lock's token through `$management`: that is
+//! answered, and works on every connection, so a connection that was cut costs nothing. Only a release
+//! can be said on the link alone, by the connection that delivered the message; afterwards the message
+//! is abandoned instead, which counts one attempt.
+//!
+//! # When a settlement was not answered
+//! It may have been done. It is asked for again as long as the lock lasts; and if the service then says
+//! that there is no such lock (410), the first one did it, or the lock was lost before. That cannot be
+//! told apart, so the answer stays "not confirmed": never "failed", and never "done".
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use time::OffsetDateTime;
+
+use super::amqp::Connection;
+use super::error::BusError;
+use super::shared::SharedConnection;
+use super::wire::{LockToken, Ticket};
+use trafficcop_azure::queue::{Closed, Lock, NEVER, Settlement, turn};
+use trafficcop_core::Failure;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::util::lock;
+
+// The shortest and the longest lock that a queue can have.
+const SHORTEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(300);
+// What a message may have been under way, and what clocks that are kept by NTP differ by.
+const GRAIN: Duration = Duration::from_secs(1);
+// Of a lock whose length was told by another machine's clock: half a minute, as most queues have
+// it, is caught even where that clock is off by ten seconds.
+pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
+// A request of our own that takes longer is as good as lost: a lock can be as short as this.
+pub(super) const REQUEST: Duration = Duration::from_secs(5);
+// How long what one lock that ended early has taught is believed: the service loses one in its updates now
+// and then, and a clock that is off ends another one soon.
+const TAUGHT: Duration = Duration::from_secs(3600);
+
+/// A message that came, as far as its lock goes.
+pub(super) struct Held {
+    shared: Arc<SharedConnection>,
+    lock: LockToken,
+    ticket: Ticket,
+    state: tokio::sync::Mutex<State>,
+    /// What the service said of the newest lock, by [`LockDuration::said`].
+    lasts: Mutex<Option<Duration>>,
+}
+
+struct State {
+    /// The moment from which the newest confirmed lock counts, and for how long it is believed.
+    t0: Instant,
+    length: Duration,
+    /// A settlement was sent and may have been carried out.
+    settling: Option<Settlement>,
+    closed: Option<Closed>,
+}
+
+impl Held {
+    pub(super) fn new(
+        shared: Arc<SharedConnection>,
+        lock: LockToken,
+        ticket: Ticket,
+        t0: Instant,
+        length: Duration,
+    ) -> Held {
+        let state = State {
+            t0,
+            length,
+            settling: None,
+            closed: None,
+        };
+        Held {
+            shared,
+            lock,
+            ticket,
+            state: tokio::sync::Mutex::new(state),
+            lasts: Mutex::new(None),
+        }
+    }
+
+    async fn connection(
+        &self,
+        what: &str,
+        give_up_at: Instant,
+    ) -> Result<Arc<Connection>, Failure> {
+        let connection = self.shared.connection(None, give_up_at).await;
+        connection.map_err(|error| error.doubt(what))
+    }
+
+    /// The connection after this one, if the error is that it has ended; else, or if none comes in time,
+    /// the error.
+    async fn after(
+        &self,
+        connection: &Arc<Connection>,
+        error: BusError,
+        give_up_at: Instant,
+    ) -> Result<Arc<Connection>, BusError> {
+        // A living connection that answered badly would answer the same once more: that is for the
+        // caller.
+        if !connection.has_ended() {
+            return Err(error);
+        }
+        let next = self.shared.connection(Some(connection), give_up_at);
+        next.await.map_err(|_| error)
+    }
+
+    /// Locks it anew; for how long. Where the connection ends meanwhile it is asked for on the next one:
+    /// that it is renewed twice does no harm, and a short lock has no time for another attempt.
+    pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
+        const WHAT: &str = "the lock is not renewed";
+        // A renewal that overtook a settlement would be refused, and be taken for a lost lock.
+        let mut state = turn(&self.state, give_up_at).await?;
+        if let Some(closed) = &state.closed {
+            return Err(closed.failure());
+        }
+        let mut connection = self.connection(WHAT, give_up_at).await?;
+        loop {
+            let (t0, sent) = (Instant::now(), wall());
+            match connection.renew(self.lock, give_up_at).await {
+                Ok(until) => {
+                    let lock_duration = &self.shared.lock_duration;
+                    state.t0 = t0;
+                    // An answer without an end was a renewal all the same, and says nothing new of
+                    // the length.
+                    if until.is_some() {
+                        state.length = lock_duration.of(until, wall(), t0);
+                    }
+                    *lock(&self.lasts) = lock_duration.said(until, sent);
+                    return Ok(state.length);
+                }
+                Err(error) if error.is_lost() => {
+                    // Else our own settlement may have ended it: that says nothing of its length.
+                    if state.settling.is_none() {
+                        let lock_duration = &self.shared.lock_duration;
+                        lock_duration.ended_early(state.t0, state.length, Instant::now());
+                    }
+                    return Err(lose(&mut state, &error));
+                }
+                Err(error) => {
+                    let next = self.after(&connection, error, give_up_at).await;
+                    connection = next.map_err(|error| error.doubt(WHAT))?;
+                }
+            }
+        }
+    }
+
+    /// Asks the service, in the way that can be.
+    async fn ask(
+        &self,
+        connection: &Connection,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
+        if on_link && connection.delivered(self.ticket) {
+            // Only there: on another connection the number of the delivery means another message.
+            return connection.dispose(self.ticket, how, give_up_at).await;
+        }
+        let by_token = match how {
+            // It counts one attempt, which is better than to keep it locked from everybody.
+            Settlement::Release => &Settlement::Retry(Duration::ZERO),
+            _ => how,
+        };
+        connection.settle(self.lock, by_token, give_up_at).await?;
+        // Only now: before the answer it would be a second settlement. Without it the library keeps
+        // 270 bytes of each message for as long as the connection lives.
+        connection.forget(self.ticket, how);
+        Ok(())
+    }
+}
+
+/// The lock has gone, and a settlement was asked for and not answered before.
+pub(super) fn unsettled(why: &str) -> Failure {
+    Failure::Transient {
+        why: format!(
+            "{why}: the settlement before was not answered, and whether it was carried out cannot be said"
+        ),
+        // It has forgotten the token.
+        retry_after: Some(NEVER),
+    }
+}
+
+/// The service says that there is no such lock. Nothing is said on the link any more either, not even
+/// to empty the library's map: it could still mean something to a service that was wrong.
+fn lose(state: &mut State, error: &BusError) -> Failure {
+    let failure = if state.settling.is_some() {
+        unsettled(&error.why())
+    } else {
+        Failure::Lost {
+            until: None,
+            why: error.why(),
+        }
+    };
+    // Nothing is asked for any more: the next answer would be about nothing we know.
+    state.closed = Some(Closed::Failed(failure.clone()));
+    failure
+}
+
+/// By our wall clock, in milliseconds since 1970: compared with the service's, and no more.
+pub(super) fn wall() -> i64 {
+    let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
+    i64::try_from(nanos / 1_000_000).unwrap_or(0)
+}
+
+#[async_trait]
+impl Lock for Held {
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.relock(give_up_at).await.map(drop)
+    }
+
+    fn lasts(&self) -> Option<Duration> {
+        *lock(&self.lasts)
+    }
+
+    async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
+        const WHAT: &str = "the message is not settled";
+        let mut state = turn(&self.state, give_up_at).await?;
+        if let Some(closed) = &state.closed {
+            return closed.settled_as(settlement);
+        }
+        let mut connection = self.connection(WHAT, give_up_at).await?;
+        loop {
+            // Written down before it is asked for: this call can be dropped at any await.
+            let earlier = state.settling.replace(settlement.clone());
+            let error = match self.ask(&connection, settlement, give_up_at).await {
+                Ok(()) => {
+                    state.closed = Some(Closed::Settled(settlement.clone()));
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            if !error.is_unclear() {
+                state.settling = earlier;
+            }
+            if error.is_lost() {
+                return Err(lose(&mut state, &error));
+            }
+            // What was not even sent is asked for on the next connection.
+            // What may have been done is not: the caller decides, by the time its lock has left.
+            let next = match &error {
+                BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
+                _ => Err(error),
+            };
+            connection = next.map_err(|error| error.doubt(WHAT))?;
+        }
+    }
+}
+
+/// How long a lock is believed to last.
+///
+/// The service tells the end of a lock by its own wall clock, and never its length. What it tells is
+/// compared with ours, and believed only if a queue can have such a lock: between 5 s and 5 min.
+/// Otherwise one of the clocks is wrong, and what counts is what the user says (`--lock-time`), or
+/// the shortest lock there is. A clock that is off by less than that is caught by the first renewal,
+/// which comes after 20 s at the latest, and by what the service does: a lock that ended sooner than
+/// its end was told makes the following ones as short, for an hour.
+///
+/// Nothing here is a deadline: those are counted from the moment before a request was sent.
+#[derive(Debug)]
+pub(super) struct LockDuration {
+    /// What the user says.
+    told: Option<Duration>,
+    /// A lock was seen to last no longer than this after the service promised more; and when.
+    most: Mutex<Option<(Duration, Instant)>>,
+    warned: AtomicBool,
+}
+
+impl LockDuration {
+    pub(super) fn new(told: Option<Duration>) -> LockDuration {
+        LockDuration {
+            told,
+            most: Mutex::new(None),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Before any message was seen.
+    pub(super) fn at_first(&self) -> Duration {
+        self.told.unwrap_or(SHORTEST)
+    }
+
+    /// The length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
+    /// service's clock and by ours. `at`: the same as `now`, by the clock that nobody sets.
+    pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
+        if let Some(told) = self.told {
+            return told;
+        }
+        let length = self.said(until, now).unwrap_or_else(|| {
+            if let Some(until) = until {
+                self.warn(until.saturating_sub(now));
+            }
+            // Too short a guess costs renewals; too long a one costs the promise.
+            SHORTEST
+        });
+        let most = self.most(at);
+        most.map_or(length, |most| length.min(most))
+    }
+
+    /// The same, of this one lock alone; none, where nobody asks the service, or what it says can be the
+    /// length of no lock.
+    pub(super) fn said(&self, until: Option<i64>, now: i64) -> Option<Duration> {
+        if self.told.is_some() {
+            return None;
+        }
+        plausible(until?.saturating_sub(now))
+    }
+
+    /// What was learned from a lock that ended early, while that counts.
+    fn most(&self, at: Instant) -> Option<Duration> {
+        let (most, since) = (*lock(&self.most))?;
+        (at.since(since) < TAUGHT).then_some(most)
+    }
+
+    /// A lock that counts from `t0` and was believed to last `believed` had ended at `at`.
+    pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
+        let after = at.since(t0);
+        // What the user says is not corrected: the lock may have been lost in another way.
+        if self.told.is_some() || after >= believed {
+            return;
+        }
+        // Shorter than that no queue can be set to: the message was lost in another way.
+        let after = after.max(SHORTEST);
+        let known = self.most(at);
+        let most = known.map_or(after, |most| most.min(after));
+        *lock(&self.most) = Some((most, at));
+        if known != Some(most) {
+            tracing::warn!(
+                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: look at \
+                 this machine's clock, or say --lock-time",
+                believed.as_secs(),
+                at.since(t0).as_secs(),
+                most.as_secs()
+            );
+        }
+    }
+
+    fn warn(&self, off: i64) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the clock differs from the service's: a message is said to be locked for {} s, and \
+                 no queue locks for that long; counting on {} s: set the clock, or say --lock-time",
+                off / 1000,
+                SHORTEST.as_secs()
+            );
+        }
+    }
+}
+
+/// The length of a lock that seems to have so many milliseconds left, if a queue can have it.
+fn plausible(left: i64) -> Option<Duration> {
+    let left = Duration::from_millis(u64::try_from(left).ok()?);
+    (left >= SHORTEST - GRAIN && left <= LONGEST + GRAIN).then(|| left.min(LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_900_000_000_000;
+
+    const START: Instant = Instant::from_nanos(1);
+
+    fn seconds(lock_duration: &LockDuration, left: i64) -> u64 {
+        seconds_at(lock_duration, left, START)
+    }
+
+    fn seconds_at(lock_duration: &LockDuration, left: i64, at: Instant) -> u64 {
+        let until = Some(NOW + left * 1000);
+        lock_duration.of(until, NOW, at).as_secs()
+    }
+
+    /// One that was believed to last for `believed` seconds.
+    fn ended(lock_duration: &LockDuration, after: Duration, believed: u64) {
+        lock_duration.ended_early(START, Duration::from_secs(believed), START + after);
+    }
+
+    #[test]
+    fn what_a_queue_can_have_is_believed_and_nothing_else() {
+        let lock_duration = LockDuration::new(None);
+        for (left, length) in [(5, 5), (30, 30), (300, 300), (301, 300), (4, 4)] {
+            assert_eq!(seconds(&lock_duration, left), length, "{left}");
+            assert!(!lock_duration.warned.load(Ordering::Relaxed));
+        }
+        for left in [3, 0, -3600, 302, 3630, i64::MIN / 2000] {
+            lock_duration.warned.store(false, Ordering::Relaxed);
+            assert_eq!(seconds(&lock_duration, left), 5, "{left}");
+            assert!(lock_duration.warned.load(Ordering::Relaxed));
+        }
+        assert_eq!(lock_duration.of(None, NOW, START), SHORTEST);
+        let farthest = lock_duration.of(Some(i64::MAX), i64::MIN, START);
+        assert_eq!(farthest, SHORTEST);
+    }
+
+    #[test]
+    fn the_user_knows_better_than_any_clock() {
+        let lock_duration = LockDuration::new(Some(Duration::from_secs(42)));
+        for left in [5, 30, 3630, -3600] {
+            assert_eq!(seconds(&lock_duration, left), 42);
+        }
+        ended(&lock_duration, Duration::from_secs(7), 42);
+        assert_eq!(seconds(&lock_duration, 30), 42);
+        assert!(!lock_duration.warned.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_lock_that_ended_early_shortens_those_that_follow() {
+        let lock_duration = LockDuration::new(None);
+        ended(&lock_duration, Duration::from_secs(40), 40);
+        assert_eq!(seconds(&lock_duration, 40), 40);
+        ended(&lock_duration, Duration::from_secs(21), 40);
+        assert_eq!(seconds(&lock_duration, 40), 21);
+        ended(&lock_duration, Duration::from_millis(10), 40);
+        assert_eq!(seconds(&lock_duration, 40), 5);
+        assert_eq!(seconds(&lock_duration, 4), 4);
+    }
+
+    #[test]
+    fn what_a_lock_that_ended_early_has_taught_is_forgotten_after_an_hour() {
+        let lock_duration = LockDuration::new(None);
+        let second = Duration::from_secs(1);
+        ended(&lock_duration, second * 21, 40);
+        let forgotten = START + second * 21 + TAUGHT;
+        assert_eq!(seconds_at(&lock_duration, 40, forgotten - second), 21);
+        assert_eq!(seconds_at(&lock_duration, 40, forgotten), 40);
+        // The next one counts by itself, and from when it was.
+        let ends = forgotten + second * 30;
+        lock_duration.ended_early(forgotten, second * 40, ends);
+        assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT - second), 30);
+        assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT), 40);
+    }
+}

@@ -1,0 +1,446 @@
+//! A session that is ours: its messages one by one, its lock and its state.
+//!
+//! Made by the queue when the service has given us one ([`take`]). Must never call a session ours that the
+//! service may have given to another, ask for a message before the one before it is settled, or call one
+//! settled that the service has not said to be.
+//!
+//! # The lock lives on the link
+//! The service gives a session to the next who asks as soon as the link that has it ends, and a link ends
+//! with its connection, whoever broke it. So there is no coming back: where a lock of a message is renewed
+//! on the next connection, a session whose link has ended is lost, at once, and whoever works on it is told
+//! without having asked ([`Lock::lost`]).
+//!
+//! # Order
+//! There is credit for one message at a time, and only when the one before it was settled. One that was
+//! given back is the next to come. Where another one comes instead the service is asked whether it is still
+//! there (it has dead-lettered it, if not), and if it is the other goes back, until it comes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::amqp::Connection;
+use super::error::BusError;
+use super::frame_scanner::DeliveryState;
+use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
+use super::session_link::{Reader, SessionLink, Want};
+use super::shared::SharedConnection;
+use super::stream::OF_SESSION;
+use super::wire::{self, Delivery, LockToken};
+use trafficcop_azure::before;
+use trafficcop_azure::queue::{Closed, Lock, Message, Session, Settlement, turn};
+use trafficcop_core::Failure;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::retry::Backoff;
+use trafficcop_core::util::lock;
+
+// The longest the service is asked to wait for a session, and so the longest that it can take to find
+// out that nobody at the other end does any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// From giving back a message that came before its turn to asking again, at first and at most.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
+// For how long the first message of a session may be under way that was given to us because it has one.
+const FIRST_MESSAGE: Duration = Duration::from_secs(5);
+
+/// Links of this process, so that no two have one name.
+static LINKS: AtomicU64 = AtomicU64::new(0);
+
+/// A session that was accepted and whose link nobody reads yet.
+pub(super) type Accepted = (Arc<Connection>, SessionLink, Instant);
+
+/// The next session that has messages; none if there was none until then.
+pub(super) async fn accept(
+    connection: Arc<Connection>,
+    give_up_at: Instant,
+) -> Result<Option<Accepted>, BusError> {
+    let patience = give_up_at.since(Instant::now()).min(PATIENCE);
+    let number = LINKS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}{OF_SESSION}{number}", connection.name);
+    let link = connection.accept(name, patience).await?;
+    Ok(link.map(|link| (connection, link, Instant::now())))
+}
+
+/// The first message of a session that was accepted; none, if it is not ours any more, or has none.
+pub(super) async fn take(
+    (connection, link, taken): Accepted,
+    shared: &Arc<SharedConnection>,
+    max_body: usize,
+) -> Option<Message> {
+    let (wants, to_do) = mpsc::unbounded_channel();
+    let (deliveries, came) = mpsc::unbounded_channel();
+    let ended = watch::Sender::new(None);
+    let held = Arc::new_cyclic(|me| HeldSession {
+        me: me.clone(),
+        id: link.id.clone(),
+        link: link.name.clone(),
+        taken,
+        connection: Arc::clone(&connection),
+        shared: Arc::clone(shared),
+        wants,
+        came: tokio::sync::Mutex::new(came),
+        ended: ended.subscribe(),
+        renewing: tokio::sync::Mutex::new(()),
+        term: Mutex::new((Instant::ZERO, shared.lock_duration.at_first())),
+        lasts: Mutex::new(None),
+        given_back: Mutex::new(None),
+    });
+    let reader = Reader::new(link, connection, max_body, deliveries);
+    tokio::spawn(reader.run(to_do, ended));
+    // When it was locked cannot be said: somewhere in the time that the service waited for it. So it is
+    // locked anew, and counts from here.
+    let now = Instant::now();
+    let first = async {
+        held.renew(now + REQUEST).await?;
+        held.next(Instant::now() + FIRST_MESSAGE).await
+    };
+    match first.await {
+        Ok(Some(message)) => return Some(message),
+        Ok(None) => tracing::debug!("session {}: there is nothing in it", held.id),
+        Err(failure) => tracing::debug!("session {}: not begun: {failure}", held.id),
+    }
+    held.close(Instant::now() + REQUEST).await;
+    None
+}
+
+/// See the module's text.
+pub(super) struct HeldSession {
+    me: std::sync::Weak<HeldSession>,
+    id: String,
+    /// The name of its link.
+    link: String,
+    taken: Instant,
+    connection: Arc<Connection>,
+    shared: Arc<SharedConnection>,
+    wants: mpsc::UnboundedSender<Want>,
+    came: tokio::sync::Mutex<mpsc::UnboundedReceiver<Delivery>>,
+    /// Why it is not ours any more.
+    ended: watch::Receiver<Option<String>>,
+    renewing: tokio::sync::Mutex<()>,
+    /// The moment from which the newest confirmed lock counts, and for how long it is believed.
+    term: Mutex<(Instant, Duration)>,
+    /// What the service said of that, if it can be believed.
+    lasts: Mutex<Option<Duration>>,
+    /// The number of the message that was given back last, and has not come again.
+    given_back: Mutex<Option<i64>>,
+}
+
+impl HeldSession {
+    /// Why it is lost, if it is: the connection is looked at too, which can end before its reader knows.
+    fn is_lost(&self) -> Option<Failure> {
+        let why = self.ended.borrow().clone();
+        let cut = || "its connection has ended".to_owned();
+        let why = why.or_else(|| self.connection.has_ended().then(cut))?;
+        Some(self.lost_by(&why))
+    }
+
+    fn lost_by(&self, why: &str) -> Failure {
+        Failure::Lost {
+            until: None,
+            why: format!("the lock of session {} is gone: {why}", self.id),
+        }
+    }
+
+    /// What an error means to whoever asked for something.
+    fn failure(&self, what: &str, error: &BusError) -> Failure {
+        if error.is_lost() {
+            return self.lost_by(&error.why());
+        }
+        self.is_lost().unwrap_or_else(|| error.doubt(what))
+    }
+
+    async fn ended(&self) -> Failure {
+        let mut ended = self.ended.clone();
+        let why = ended.wait_for(Option::is_some).await;
+        let why = why.ok().and_then(|why| why.clone());
+        self.lost_by(&why.unwrap_or_else(|| "nobody reads its link".to_owned()))
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let _turn = turn(&self.renewing, give_up_at).await?;
+        if let Some(lost) = self.is_lost() {
+            return Err(lost);
+        }
+        let (t0, sent) = (Instant::now(), wall());
+        let renewing = self
+            .connection
+            .renew_session(&self.link, &self.id, give_up_at);
+        match renewing.await {
+            Ok(until) => {
+                let lock_duration = &self.shared.lock_duration;
+                let mut term = lock(&self.term);
+                term.0 = t0;
+                if until.is_some() {
+                    term.1 = lock_duration.of(until, wall(), t0);
+                }
+                *lock(&self.lasts) = lock_duration.said(until, sent);
+                // Where the link ended meanwhile that is told by `lost`, and by the next one.
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_lost() {
+                    let (t0, length) = self.locked();
+                    let lock_duration = &self.shared.lock_duration;
+                    lock_duration.ended_early(t0, length, Instant::now());
+                }
+                Err(self.failure("the session's lock is not renewed", &error))
+            }
+        }
+    }
+
+    /// Settles a message on the link, and hears what the service says to it: where the link is gone, the lock
+    /// is, so there is nothing that its token alone would be good for.
+    async fn dispose(
+        &self,
+        delivery: u32,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        // Before it is sent: the answer may be quicker than we are.
+        let mut expected = self.connection.state.expect_on(&self.link, delivery);
+        let gone = || BusError::Unsent("nobody reads the link".into());
+        let asked = self.wants.send(Want::Settle(how.clone()));
+        asked.map_err(|_| gone())?;
+        let said = async {
+            tokio::select! {
+                biased;
+                said = expected.answer() => said.ok_or_else(gone),
+                lost = self.ended() => Err(BusError::Unanswered(lost.to_string())),
+            }
+        };
+        match before(give_up_at, said).await {
+            Some(Ok(DeliveryState::Done)) => Ok(()),
+            Some(Ok(DeliveryState::Refused(condition, text))) => {
+                Err(BusError::refused(&condition, Some(&text)))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(BusError::Unanswered("no answer to the disposition".into())),
+        }
+    }
+
+    /// Settles a message by the token of its lock.
+    async fn settle(
+        &self,
+        lock: LockToken,
+        how: &Settlement,
+        give_up_at: Instant,
+    ) -> Result<(), BusError> {
+        let request = wire::settlement(lock, how, Some(&self.id))?;
+        let asked = self.connection.ask(&self.link, request, give_up_at);
+        asked.await.map(drop)
+    }
+
+    /// Whether this message is the one that is to be next, or the one before it, which was given back, has not
+    /// come again and is still there.
+    async fn is_next(&self, number: Option<i64>, give_up_at: Instant) -> Result<bool, Failure> {
+        let given_back = *lock(&self.given_back);
+        if let (Some(given_back), Some(number)) = (given_back, number)
+            && number > given_back
+        {
+            let (link, id) = (&self.link, &self.id);
+            let peeked = self
+                .connection
+                .peek_session(link, id, given_back, give_up_at);
+            let peeked = peeked.await.map_err(|error| {
+                self.failure("nobody says whether the message before it is there", &error)
+            })?;
+            // If not, the service has put it aside by its own count.
+            if peeked == Some(given_back) {
+                return Ok(false);
+            }
+        }
+        *lock(&self.given_back) = None;
+        Ok(true)
+    }
+
+    /// The next delivery; none, if none came until then.
+    async fn delivery(&self, give_up_at: Instant) -> Result<Option<Delivery>, Failure> {
+        let mut came = turn(&self.came, give_up_at).await?;
+        // Whoever reads it may have ended: that is found out below.
+        let _ = self.wants.send(Want::Message);
+        tokio::select! {
+            biased;
+            lost = self.ended() => Err(lost),
+            delivery = before(give_up_at, came.recv()) => match delivery {
+                Some(Some(delivery)) => Ok(Some(delivery)),
+                Some(None) => Err(self.ended().await),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl Session for HeldSession {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn taken(&self) -> Instant {
+        self.taken
+    }
+
+    fn locked(&self) -> (Instant, Duration) {
+        *lock(&self.term)
+    }
+
+    async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure> {
+        let mut pauses = PAUSES;
+        let (delivery, number) = loop {
+            let Some(delivery) = self.delivery(give_up_at).await? else {
+                return Ok(None);
+            };
+            let number = delivery.about.properties.get("SequenceNumber");
+            let number = number.and_then(|number| number.parse().ok());
+            let by = Instant::now() + REQUEST;
+            if self.is_next(number, by).await? {
+                break (delivery, number);
+            }
+            // It was too early: as it was, until the one before it is there again.
+            let (ticket, release) = (delivery.ticket.delivery, &Settlement::Release);
+            let released = self.dispose(ticket, release, by).await;
+            released.map_err(|error| self.failure("a message is not given back", &error))?;
+            tokio::time::sleep(pauses.next_pause()).await;
+        };
+        let (t0, lock_time) = self.locked();
+        let Some(session) = self.me.upgrade() else {
+            return Err(self.lost_by("nobody wants it"));
+        };
+        Ok(Some(Message {
+            id: delivery.id,
+            attempt: delivery.attempt,
+            t0,
+            lock_time,
+            first_renewal: Some(FIRST_RENEWAL),
+            body: delivery.body,
+            about: delivery.about,
+            lock: Arc::new(HeldMessage {
+                session,
+                delivery: delivery.ticket.delivery,
+                lock: delivery.lock,
+                number,
+                state: tokio::sync::Mutex::default(),
+            }),
+        }))
+    }
+
+    async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure> {
+        let asked = self
+            .connection
+            .session_state(&self.link, &self.id, give_up_at);
+        let state = asked.await;
+        let state =
+            state.map_err(|error| self.failure("the session's state is not read", &error))?;
+        Ok(state.unwrap_or_default())
+    }
+
+    async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure> {
+        if let Some(lost) = self.is_lost() {
+            return Err(lost);
+        }
+        let (link, id) = (&self.link, &self.id);
+        let stored = self
+            .connection
+            .set_session_state(link, id, state, give_up_at);
+        stored.await.map_err(|error| {
+            let what = "the session's state is not stored";
+            match self.failure(what, &error) {
+                // It will not have it, however often it is asked: too large, most likely.
+                Failure::Transient { why, .. } if error.is_refused_for_good() => {
+                    Failure::Fatal { why, denied: false }
+                }
+                failure => failure,
+            }
+        })
+    }
+
+    async fn close(&self, give_up_at: Instant) {
+        let (done, waiting) = oneshot::channel();
+        if self.wants.send(Want::Close(give_up_at, done)).is_ok() {
+            before(give_up_at, waiting).await;
+        }
+    }
+}
+
+/// A message of a session, as far as its lock goes.
+struct HeldMessage {
+    session: Arc<HeldSession>,
+    /// Its number on the link.
+    delivery: u32,
+    lock: Option<LockToken>,
+    number: Option<i64>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A settlement was sent and may have been carried out.
+    settling: bool,
+    /// The service has refused it on the link, and to the link that was its last word on this message.
+    refused: bool,
+    closed: Option<Closed>,
+}
+
+#[async_trait]
+impl Lock for HeldMessage {
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        // Whether the message is settled or not: it is the session that is locked.
+        self.session.renew(give_up_at).await
+    }
+
+    fn lasts(&self) -> Option<Duration> {
+        *lock(&self.session.lasts)
+    }
+
+    async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure> {
+        let mut state = turn(&self.state, give_up_at).await?;
+        if let Some(closed) = &state.closed {
+            return closed.settled_as(settlement);
+        }
+        let session = &self.session;
+        if *settlement != Settlement::Release {
+            let lost = session.is_lost();
+            let by_token = self.lock.filter(|_| state.refused);
+            let settling = async {
+                match by_token {
+                    Some(lock) => session.settle(lock, settlement, give_up_at).await,
+                    None => session.dispose(self.delivery, settlement, give_up_at).await,
+                }
+            };
+            let settled = match lost {
+                Some(lost) => Err(lost),
+                None => settling.await.map_err(|error| {
+                    state.settling |= error.is_unclear();
+                    state.refused |= matches!(error, BusError::Refused { .. });
+                    session.failure("the message is not settled", &error)
+                }),
+            };
+            if let Err(failure) = settled {
+                return Err(match failure {
+                    Failure::Lost { why, .. } if state.settling => {
+                        let failure = unsettled(&why);
+                        state.closed = Some(Closed::Failed(failure.clone()));
+                        failure
+                    }
+                    failure => failure,
+                });
+            }
+            if let Settlement::Retry(_) = settlement {
+                *lock(&session.given_back) = self.number;
+            }
+        }
+        // A release is said by the end of the link: the attempt does not count so.
+        state.closed = Some(Closed::Settled(settlement.clone()));
+        Ok(())
+    }
+
+    async fn lost(&self) -> Failure {
+        self.session.ended().await
+    }
+
+    fn session(&self) -> Option<Arc<dyn Session>> {
+        Some(Arc::clone(&self.session) as _)
+    }
+}

@@ -1,0 +1,283 @@
+//! Puts the processes side by side: who had control of which lock when, when nobody had, and when
+//! two had. The one place where an overlap is called one.
+
+use std::collections::BTreeMap;
+
+use super::tenures::{Placed, tenures};
+use super::text::contradictions;
+use super::{
+    At, Clocks, End, Gap, KnownBy, Lock, Log, Overlap, Run, Tenure, Timeline, Track, Violation,
+    boot, count,
+};
+use crate::{EventKind, Record};
+
+/// Merges what was read. `skew` (nanoseconds): as far as the wall clocks of two machines may be
+/// apart; an overlap between machines that is not longer proves nothing.
+#[must_use]
+pub fn merge(log: &Log, skew: i64) -> Timeline {
+    let (clocks, mut notes) = Clocks::of(&log.records);
+    let mut runs: BTreeMap<_, Vec<Placed<'_>>> = BTreeMap::new();
+    for record in &log.records {
+        let boot = boot(record);
+        // On its own boot's clock, which nobody sets: only whole boots are moved against each
+        // other.
+        let placed = Placed {
+            at: clocks.at(&boot, record.boottime_ns),
+            deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
+            expires: record.expires_ns.map(|ns| clocks.at(&boot, ns)),
+            record,
+        };
+        // By the run as well: a container's supervisor is process 1 each time, on the same boot.
+        let key = (record.run, boot, &record.host, &record.identity, record.pid);
+        runs.entry(key).or_default().push(placed);
+    }
+    let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
+    for ((_, boot, _, identity, pid), records) in &mut runs {
+        // By number first: two records of one moment, or a clock without nanoseconds. To the last field, so
+        // that the order of the lines changes nothing where a number stands twice.
+        records.sort_by(|one, other| {
+            let (one, other) = (one.record, other.record);
+            (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
+        });
+        notes.extend(missing(records, identity, *pid));
+        gather(&mut locks, records, boot);
+    }
+    if let Some(first) = log.broken.first() {
+        notes.push(format!(
+            "{} passed over that cannot be read, the first at {first}",
+            count(log.broken.len(), "line")
+        ));
+    }
+    let at = || runs.values().flatten().map(|placed| placed.at);
+    Timeline {
+        from: at().min().unwrap_or(0),
+        to: at().max().unwrap_or(0),
+        records: log.records.len(),
+        notes,
+        locks: finished(locks, skew),
+    }
+}
+
+/// Numbers that are missing within a run: a disk was full, or a log was cut.
+fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
+    let lost: u64 = records
+        .windows(2)
+        .map(|pair| {
+            let step = pair[1].record.seq.saturating_sub(pair[0].record.seq);
+            step.saturating_sub(1)
+        })
+        .sum();
+    (lost > 0).then(|| {
+        format!(
+            "{identity} (process {pid}): {} missing from its log: what it says may be incomplete",
+            count(usize::try_from(lost).unwrap_or(usize::MAX), "line")
+        )
+    })
+}
+
+/// A lock before all of it is known.
+#[derive(Default)]
+struct Draft {
+    // With the moments at which each heard a doorbell.
+    tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
+    tenures: Vec<((String, String), Tenure)>,
+}
+
+fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &str) {
+    let Some(first) = records.first() else {
+        return;
+    };
+    let name = |record: &Record| (record.identity.clone(), record.host.clone());
+    // At most one: whatever follows it in the log is another run.
+    let end = records
+        .iter()
+        .find(|placed| placed.record.event == EventKind::Done);
+    for (lock, tenure) in tenures(records, boot) {
+        let draft = locks.entry(lock).or_default();
+        draft.tenures.push((name(first.record), tenure));
+    }
+    let mut spans: BTreeMap<&str, (At, At)> = BTreeMap::new();
+    for placed in records {
+        let span = spans
+            .entry(&placed.record.lock)
+            .or_insert((placed.at, placed.at));
+        *span = (span.0.min(placed.at), span.1.max(placed.at));
+    }
+    for (lock, (from, to)) in spans {
+        let draft = locks.entry(lock.to_owned()).or_default();
+        let (runs, rings) = draft.tracks.entry(name(first.record)).or_default();
+        let rang = |placed: &&Placed<'_>| {
+            placed.record.event == EventKind::Rang && placed.record.lock == lock
+        };
+        rings.extend(records.iter().filter(rang).map(|placed| placed.at));
+        runs.push(Run {
+            pid: first.record.pid,
+            from,
+            to,
+            exit: end.and_then(|placed| placed.record.exit),
+            done: end.is_some(),
+        });
+    }
+}
+
+fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
+    let names: Vec<String> = drafts.keys().cloned().collect();
+    let has_slots = |base: &str| {
+        let slot = format!("{base}.");
+        names.iter().any(|name| name.starts_with(&slot))
+    };
+    drafts
+        .into_iter()
+        // With slots, whoever stands by does so at all of them, under their common name.
+        .filter(|(name, draft)| !draft.tenures.is_empty() || !has_slots(name))
+        .map(|(name, draft)| lock(name, draft, skew))
+        .collect()
+}
+
+fn lock(name: String, draft: Draft, skew: i64) -> Lock {
+    let mut tracks: Vec<Track> = draft
+        .tracks
+        .into_iter()
+        .map(|((identity, host), (mut runs, mut rings))| {
+            runs.sort_by_key(|run| (run.from, run.pid));
+            rings.sort_unstable();
+            Track {
+                identity,
+                host,
+                runs,
+                rings,
+            }
+        })
+        .collect();
+    // By when they first appear: who was there first stands above, in text and picture alike.
+    tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
+    let mut tenures: Vec<Tenure> = draft
+        .tenures
+        .into_iter()
+        .map(|((identity, host), mut tenure)| {
+            let track = tracks
+                .iter()
+                .position(|track| track.identity == identity && track.host == host);
+            tenure.track = track.unwrap_or(0);
+            tenure
+        })
+        .collect();
+    // To the last field, so that the order of the files changes nothing.
+    tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
+    conclude(&mut tenures);
+    count_tokens(&mut tenures, skew);
+    Lock {
+        gaps: gaps(&tenures),
+        overlaps: overlaps(&tenures, skew),
+        name,
+        tracks,
+        tenures,
+    }
+}
+
+/// Ends that were not seen are taken to have come before the next one had control, where that was
+/// later than the last word: control is given only when nothing of the last holder lives, and what
+/// was said before cannot tell that it was otherwise.
+fn conclude(tenures: &mut [Tenure]) {
+    for at in 0..tenures.len() {
+        let lived = tenures[at].lived;
+        // Not the very next one: it may have begun while this one is still known to have lived,
+        // which is an overlap and no end.
+        let next = tenures[at + 1..]
+            .iter()
+            .map(|next| next.from)
+            .find(|from| *from >= lived);
+        if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
+            // The deadline stays where it is the earlier: it is the guardian's, and no guess.
+            && by.is_none_or(|by| next < by)
+        {
+            (*by, *known_by) = (Some(next), KnownBy::Next);
+        }
+    }
+}
+
+/// A later tenure's token is the greater one: by that a resource refuses who is late.
+fn count_tokens(tenures: &mut [Tenure], skew: i64) {
+    // The greatest so far, and the tenure it is of.
+    let mut greatest: Option<(u64, usize)> = None;
+    for at in 0..tenures.len() {
+        let Some(token) = tenures[at].token else {
+            continue;
+        };
+        match greatest {
+            Some((earlier, of)) if earlier >= token => {
+                let (before, after) = (&tenures[of], &tenures[at]);
+                // Of two machines it is not known who was first, unless their clocks cannot differ so much.
+                if before.boot == after.boot || after.from - before.from > skew {
+                    tenures[at].violations.push(Violation::Token { earlier });
+                }
+            }
+            _ => greatest = Some((token, at)),
+        }
+    }
+}
+
+fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    let Some((mut last, rest)) = tenures.split_first().map(|_| (0, 1..tenures.len())) else {
+        return gaps;
+    };
+    for at in rest {
+        let from = tenures[last].to();
+        if tenures[at].from > from {
+            gaps.push(Gap {
+                after: last,
+                from,
+                to: tenures[at].from,
+                at_least: tenures[last].is_unseen(),
+            });
+        }
+        // Of tenures within tenures the one that ends last says when nobody had control.
+        if tenures[at].to() >= tenures[last].to() {
+            last = at;
+        }
+    }
+    gaps
+}
+
+/// A tenure that begins while something of an earlier one is known to live.
+fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
+    let mut overlaps = Vec::new();
+    let mut living: Vec<usize> = Vec::new();
+    for (at, tenure) in tenures.iter().enumerate() {
+        // Not at the same nanosecond: who follows at once does not overlap.
+        living.retain(|other| tenures[*other].lived > tenure.from);
+        for &other in &living {
+            let earlier = &tenures[other];
+            // So far one clock would have to be off for the one to have ended before the other began.
+            let off = (earlier.lived - tenure.from).min(tenure.lived - earlier.from);
+            overlaps.push(Overlap {
+                of: (other, at),
+                from: tenure.from,
+                to: earlier.lived.min(tenure.lived),
+                // On one boot there is one clock: an overlap of a nanosecond is one.
+                within_skew: earlier.boot != tenure.boot && off <= skew,
+            });
+        }
+        living.push(at);
+    }
+    overlaps
+}
+
+impl Timeline {
+    /// Everything in the logs that the promise excludes, a line each: overlaps, and rules that were
+    /// broken. Nothing: what happened is as it has to be, as far as the logs tell.
+    #[must_use]
+    pub fn contradictions(&self) -> Vec<String> {
+        self.locks.iter().flat_map(contradictions).collect()
+    }
+
+    /// Whether two had control at the same time, or one says that it may have been so.
+    #[must_use]
+    pub(super) fn has_overlap(&self) -> bool {
+        self.locks.iter().any(|lock| {
+            lock.overlaps.iter().any(|overlap| !overlap.within_skew)
+                || lock.tenures.iter().any(|tenure| tenure.confessed)
+        })
+    }
+}

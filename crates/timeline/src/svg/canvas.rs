@@ -1,0 +1,341 @@
+//! The paper: shapes as SVG text, how a name is kept from being more than a name, the time axis, which
+//! says where a moment lies and which moments are worth a mark, and the legend, which explains what
+//! occurs in the picture and nothing else.
+
+use std::fmt::Write as _;
+
+use super::{NEXT, RIGHT, WIDTH, bell, colour, cross, hung};
+use crate::record;
+use crate::{At, Tenure, Timeline};
+use trafficcop_core::util::is_unprintable;
+
+/// A drawing in the making.
+#[derive(Debug, Default)]
+pub(super) struct Canvas {
+    pub(super) body: String,
+}
+
+/// How wide a text of this size is, roughly; more often too wide than not.
+pub(super) fn text_width(text: &str, size: f64) -> f64 {
+    text.chars()
+        // No font is known here: measured by what is wide in any, so that nothing runs over its
+        // neighbour.
+        .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
+        .sum::<f64>()
+        * size
+}
+
+/// A text that fits, with an ellipsis where it had to be cut; empty where nothing of use would be
+/// left.
+pub(super) fn fitting(text: &str, size: f64, width: f64) -> String {
+    if text_width(text, size) <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    for c in text.chars() {
+        if text_width(&cut, size) + 2.1 * size > width {
+            break;
+        }
+        cut.push(c);
+    }
+    // Two letters and an ellipsis tell nobody apart.
+    if cut.chars().count() < 3 {
+        return String::new();
+    }
+    cut + "…"
+}
+
+/// A text that is a text, whatever is in it.
+pub(super) fn escaped(text: &str) -> String {
+    let mut safe = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // XML has no place for these at all.
+            c if is_unprintable(c) || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+impl Canvas {
+    /// A rectangle; `more` are attributes, `title` is shown where the mouse rests, line by line.
+    pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), more: &str, title: &str) {
+        let _ = write!(
+            self.body,
+            r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" {more}"#,
+            at.0,
+            at.1,
+            // A negative width is an error, for which a browser shows nothing at all of the
+            // element.
+            size.0.max(0.0),
+            size.1
+        );
+        self.close("rect", title);
+    }
+
+    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), more: &str) {
+        let _ = writeln!(
+            self.body,
+            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" {more}/>"#,
+            from.0, from.1, to.0, to.1
+        );
+    }
+
+    pub(super) fn path(&mut self, d: &str, more: &str, title: &str) {
+        let _ = write!(self.body, r#"<path d="{d}" {more}"#);
+        self.close("path", title);
+    }
+
+    /// A text; `more` are attributes.
+    pub(super) fn text(&mut self, at: (f64, f64), size: f64, more: &str, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            self.body,
+            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" {more}>{}</text>"#,
+            at.0,
+            at.1,
+            escaped(text)
+        );
+    }
+
+    /// A text of several parts, each with its attributes.
+    pub(super) fn spans(&mut self, at: (f64, f64), size: f64, parts: &[(&str, &str)]) {
+        let _ = write!(
+            self.body,
+            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" xml:space="preserve">"#,
+            at.0, at.1
+        );
+        for (more, text) in parts {
+            let _ = write!(self.body, "<tspan {more}>{}</tspan>", escaped(text));
+        }
+        self.body.push_str("</text>\n");
+    }
+
+    fn close(&mut self, element: &str, title: &str) {
+        if title.is_empty() {
+            self.body.push_str("/>\n");
+        } else {
+            let lines: Vec<String> = title.lines().map(escaped).collect();
+            let _ = writeln!(
+                self.body,
+                "><title>{}</title></{element}>",
+                // As a reference: a bare end of a line is a space to some.
+                lines.join("&#10;")
+            );
+        }
+    }
+}
+
+const SECOND: i64 = 1_000_000_000;
+// Distances between marks that read well, in milliseconds.
+const STEPS: &[i64] = &[
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000,
+    300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000,
+    86_400_000,
+];
+
+/// From moments to the paper.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    from: At,
+    to: At,
+    left: f64,
+    width: f64,
+}
+
+impl Axis {
+    /// Everything from `from` to `to`, with some air, between `left` and `left + width`.
+    pub(super) fn new(from: At, to: At, left: f64, width: f64) -> Axis {
+        // A single moment has no width: the axis would divide by nothing.
+        let air = ((to - from) / 50).max(SECOND / 100);
+        Axis {
+            from: from.saturating_sub(air),
+            to: to.saturating_add(air),
+            left,
+            width,
+        }
+    }
+
+    /// Where on the paper, never off it.
+    pub(super) fn x(&self, at: At) -> f64 {
+        let all = (self.to - self.from) as f64;
+        let part = at.saturating_sub(self.from) as f64 / all;
+        self.left + part.clamp(0.0, 1.0) * self.width
+    }
+
+    /// The marks: moments, and how they are called.
+    pub(super) fn marks(&self) -> Vec<(At, String)> {
+        let span = self.to - self.from;
+        // A label with milliseconds is about so wide.
+        let most = (self.width / 105.0).max(2.0) as i64;
+        let mut steps = STEPS.iter().map(|millis| millis * (SECOND / 1000));
+        let step = steps.find(|step| span / step <= most);
+        let step = step.unwrap_or_else(|| {
+            let days = span / most / (86400 * SECOND) + 1;
+            days * 86400 * SECOND
+        });
+        let first = self.from.div_euclid(step) * step;
+        (0..=most + 2)
+            .map(|number| first.saturating_add(step.saturating_mul(number)))
+            .filter(|at| (self.from..=self.to).contains(at))
+            .map(|at| (at, label(at, step)))
+            .collect()
+    }
+}
+
+fn label(at: At, step: i64) -> String {
+    let text = record::spelt(at);
+    let part = if step >= 86400 * SECOND {
+        text.get(5..10)
+    } else if step >= 60 * SECOND {
+        text.get(11..16)
+    } else if step >= SECOND {
+        text.get(11..19)
+    } else {
+        text.get(11..23)
+    };
+    part.unwrap_or_default().to_owned()
+}
+
+/// Draws it from `top` on; returns where it ends.
+pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
+    let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
+    let solid = &*format!(r#"fill="{}" rx="3""#, colour(0));
+    let unseen = &*format!(
+        r#"fill="{0}" fill-opacity=".14" stroke="{0}" stroke-dasharray="4 3" rx="3""#,
+        colour(0)
+    );
+    let overlap = r#"class="overlap" fill-opacity=".42""#;
+    let band = |more| Sample::Bands(vec![(0.0, more)]);
+    let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
+    // What does not occur is not explained: most pictures need six of them.
+    let items = [
+        (true, band(solid), "in control, with its token"),
+        (true, Sample::Life, "standing by"),
+        (
+            timeline.locks.iter().any(|lock| lock.tenures.len() > 1),
+            Sample::HandOver,
+            "control goes over",
+        ),
+        (
+            tenures().any(|tenure| !tenure.drains.is_empty()),
+            Sample::Bands(vec![(0.0, solid), (0.0, r#"fill="url(#drain)""#)]),
+            "being stopped",
+        ),
+        (
+            tenures().any(|tenure| !tenure.doubts.is_empty()),
+            Sample::Bands(vec![(0.0, solid), (8.0, r#"class="doubt""#)]),
+            "the store does not answer",
+        ),
+        (
+            tenures().any(|tenure| !tenure.hangs.is_empty()),
+            Sample::Hung,
+            "the command hangs",
+        ),
+        (
+            tenures().any(Tenure::is_unseen),
+            Sample::Unseen(unseen),
+            "last heard of; over by then",
+        ),
+        (
+            tracks().any(|track| !track.rings.is_empty()),
+            Sample::Bell,
+            "heard the holder's doorbell",
+        ),
+        (
+            timeline.locks.iter().any(|lock| !lock.gaps.is_empty()),
+            band(r#"class="nobody""#),
+            "nobody in control",
+        ),
+        (
+            timeline.locks.iter().any(|lock| !lock.overlaps.is_empty()),
+            band(overlap),
+            "two in control",
+        ),
+    ];
+    let items = || items.iter().filter(|(there, ..)| *there);
+    // In columns: the widths of words are only guessed here, and guesses leave uneven gaps.
+    let widest = items().map(|(.., text)| text_width(text, 12.0));
+    let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
+    let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;
+    let mut y = top + 2.0;
+    for (at, (_, sample, text)) in items().enumerate() {
+        if at > 0 && at % columns == 0 {
+            y += 22.0;
+        }
+        let x = RIGHT + (at % columns) as f64 * column;
+        sample.draw(canvas, (x, y));
+        canvas.text((x + 32.0, y + 10.0), 12.0, r#"class="dim""#, text);
+    }
+    y + 34.0
+}
+
+/// What the legend explains, 26 by 12.
+enum Sample<'a> {
+    /// Rectangles upon each other: how far down each begins; all of them end at the same height.
+    Bands(Vec<(f64, &'a str)>),
+    Unseen(&'a str),
+    Life,
+    HandOver,
+    Bell,
+    Hung,
+}
+
+impl Sample<'_> {
+    fn draw(&self, canvas: &mut Canvas, (x, y): (f64, f64)) {
+        match self {
+            Sample::Bands(bands) => {
+                for (down, more) in bands {
+                    canvas.rect((x, y + down), (26.0, 12.0 - down), more, "");
+                }
+            }
+            Sample::Unseen(more) => {
+                canvas.rect((x, y), (26.0, 12.0), more, "");
+                cross(canvas, (x + 5.0, y + 6.0), "");
+            }
+            Sample::Life => {
+                let more = r#"class="life" stroke-width="2""#;
+                canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
+            }
+            Sample::HandOver => canvas.line((x + 13.0, y - 2.0), (x + 13.0, y + 14.0), NEXT),
+            Sample::Bell => bell(canvas, (x + 13.0, y + 6.0)),
+            Sample::Hung => hung(canvas, (x + 13.0, y + 6.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_few_and_round_whatever_the_span() {
+        let mut span = 1_000_000;
+        while span < i64::MAX / 8 {
+            let axis = Axis::new(
+                1_700_000_000 * SECOND,
+                1_700_000_000 * SECOND + span,
+                0.0,
+                1000.0,
+            );
+            let marks = axis.marks();
+            assert!((1..=11).contains(&marks.len()), "{span}: {}", marks.len());
+            span *= 3;
+        }
+    }
+
+    #[test]
+    fn nothing_is_drawn_off_the_paper() {
+        let axis = Axis::new(0, 10, 100.0, 50.0);
+        assert!(axis.x(i64::MIN / 2) >= 100.0 && axis.x(i64::MAX / 2) <= 150.0);
+        assert!(axis.x(0) < axis.x(10));
+    }
+}

@@ -1,0 +1,84 @@
+//! `trafficcop timeline`: reads event logs, and answers as text, JSON or a picture.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use trafficcop_timeline::{json, merge, read, svg, text};
+
+use crate::args;
+use crate::config::UsageError;
+use crate::exit::{self, ExitAction};
+use crate::report;
+
+/// Answers: exit status 1 for an overlap or a rule that was broken, 0 for none.
+///
+/// # Errors
+/// A [`UsageError`] of what was typed; what cannot be read or written.
+pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
+    if typed.files.is_empty() {
+        return Err(UsageError::new("no event log: name the files, or - for stdin").into());
+    }
+    // Before any file is read: a log can be large, and a flag that is wrong is found in no time.
+    let skew = typed.skew.clone()?;
+    if let Some(path) = &typed.svg {
+        refuse_a_log(path)?;
+    }
+    let mut texts = Vec::new();
+    for path in &typed.files {
+        let text = content(path)
+            .with_context(|| format!("cannot read the event log {}", path.display()))?;
+        texts.push((path.display().to_string(), text));
+    }
+    // Bytes, not text: one broken character must not cost the file.
+    let log = read(texts.iter().map(|(name, text)| (&**name, &**text)));
+    if log.is_empty() {
+        anyhow::bail!(
+            "there is no event in what was read: name files that 'trafficcop run --event-log' has written"
+        );
+    }
+    let skew = i64::try_from(skew.as_nanos()).unwrap_or(i64::MAX);
+    let timeline = merge(&log, skew);
+    // The picture first: where it cannot be written nothing was answered yet.
+    if let Some(path) = &typed.svg {
+        std::fs::write(path, svg(&timeline))
+            .with_context(|| format!("cannot write the picture {}", path.display()))?;
+    }
+    let leave = ExitAction::Status(if timeline.contradictions().is_empty() {
+        0
+    } else {
+        exit::OVERLAPPED
+    });
+    let answer = match typed.json {
+        true => format!("{}\n", json(&timeline)),
+        false => text(&timeline),
+    };
+    report::answer(&answer, leave)
+}
+
+/// `--svg web1.events web2.events` has forgotten the picture's name, and would draw over the first log.
+fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
+    // Not of a pipe or a terminal, which would wait for somebody to write.
+    let is_file = picture.metadata().is_ok_and(|found| found.is_file());
+    let there = is_file.then(|| std::fs::File::open(picture).ok()).flatten();
+    let mut begin = [0; 1];
+    let is_json =
+        there.is_some_and(|mut file| file.read_exact(&mut begin).is_ok()) && begin == *b"{";
+    if !is_json {
+        return Ok(());
+    }
+    Err(UsageError::new(format!(
+        "--svg {}: this is no picture, and seems to be an event log: name the file to draw into first, as in '--svg control.svg {}'",
+        picture.display(),
+        picture.display()
+    )))
+}
+
+fn content(path: &Path) -> std::io::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut text = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read(path)
+}
