@@ -148,8 +148,8 @@ mod work;
 
 use trafficcop_azure as azure;
 #[cfg(feature = "cli")]
-use trafficcop_core::machine::{background_writer, procfs};
-use trafficcop_core::machine::{lasting, runtime};
+use trafficcop_core::machine::{background_writer, runtime};
+use trafficcop_core::machine::{lasting, procfs};
 #[cfg(feature = "cli")]
 use trafficcop_core::units;
 use trafficcop_core::{self as core, clock, util};

@@ -1,5 +1,5 @@
 //! Many standbys on one lock, in virtual time: the real state machine of each, the requests that
-//! `src/lease/blob` makes for it, and the model of a leased blob. Nothing fails here but what is
+//! `crates/lease/src/blob` makes for it, and the model of a leased blob. Nothing fails here but what is
 //! made to; how long a hand-over takes is told here, and what was asked of the service by that.
 //!
 //! Used by the fleet's tests and by `cargo bench -- crowd`. Decides nothing about figures.
@@ -425,7 +425,7 @@ impl Crowd {
         );
     }
 
-    /// An answer came: the steps of `src/lease/blob/acquire.rs`, and what follows from the others.
+    /// An answer came: the steps of `crates/lease/src/blob/acquire.rs`, and what follows from the others.
     fn returned(&mut self, who: usize, errand: Errand, reply: Reply) {
         let id = self.members[who].id;
         match (errand, reply) {

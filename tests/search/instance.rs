@@ -1,6 +1,6 @@
-//! A turn of a supervisor and a turn of a guardian: what `src/driver.rs`, `src/run/workload.rs`, `src/guardian/handle.rs`
-//! and `src/guardian/event_loop.rs` do round the two that decide, in the same order, until nothing is left to be
-//! done at this tick. The store is `src/lease/blob` with one request for each call, and one more for what was
+//! A turn of a supervisor and a turn of a guardian: what `src/driver.rs`, `src/run/workload.rs`, `crates/guardian/src/handle.rs`
+//! and `crates/guardian/src/event_loop.rs` do round the two that decide, in the same order, until nothing is left to be
+//! done at this tick. The store is `crates/lease/src/blob` with one request for each call, and one more for what was
 //! not given back for certain.
 //!
 //! A copy, because a future can be neither copied nor compared. `tests/fleet/tied.rs` holds it against all of that.

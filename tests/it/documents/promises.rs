@@ -237,7 +237,7 @@ fn every_test_that_the_guarantees_name_exists() {
             _ => {
                 let mut there = String::new();
                 let places = match room {
-                    "lib" => vec![root().join("src")],
+                    "lib" => vec![root().join("src"), root().join("crates")],
                     room => ["tests", "tests/it"]
                         .iter()
                         .flat_map(|of| [format!("{of}/{room}.rs"), format!("{of}/{room}")])

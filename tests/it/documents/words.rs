@@ -141,6 +141,7 @@ fn the_documents_speak_the_field_s_words() {
 fn comments_and_messages_speak_the_field_s_words() {
     let mut read = Vec::new();
     sources(&root().join("src"), &mut read);
+    sources(&root().join("crates"), &mut read);
     assert!(read.len() >= 100, "only {} sources", read.len());
     let mut flaws = Vec::new();
     for (path, text) in &read {

@@ -22,7 +22,6 @@ use trafficcop_lease::file::record::{self as file_record, Content};
 use trafficcop_lease::once::TaskLog;
 use trafficcop_lease::record::Record;
 use trafficcop_lease::shared_file::record::{self as shared_record, VersionRecord};
-use trafficcop_timeline;
 use trafficcop_timeline::Record as EventRecord;
 use url::Url;
 

@@ -28,8 +28,7 @@ use crate::slots::path_of;
 use crate::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
-use trafficcop_core::util;
-use trafficcop_core::{Failure, Grant};
+use trafficcop_core::{Failure, Grant, util};
 
 // How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
 // replaces it all the time must not keep us here.
