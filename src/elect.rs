@@ -373,7 +373,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         identity: config.candidate.identity.clone(),
         command: CHILD.into(),
     });
-    tracing::info!("competes for {lock}");
+    tracing::debug!("competes for {lock}");
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));

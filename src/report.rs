@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -49,8 +49,6 @@ macro_rules! emit {
         }
     };
 }
-
-pub(crate) use emit;
 
 mod log;
 mod status_line;
@@ -158,7 +156,8 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
         Volume::Normal => LevelFilter::INFO,
         Volume::Verbose => LevelFilter::DEBUG,
     };
-    // Only ourselves: the client libraries print requests at DEBUG, credentials included.
+    // Only this program and its crates, whose names begin with its own: the client libraries print requests at DEBUG,
+    // credentials included.
     let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let lines = tracing_subscriber::fmt::layer()
         .event_format(OneLine {
@@ -272,14 +271,19 @@ impl Line {
 enum LogReader {
     /// The journal, or what else systemd has put there.
     Journal,
-    /// Anybody else.
+    /// A person at a terminal, who knows the date.
+    Terminal,
+    /// A file or a program.
     Other,
 }
 
 impl LogReader {
     /// Who reads our stderr: systemd says which file is its own (systemd.exec(5)), because a variable
     /// alone would be inherited by whoever redirects.
-    fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
+    fn of(stderr: impl AsFd + IsTerminal, stream: Option<OsString>) -> LogReader {
+        if stderr.is_terminal() {
+            return LogReader::Terminal;
+        }
         let named = stream.and_then(|stream| stream.into_string().ok());
         match (named, fstat(stderr)) {
             // By device and inode: of a stderr that was redirected the variable still speaks.
@@ -293,7 +297,7 @@ impl LogReader {
     /// What stands before a line of this level: sd-daemon(3).
     fn priority(self, level: Level) -> &'static str {
         match (self, level) {
-            (LogReader::Other, _) => "",
+            (LogReader::Other | LogReader::Terminal, _) => "",
             (LogReader::Journal, Level::ERROR) => "<3>",
             (LogReader::Journal, Level::WARN) => "<4>",
             (LogReader::Journal, Level::INFO) => "<6>",
@@ -323,7 +327,11 @@ fn for_people(
         (LogReader::Journal, Some(who)) => format!("{priority}{who}: {word}{message}"),
         (LogReader::Journal, None) => format!("{priority}{word}{message}"),
         (LogReader::Other, Some(who)) => format!("{ts} trafficcop[{who}]: {word}{message}"),
-        (LogReader::Other, None) => format!("trafficcop: {word}{message}"),
+        (LogReader::Terminal, Some(who)) => {
+            let time = ts.split_once('T').map_or(ts, |(_, time)| time);
+            format!("{time} trafficcop[{who}]: {word}{message}")
+        }
+        (LogReader::Other | LogReader::Terminal, None) => format!("trafficcop: {word}{message}"),
     }
 }
 

@@ -36,7 +36,6 @@ use condition::ConditionCommand;
 use health::{HealthMonitor, Prober};
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
-use open::beginning;
 pub(crate) use open::{Opened, open};
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
@@ -75,11 +74,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     let guardians = Guardians::fork(&config, &rules(&config, &*store))?;
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
-    report::emit!(
-        beginning(&config),
-        contain,
-        "competes for {lock}, containment {contain}"
-    );
+    tracing::debug!(contain, "competes for {lock}, containment {contain}");
     let server = listener.map(|listener| server(listener, &*store, guardian));
     let server = server.transpose()?;
     let shared_status = server.as_ref().map(serve::Server::shared_status);

@@ -38,6 +38,8 @@ struct Tenure {
     grace: Option<Instant>,
     /// The command was asked to end because somebody wanted so, and not for want of control.
     is_asked: bool,
+    /// The command ended by itself with status 0, which its caller sees.
+    succeeded: bool,
 }
 
 impl Tenure {
@@ -87,6 +89,10 @@ impl LogObserver {
             {
                 line.level = Level::INFO;
             }
+            Notice::CommandEnded(Exit::Code(0)) if !self.tenure.is_asked => {
+                self.tenure.succeeded = true;
+                line.level = Level::DEBUG;
+            }
             Notice::InControl { token } => {
                 self.tenure = Tenure {
                     token: Some(*token),
@@ -117,6 +123,10 @@ impl LogObserver {
             }
             // After this line nothing of the tenure is ours any more; the line itself still bears
             // its token.
+            Notice::Released if self.tenure.succeeded => {
+                self.tenure = Tenure::default();
+                (line.level, line.left) = (Level::DEBUG, None);
+            }
             Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
                 self.tenure = Tenure::default();
                 line.left = None;
@@ -151,6 +161,7 @@ impl LogObserver {
     fn starts(&mut self, now: Instant, kill_at: Instant, slot: u32) {
         // A restart begins anew: the grace of the command before is over.
         (self.tenure.deadline, self.tenure.grace) = (Some(kill_at), None);
+        self.tenure.succeeded = false;
         let (lock, slots) = (&self.lock, self.slots);
         if slots > 1 {
             tracing::info!(slot, "slot {slot} of {slots}: {lock}");

@@ -4,8 +4,6 @@
 
 use std::sync::Arc;
 
-use tracing::Level;
-
 use crate::azure::Account;
 use crate::config::{Config, Lock, UsageError};
 use crate::core::Ending;
@@ -15,7 +13,6 @@ use crate::host;
 use crate::lease::record::Candidate;
 use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
-use crate::report;
 use crate::units::show;
 
 /// Whoever looks once (`-n`) looks at all slots.
@@ -24,15 +21,6 @@ fn looking(slots: Slots, config: &Config) -> Slots {
         slots.looking_at_all()
     } else {
         slots
-    }
-}
-
-/// How loud it is said that we begin: whoever looks once and finds the lock held says one line.
-pub(super) fn beginning(config: &Config) -> Level {
-    if config.looks_once() {
-        Level::DEBUG
-    } else {
-        Level::INFO
     }
 }
 
@@ -128,7 +116,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     let account = handed_on(account);
     // Now, because the guardian that may need it is forked from us as we are.
     blob::prepare_orphan_release(account.clone());
-    report::emit!(beginning(config), "credential: {}", account.kind());
+    tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
         target,
         account,

@@ -63,7 +63,7 @@ fn refuse(why: impl ToString) -> UsageError {
 fn open_storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Queue>, UsageError> {
     let target = Target::parse(&source.queue).map_err(refuse)?;
     let account = Account::find_queue(&variable, &source.options, target.url()).map_err(refuse)?;
-    tracing::info!("credential: {}", account.kind());
+    tracing::debug!("credential: {}", account.kind());
     let queue = StorageQueue::open(Config {
         target,
         account,
@@ -84,7 +84,7 @@ fn open_service_bus(
 ) -> Result<Arc<dyn Queue>, UsageError> {
     let bus = crate::azure::ServiceBus::find(&variable, &source.options, &source.asked)
         .map_err(refuse)?;
-    tracing::info!("credential: {}", bus.kind());
+    tracing::debug!("credential: {}", bus.kind());
     // Only the emulator's connection string leads here: everything else is refused before.
     if bus.is_open_to_others() {
         tracing::warn!(

@@ -8,7 +8,7 @@ use crate::support::namespaces::network_or_say_so;
 
 /// It gets control, says by which credential, and the command ends well.
 fn gets_control(stage: &Stage, run: Run<'_>, kind: &str) -> Finished {
-    let finished = run.shell("echo run").finish();
+    let finished = run.arg("-v").shell("echo run").finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
     assert_eq!(finished.stdout, "run\n");
     let line = format!("credential: {kind}\n");
@@ -111,7 +111,8 @@ fn whoever_is_logged_in_with_the_azure_cli_where_there_is_no_managed_identity() 
         desk::token(HOUR),
         4_000_000_000_u64,
     );
-    let run = with_az(&stage, stage.run(), &script).shell("echo run");
+    let run = with_az(&stage, stage.run(), &script);
+    let run = run.arg("-v").shell("echo run");
     let finished = run.finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
     let said = &finished.stderr;
