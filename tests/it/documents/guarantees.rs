@@ -44,32 +44,30 @@ pub(crate) fn proof() -> String {
     let mut schedules = SCHEDULES.to_string();
     schedules.insert(schedules.len() - 3, ',');
     format!(
-        "Counted: no overlap in the fault suite's {PROMISE_ROWS} promise rows ({INJECTED_FAULTS} \
-         injected faults) and in {schedules} schedules of the simulated fleet (seeds 1 to \
-         {SCHEDULES}); rerun: `cargo test --test faults`, `cargo test --test fleet`."
+        "Counted: no overlap in {PROMISE_ROWS} rows of the fault suite ({INJECTED_FAULTS} injected faults) and in \
+         {schedules} schedules of the simulated fleet (seeds 1 to {SCHEDULES}). Run them again with `cargo test --test \
+         faults` and `cargo test --test fleet`."
     )
 }
 
 /// What the columns refer to.
-pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. \
-    With the default lease of 60 s the command gets the stop signal at `t0`+48 s and SIGKILL at \
-    `t0`+58 s, of 30 s at `t0`+24 s and `t0`+29 s, of 15 s at `t0`+11 s and `t0`+14 s; others can \
-    have control from `t0` + lease on. A file on a local disk has no such deadline: its lock lasts \
-    as long as the processes that hold it.";
+pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. With the default lease of 60 s \
+    the command gets the stop signal at `t0`+48 s and SIGKILL at `t0`+58 s; of 30 s at `t0`+24 s and `t0`+29 s; of 15 s at \
+    `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local disk has no such \
+    deadline: its lock lasts as long as the processes that hold it.";
 
 /// How what shows them is run.
-pub(crate) const TESTS: &str = "A test is run with `cargo test --test it -- NAME` \
-    (`lib`: `cargo test --lib NAME`; `fleet` and `supervise` instead of `it` for theirs); a name under \
-    `faults` is a fault, played on every lock that can meet it, against a plain, a TERM-ignoring, a \
-    daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. A row that \
-    cannot run on a machine is named, not skipped.";
+pub(crate) const TESTS: &str = "Run a test with `cargo test --test it -- NAME` (`lib`: `cargo test --workspace --lib NAME`; \
+    `fleet` and `supervise` instead of `it` for theirs). A name under `faults` is a fault that the suite plays on every lock, \
+    against a plain, a TERM-ignoring, a daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. The \
+    suite names rows that it cannot run on a machine.";
 
 /// The table.
 pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "trafficcop (the supervisor) is SIGKILLed or crashes",
-        happens: "the guardian sends the stop signal, SIGKILLs after the grace what is left of the tree, then gives the lock back",
-        how_long: "the grace (`--grace-on-loss`, on a local file `--grace`) at most, and never later than SIGKILL is due. With none (`--grace-on-loss 0`) a tree of three that ignores TERM was gone after 0.6 ms on a file, 1.1 ms on a blob (median, `cargo bench`)",
+        happens: "The guardian sends the stop signal, and SIGKILL after the grace. When the tree is gone it gives the lock back.",
+        how_long: "At most `--grace-on-loss` (on a local file `--grace`).",
         shown: &[
             ("faults", &["KillSupervisor"]),
             (
@@ -81,18 +79,18 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "trafficcop itself fails (a panic)",
-        happens: "the same, by the guardian; trafficcop waits for it and exits 70, so that a service manager or a container that ends with its main process does not cut it short",
-        how_long: "as above",
+        fault: "trafficcop itself panics",
+        happens: "The guardian does the same. trafficcop waits for it and exits 70.",
+        how_long: "As above.",
         shown: &[(
             "run_blob",
             &["a_supervisor_that_panics_leaves_a_drained_command_and_a_released_lease"],
         )],
     },
     Guarantee {
-        fault: "the machine has no thread to spare (`RLIMIT_NPROC`, `pids.max`), or files may not grow (`ulimit -f`)",
-        happens: "control is kept: whose name was looked up once is looked up without a new thread, and what cannot be written of the event log is lost, with one warning. Before anything started, what is missing (a process, a descriptor) is said, and the exit status is 69",
-        how_long: "a command's process is asked for again for 0.3 s",
+        fault: "The machine has no thread or process to spare, or files may not grow (`ulimit`)",
+        happens: "A holder keeps control, and a warning reports lost lines of the event log. Before the start, what is missing is reported with exit status 69.",
+        how_long: "trafficcop retries the start of a process for 0.3 s.",
         shown: &[
             (
                 "run_blob",
@@ -113,9 +111,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the guardian is SIGKILLed",
-        happens: "the kernel kills the command with it, the supervisor the rest of the tree; then it gives the lock back and exits 70, even with `--if-lost compete`",
-        how_long: "at once",
+        fault: "The guardian is SIGKILLed",
+        happens: "The kernel kills the command with it, and the supervisor kills the rest of the tree. The supervisor then gives the lock back and exits 70, even with `--if-lost compete`.",
+        how_long: "At once.",
         shown: &[
             ("faults", &["KillGuardian"]),
             (
@@ -125,9 +123,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the guardian is stopped or hangs",
-        happens: "the supervisor kills it and the tree, gives the lock back and exits 70, even with `--if-lost compete`",
-        how_long: "1 s without an answer (10 s while it starts a command), 0.1 s once SIGKILL is due; it is asked every 4 s, and at once where it was stopped",
+        fault: "The guardian is stopped or hangs",
+        happens: "The supervisor kills it and the tree, gives the lock back and exits 70, even with `--if-lost compete`.",
+        how_long: "1 s without an answer (10 s while a command starts), 0.1 s once SIGKILL is due.",
         shown: &[
             ("faults", &["StopGuardian"]),
             (
@@ -137,9 +135,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "a shared drive (NFS, SMB): the server hangs, restarts, or is in its grace period, for less than the room for retries; or an answer to the making of a version is lost",
-        happens: "nothing. Making a version is answered in a grace period, and what cannot be opened then is written later; a version of our own whose answer was lost is known as ours and stepped over",
-        how_long: "room for retries: 28 s of a lease of 60 s, 14 of 30, 6 of 15",
+        fault: "Shared drive: the server hangs, restarts or is in its grace period, for less than the room for retries; or an answer is lost",
+        happens: "Nothing. An instance recognises its own version by its content, and steps over it.",
+        how_long: "Room for retries: 28 s of a lease of 60 s, 14 of 30, 6 of 15.",
         shown: &[(
             "shared_file",
             &[
@@ -151,9 +149,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "a shared drive: the machine is cut off, or the drive hangs past the lease",
-        happens: "the tree is dead before the lease ends; the others take over when the last version has stood still for a whole lease on their own clock. Nothing of the share is open in the command or the guardian, so nothing keeps them from ending; cut off, the instance competes again",
-        how_long: "the lease and a poll after the last renewal; 60 s where the record of the last version was not written any more",
+        fault: "Shared drive: the machine is cut off, or the drive hangs past the lease",
+        happens: "The tree is dead before the lease ends, because neither command nor guardian has a file of the share open. Another instance takes over once the last version is unchanged for a whole lease.",
+        how_long: "The lease and a poll; 60 s where the last record was not written.",
         shown: &[(
             "shared_file",
             &[
@@ -166,9 +164,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "a shared drive: a cache shows an old state, a machine comes back after hours, records are torn or of a hostile hand",
-        happens: "a stale view costs an answer \"it exists\" and a walk forward. Whoever comes with a view that is older than what is kept finds nothing before its own version, and withdraws. What cannot be read is held by somebody for 60 s. Where old versions were removed by hand, the last is enough to go on from",
-        how_long: "a lease more, or 60 s",
+        fault: "Shared drive: a cache shows an old state, a machine comes back after hours, or records are torn or forged",
+        happens: "An instance with an old view finds newer versions and withdraws. An unreadable record counts as held for 60 s.",
+        how_long: "One lease more, or 60 s.",
         shown: &[(
             "shared_file",
             &[
@@ -181,9 +179,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "the supervisor is stopped, or starved",
-        happens: "the guardian ends the tree by its own timer; once continued the supervisor looks at the clock first and competes again. On a local file nothing happens",
-        how_long: "stop signal and SIGKILL at their times after `t0`",
+        fault: "The supervisor is stopped or starved",
+        happens: "The guardian ends the tree by its own timer. A supervisor that continues checks the clock first and competes again; on a local file nothing happens.",
+        how_long: "Stop signal and SIGKILL at their times after `t0`.",
         shown: &[
             ("faults", &["StopSupervisor"]),
             (
@@ -197,15 +195,15 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the supervisor is stopped, then SIGKILLed",
-        happens: "as if it was SIGKILLed",
-        how_long: "as if it was SIGKILLed",
+        fault: "The supervisor is stopped, then SIGKILLed",
+        happens: "As if it was SIGKILLed.",
+        how_long: "As if it was SIGKILLed.",
         shown: &[("faults", &["StopThenKillSupervisor"])],
     },
     Guarantee {
-        fault: "the guardian is stopped, the supervisor SIGKILLed, and the guardian continued. The kernel continues it, unless a child subreaper of the same session (a supervisor, some CI runners) adopts it: then it stays stopped until somebody continues it",
-        happens: "the guardian looks at the clock, ends the tree and gives the lock back",
-        how_long: "from when it is continued, as if the supervisor was SIGKILLed; at once where SIGKILL was due",
+        fault: "The guardian is stopped, the supervisor SIGKILLed, and the guardian continues",
+        happens: "The guardian checks the clock, ends the tree and gives the lock back. The kernel continues it, unless a child subreaper of the same session adopts it: then it stays stopped until an operator continues it.",
+        how_long: "From when it continues, as if the supervisor was SIGKILLed; at once where SIGKILL was due.",
         shown: &[
             ("faults", &["StopGuardianKillSupervisor"]),
             (
@@ -218,9 +216,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the store hangs, resets connections, answers too late or with errors, for longer than the lease has room for",
-        happens: "the command is asked to end, then killed; the instance competes again (`--if-lost exit`: exits 70)",
-        how_long: "stop signal and SIGKILL at their times after `t0`",
+        fault: "The store hangs, resets connections, or answers too late or with errors, for longer than the lease allows",
+        happens: "The command gets the stop signal, then SIGKILL. The instance competes again, or exits 70 with `--if-lost exit`.",
+        how_long: "Stop signal and SIGKILL at their times after `t0`.",
         shown: &[
             (
                 "faults",
@@ -233,9 +231,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the same for a while; 401 or 403 in mid-tenure; an account that is read-only for a while",
-        happens: "nothing: the renewal is tried again every 2 s (±20 %)",
-        how_long: "up to 28 s of a lease of 60 s, 14 s of 30 s, 6 s of 15 s",
+        fault: "The same for a short time; 401 or 403 during a tenure; an account that is read-only for a while",
+        happens: "Nothing. trafficcop retries the renewal every 2 s (±20 %).",
+        how_long: "Up to 28 s of a lease of 60 s, 14 s of 30 s, 6 s of 15 s.",
         shown: &[
             (
                 "faults",
@@ -251,9 +249,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "with a token of Entra ID: the token endpoint hangs, fails, or refuses in mid-tenure; a token that ends soon",
-        happens: "nothing while the present token is good: no renewal waits for another. After that as if the store did not answer",
-        how_long: "half of the token's time at least, half an hour and more of those that Entra ID issues; then as for a store that is away",
+        fault: "Entra ID: the token endpoint hangs, fails or refuses during a tenure",
+        happens: "Nothing while the present token is valid, because no renewal waits for a new one. Then as if the store did not answer.",
+        how_long: "At least half of the token's time, usually half an hour or more.",
         shown: &[(
             "entra",
             &[
@@ -267,9 +265,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "of several standbys one is SIGKILLed, or stopped and continued later",
-        happens: "nothing to the command, and nobody is kept from control: each of the others looks for itself",
-        how_long: "a take-over as soon as with all of them: within 2.4 s (with the default `--poll`), 0.3 s while the holder drains",
+        fault: "One of several standbys is SIGKILLed, or stopped and continued",
+        happens: "Nothing. Each standby looks at the lock by itself.",
+        how_long: "A take-over takes at most 2.4 s with the default `--poll`, 0.3 s while the holder drains.",
         shown: &[
             (
                 "run_blob",
@@ -285,15 +283,15 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the reply to an acquire, a renewal or a release is lost",
-        happens: "nothing: asked again, under a lease id of our own by which the store knows us",
-        how_long: "the next attempt",
+        fault: "The reply to an acquire, a renewal or a release is lost",
+        happens: "Nothing. trafficcop asks again with its own lease id.",
+        how_long: "The next attempt.",
         shown: &[("faults", &["LoseAcquire", "LoseRenew", "LoseRelease"])],
     },
     Guarantee {
-        fault: "an acquire is answered slowly",
-        happens: "after more than half the lease it is renewed before the command starts; one that came too late starts nothing",
-        how_long: "one renewal",
+        fault: "An acquire is answered slowly",
+        happens: "After more than half the lease it is renewed before the command starts. A grant that came too late starts nothing.",
+        how_long: "One renewal.",
         shown: &[(
             "lib",
             &[
@@ -303,9 +301,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "an operator breaks the lease at its end (no period), or with a period of half the lease or more",
-        happens: "what remains is asked for and used to end the command; it is gone before the lease is. Asked again every second meanwhile: it can be broken once more, and less of it left",
-        how_long: "noticed with the next renewal (a third of the lease at most)",
+        fault: "An operator breaks the lease at its end, or with a period of half the lease or more",
+        happens: "The holder asks the store what remains, and uses it to end the command before the lease ends. It asks again each second, because the lease can be broken once more.",
+        how_long: "Noticed with the next renewal, after at most a third of the lease.",
         shown: &[
             ("faults", &["BreakAtItsEnd", "BreakWithPeriod"]),
             (
@@ -325,9 +323,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the wall clock jumps, or the machine sleeps",
-        happens: "deadlines do not move: they are on a clock that no one sets and that counts sleep. It is looked at before anything else, and a jump has the lease verified at once",
-        how_long: "what is overdue is done first",
+        fault: "The wall clock jumps, or the machine sleeps",
+        happens: "Deadlines do not move: they are on a clock that counts sleep. After a jump trafficcop verifies the lease at once.",
+        how_long: "What is overdue is done first.",
         shown: &[(
             "lib",
             &[
@@ -337,9 +335,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "the machine's wall clock is wrong by hours, or is set while the command runs (a blob with an account key; a SAS is not dated by us)",
-        happens: "nothing: requests are dated by the service's own clock, as its answers tell it; one that is refused for its date is sent once more, within the same attempt",
-        how_long: "one more request",
+        fault: "The wall clock is wrong by hours, or is set while the command runs (blob with an account key)",
+        happens: "Nothing. Requests carry the service's own time, and a request that is refused for its date is sent once more.",
+        how_long: "One more request.",
         shown: &[
             (
                 "run_blob",
@@ -355,9 +353,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the command ignores the stop signal, daemonises, or forks while it is killed",
-        happens: "SIGKILL to all of its tree, until nothing of it is left; not before that the lock is given back",
-        how_long: "after `--grace` (of a requested stop) or `--grace-on-loss`",
+        fault: "The command ignores the stop signal, daemonises, or forks while it is killed",
+        happens: "trafficcop sends SIGKILL to the whole tree until nothing of it is left. Only then it gives the lock back.",
+        how_long: "After `--grace` (requested stop) or `--grace-on-loss`.",
         shown: &[
             (
                 "run_file",
@@ -373,9 +371,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "a stop by TERM, INT, HUP or QUIT",
-        happens: "the command gets `--stop-signal` (TERM, whichever of the four came), a grace, SIGKILL; the lease is renewed meanwhile, then given back",
-        how_long: "`--grace` at most, which may be longer than the lease; a second TERM or INT kills at once",
+        fault: "A stop by TERM, INT, HUP or QUIT",
+        happens: "The command gets `--stop-signal`, the grace, and SIGKILL, while trafficcop renews the lease. Then trafficcop gives the lease back.",
+        how_long: "At most `--grace`, which may be longer than the lease. A second TERM or INT kills at once.",
         shown: &[
             (
                 "run_file",
@@ -393,9 +391,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the runner of a task (`--once`) crashes: before the command, during it, after its success and before the record, after the record and before the release",
-        happens: "until its success is recorded the next candidate runs the task (again, if it had ended); once it is recorded nobody does. Nobody is told that it is done before that",
-        how_long: "as for the crash of any holder; a result that stands in the record is read at once, whoever still has the lease",
+        fault: "The runner of a task (`--once`) crashes before, during or after the command",
+        happens: "The next candidate runs the task again, unless its success was recorded. No instance reports the task as done before that.",
+        how_long: "As for the crash of any holder. A recorded result is read at once.",
         shown: &[(
             "run_once",
             &[
@@ -409,9 +407,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "`work`: the worker is SIGKILLed, or its machine dies, with messages in its hands",
-        happens: "the guardian ends each command as for any holder; the message comes again, to any worker, as its next attempt",
-        how_long: "the command as above; the message when its lock has run out (`--lock-time` at most)",
+        fault: "`work`: the worker is SIGKILLed, or its machine dies, while it holds messages",
+        happens: "The guardian ends each command. The message comes again, to any worker, as its next attempt.",
+        how_long: "The message comes when its lock has expired, after at most `--lock-time`.",
         shown: &[(
             "work",
             &[
@@ -422,17 +420,17 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a guardian is SIGKILLed",
-        happens: "its command dies with it, its message is given back; the worker takes no more, lets the others finish, and exits 70",
-        how_long: "at once; the others `--grace` at most",
+        happens: "Its command dies with it, and its message is given back. The worker takes no more messages, lets the other commands finish, and exits 70.",
+        how_long: "At once; the others `--grace` at most.",
         shown: &[(
             "work",
             &["a_killed_guardian_takes_its_command_with_it_and_the_message_is_given_back"],
         )],
     },
     Guarantee {
-        fault: "`work`: the queue does not answer until a message's lock is about to end, or says that the message is another's",
-        happens: "the command is killed and nothing is settled; the message comes again, or is where it was taken to",
-        how_long: "before the end of the lock; at once where it is another's already",
+        fault: "`work`: the queue does not answer until a message's lock is about to end, or reports that the lock is lost",
+        happens: "The command is killed, and nothing is settled. The message comes again.",
+        how_long: "Before the end of the lock; at once where the lock is lost.",
         shown: &[
             (
                 "work",
@@ -445,9 +443,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "`work`: the answer to a renewal is lost, and with it the receipt by which the message could be settled",
-        happens: "the command is asked to end, then killed; the message comes again. A renewal that is under way when the command ends is waited for, and the message settled",
-        how_long: "before the end of the last lock that was confirmed",
+        fault: "`work`: the answer to a renewal is lost, and the receipt with it",
+        happens: "The command gets the stop signal, then SIGKILL; the message comes again. If the command ends first, trafficcop waits for the renewal and settles the message.",
+        how_long: "Before the end of the last confirmed lock.",
         shown: &[
             (
                 "storage_queue",
@@ -464,8 +462,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: the answer to a settlement is lost, or the queue is away when the command ends",
-        happens: "it is asked again; the answer to that tells whether it was done. Where nobody can say, the log says `unconfirmed`",
-        how_long: "as long as the lock lasts, a minute at most",
+        happens: "trafficcop asks again, and the answer tells whether the message was settled. Where that stays unknown, the log reports `unconfirmed`.",
+        how_long: "As long as the lock lasts, at most a minute.",
         shown: &[
             (
                 "storage_queue",
@@ -481,9 +479,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "`work`: a message that can never be handled, that takes its worker down with it, or whose body cannot be read",
-        happens: "it is dead-lettered (put aside for people) with its text as it was, and is not lost on the way: the copy first, then the delete. Where that is refused it is not run; after five in a row the worker exits 69",
-        how_long: "after `--max-attempts`, counted by the queue; at once where it cannot be read",
+        fault: "`work`: a message can never be handled, kills its worker, or cannot be read",
+        happens: "It is dead-lettered with its text unchanged: first the copy, then the delete. Where that is refused the message does not run, and after five in a row the worker exits 69.",
+        how_long: "After `--max-attempts`; at once where it cannot be read.",
         shown: &[
             (
                 "work",
@@ -504,9 +502,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "`work`: a stop, whenever it comes",
-        happens: "no more is taken, what runs may finish under its renewed lock, what does not is given back: nothing stays locked",
-        how_long: "`--grace` at most; a second TERM or INT ends it at once",
+        fault: "`work`: a stop at any moment",
+        happens: "The worker takes no more messages and lets commands finish under renewed locks. Nothing stays locked.",
+        how_long: "At most `--grace`; a second TERM or INT ends everything at once.",
         shown: &[(
             "work",
             &[
@@ -518,8 +516,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "`work`: all of this by chance: three workers and three hundred messages, networks that cut, hang, delay and lose answers, workers that are killed and stopped",
-        happens: "no two runs of one message overlap, none is run more often than it may, and each is completed or dead-lettered",
+        fault: "`work`: three workers, three hundred messages, and random faults of network and processes",
+        happens: "No two runs of one message overlap. Each message is completed or dead-lettered.",
         how_long: "–",
         shown: &[(
             "work",
@@ -527,9 +525,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "a worker on a queue of Service Bus is SIGKILLed, stands still past the lock, is cut off, or gets its answers late, twice, for another request or never; the service refuses, or its clock is wrong",
-        happens: "the command is killed before the message's lock ends, and another worker has the message after that. A message is completed when the service has said so, and never twice at a time; where nobody knows, it is `unconfirmed` and may come again",
-        how_long: "the lock of the queue at most, until another has the message; if this machine's clock is behind the service's by less than the longest lock, a short lock can pass for a longer one: see `--lock-time`",
+        fault: "Service Bus: a worker is SIGKILLed, stopped past the lock or cut off, or gets answers late, twice, for another request or never",
+        happens: "The command is killed before the message's lock ends. A message counts as completed only when the service said so; else it is `unconfirmed` and may come again.",
+        how_long: "At most the queue's lock time. See `--lock-time` for machines whose clock is behind.",
         shown: &[(
             "service_bus",
             &[
@@ -544,9 +542,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "a machine is not fit to take control (`--if`), or what is to say so hangs, forks daemons or floods its output",
-        happens: "it does not compete and keeps nothing from those who are fit. A hanging condition is killed with its tree and counts as a no; what one leaves behind is killed before its answer counts. A holder is never asked and never stopped",
-        how_long: "an answer is as old as `--poll` at most when an attempt begins; a condition has 5 s, or `--poll` where that is longer",
+        fault: "A machine is not fit to take control (`--if`), or its condition hangs, forks daemons or floods its output",
+        happens: "The instance does not compete. A hanging condition is killed with its tree and counts as no; a holder is never asked.",
+        how_long: "An answer is at most one `--poll` old. A condition has 5 s, or `--poll` where that is longer.",
         shown: &[
             (
                 "run_if",
@@ -564,9 +562,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "the command is alive and does not work: stopped, in a dead-lock, without an answer; with `--watchdog` or `--health`",
-        happens: "it is stopped like a command that is asked to end, the lease being renewed; then `--restart` decides as for a failure, or another instance has control. A pause of trafficcop or of the machine is not taken for the command's silence",
-        how_long: "the watchdog's time (or the checks that may fail), `--grace` and a poll, until another has control",
+        fault: "The command is alive and does not work, with `--watchdog` or `--health`",
+        happens: "trafficcop stops it while it renews the lease. `--restart` then decides as for a failure, or another instance gets control.",
+        how_long: "The watchdog's time or the failed checks, then `--grace` and a poll.",
         shown: &[
             (
                 "health",
@@ -594,9 +592,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "a check of `--health` hangs, forks daemons, floods its output; or trafficcop is SIGKILLed while it runs",
-        happens: "it is killed with all it started when its time is over, when the command is to end, and when trafficcop dies; control is given back after nothing of it lives. One that cannot be killed (stuck in the kernel) costs control, and leaves the lock to run out",
-        how_long: "`--health-timeout` at most",
+        fault: "A check of `--health` hangs, forks daemons or floods its output, or trafficcop dies during a check",
+        happens: "The check is killed with all its processes before control is given back. One that cannot be killed costs control, and the lease is left to expire.",
+        how_long: "At most `--health-timeout`.",
         shown: &[
             (
                 "health",
@@ -615,9 +613,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "a worker with a session of Service Bus (`--sessions`) loses its connection or its link, has the session's lock taken away, is SIGKILLed, or gets its answers late, wrong or never",
-        happens: "the command is killed at once (after 1 s at most where its worker was SIGKILLed), nothing is settled, and the next worker begins with the same message, after `--lock-delay`. No two commands of a session at a time, and none before the one before it was done with; a message whose settlement is not confirmed is never followed by the next one",
-        how_long: "`--lock-delay` (2 s) until another worker's command; a worker that hears nothing of it (stopped, or cut off without a word) kills its command before the end of the lock's time, so that is the `--lock-delay` to say where this must not overlap either",
+        fault: "Service Bus sessions: a worker loses its connection or the session's lock, is SIGKILLed, or gets wrong answers",
+        happens: "The command is killed within 1 s, and nothing is settled. The next worker begins with the same message after `--lock-delay`, so a session's order is kept.",
+        how_long: "`--lock-delay` (2 s). A worker that cannot notice the loss kills its command before the lock's end: use that time as `--lock-delay` where it must not overlap.",
         shown: &[(
             "service_bus",
             &[
@@ -636,9 +634,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "a proxy gives a holder the answer to an earlier request (a blob, a storage queue)",
-        happens: "it counts as no answer, by the id of the request or, where a front end removes that, by its date; a renewal is asked for again at once",
-        how_long: "one more request",
+        fault: "A proxy gives a holder the answer to an earlier request",
+        happens: "The answer does not count, by the request's id or its date. The renewal is sent again at once.",
+        how_long: "One more request.",
         shown: &[
             (
                 "run_blob",
@@ -656,9 +654,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "another program replaces the metadata of a lock's blob between two tenures",
-        happens: "the fencing token goes on from the seconds since 1970; the results of `--once` are lost, and a warning says so",
-        how_long: "at once",
+        fault: "Another program replaces the metadata of a lock's blob between two tenures",
+        happens: "The fencing token continues from the seconds since 1970. Results of `--once` are lost, and a warning reports it.",
+        how_long: "At once.",
         shown: &[(
             "run_blob",
             &["replaced_metadata_never_take_the_token_back_and_are_reported"],
@@ -667,16 +665,16 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
 ];
 
 /// What the table of settings is about.
-pub(crate) const DIFFERENT: &str = "An instance relies on nothing but what every instance does. So a setting can be \
-    changed on one machine after another (a rolling change) where the table says yes. All instances must name the \
-    same lock; on a shared drive they must be the same user, too.";
+pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, you can change \
+    a setting on one machine after another. All instances must name the same lock; on a shared drive they must also run as \
+    the same user.";
 
 /// What may differ between instances.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lease`",
         may_differ: true,
-        follows: "Azure counts the time that it granted. On a shared drive a standby waits for the lease that the holder's record names, and for 60 s where it cannot read that record",
+        follows: "Azure counts the time that it granted. On a shared drive a standby waits for the lease in the holder's record, and for 60 s where it cannot read that record",
         shown: &[
             (
                 "shared_file",
@@ -714,7 +712,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--poll`",
         may_differ: true,
-        follows: "It decides when an instance looks at the lock, and not what it may take. A standby that looks less often than the holder's `--cooldown` lasts can miss its turn",
+        follows: "It decides when an instance looks at the lock. A standby that looks less often than the holder's `--cooldown` lasts can miss its turn",
         shown: &[
             (
                 "shared_file",
@@ -731,7 +729,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--shared`",
         may_differ: false,
-        follows: "The lock file says which protocol it has, so no two commands overlap. An instance without the flag follows a shared lock; one with it refuses a file that bears the kernel's lock (69)",
+        follows: "The lock file names its protocol, so no two commands overlap. An instance with the flag refuses a file that has the kernel's lock (69)",
         shown: &[(
             "shared_file",
             &[
@@ -744,7 +742,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--once-attempts`, `--once-on-failure`",
         may_differ: true,
-        follows: "Failures are counted with the lock. The first instance that has reached its own limit records the end, and all instances exit with that status",
+        follows: "Failures are counted with the lock. The first instance that reaches its own limit records the end, and all instances exit with that status",
         shown: &[(
             "run_once",
             &[
@@ -756,7 +754,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--once-key`, `--once-per`",
         may_differ: false,
-        follows: "Another key is another task. With another `--once-per` each instance judges the last success by its own periods, so the command may run more often; two runs never overlap",
+        follows: "Another key is another task. With another `--once-per` the command may run more often; two runs never overlap",
         shown: &[
             (
                 "run_once",
@@ -780,7 +778,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lock-delay` (`work --sessions`)",
         may_differ: true,
-        follows: "A command lives for 1 s at most after its session is lost, whatever its own worker's delay is, and no worker waits for less than 2 s. A longer delay only adds safety",
+        follows: "A command lives for at most 1 s after its session is lost, whatever its own worker's delay is. A longer delay only adds safety",
         shown: &[
             (
                 "service_bus",
@@ -799,8 +797,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
 /// What nothing on the machine can promise.
 pub(crate) const LIMITS: &[Limit] = &[
     Limit {
-        what: "supervisor *and* guardian are stopped past the lease (or one is dead and the other stays stopped)",
-        answer: "not with `--contain pidns`: its init kills by its own timer. On a local file they keep the lock. Else the fencing token; exit status 71 says so afterwards",
+        what: "Supervisor *and* guardian are stopped past the lease",
+        answer: "Use `--contain pidns`, whose init kills by its own timer, or the fencing token. Exit status 71 reports it afterwards.",
         shown: &[
             ("faults", &["StopBoth"]),
             (
@@ -814,8 +812,8 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "supervisor *and* guardian are SIGKILLed at once: the command dies with them, what it forked or daemonised lives on",
-        answer: "not with `--contain pidns`: the kernel kills all of it. With `cgroup` the next instance on that machine ends the leftovers before its command starts, be it a new one or one that stands by there; a systemd unit (`KillMode=mixed`) does so at once. Else the fencing token",
+        what: "Supervisor *and* guardian are SIGKILLed at the same time: the command dies, its children may live on",
+        answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that machine ends what is left before its own command starts.",
         shown: &[
             ("faults", &["KillBoth"]),
             ("supervise", &["both_killed_at_once"]),
@@ -830,8 +828,8 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "the command becomes another user's (`sudo`, a setuid-root program) under a trafficcop without privilege and without a cgroup: it may not be signalled, and the kernel clears the death signal (PDEATHSIG) of a program whose credentials change, so it outlives its guardian",
-        answer: "a cgroup (`--contain cgroup`, with `Delegate=yes` in the unit) or `--contain pidns`, in which it can be killed; or run trafficcop itself by `sudo`. What cannot be killed is said (71) and never given up by us: the guardian, or where that was killed the supervisor, stays until the last of it has ended, and keeps a local file's lock. A lease runs out meanwhile: the fencing token",
+        what: "The command becomes another user's (`sudo`, a setuid-root program) under a trafficcop without root and without a cgroup",
+        answer: "Use `--contain cgroup` (with `Delegate=yes` in the unit), or run trafficcop itself by `sudo`. A guardian that cannot kill reports it (71) and stays until the last process has ended.",
         shown: &[(
             "supervise",
             &[
@@ -841,21 +839,21 @@ pub(crate) const LIMITS: &[Limit] = &[
         )],
     },
     Limit {
-        what: "as a service of systemd with `KillMode=mixed`, as in the examples: trafficcop alone is SIGKILLed (by hand, or for want of memory). systemd then SIGKILLs all that is left of the unit, guardian and command, at once",
-        answer: "nothing runs twice, but the command has no grace, and nobody gives the lease back: another has control when it has run out (on a local file at once). Whoever wants the guardian's grace starts trafficcop outside of such a unit",
+        what: "systemd SIGKILLs a unit with `KillMode=mixed`, for example for want of memory",
+        answer: "Nothing runs twice, but the command gets no grace. Another instance gets control when the lease has expired (on a local file at once).",
         shown: &[],
     },
     Limit {
-        what: "the whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled; where the machine's own clock stood still meanwhile (a VM paused by its host, restored from memory), until the next renewal is answered: at most a third of the lease after the thaw, which is 20 s of the default 60 s (seen: 12.2 s with 60 s, 3 to 4 s with 15 s)",
-        answer: "the fencing token",
+        what: "The whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled",
+        answer: "Use the fencing token. Where the machine's clock stood still, too, the command may run until the next renewal is answered, after at most a third of the lease (seen: 12.2 s of 60 s).",
         shown: &[(
             "fencing",
             &["the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote"],
         )],
     },
     Limit {
-        what: "a machine is cloned, or restored from a snapshot, while it has control: both copies renew one lease under one fencing token, for as long as they run",
-        answer: "stop trafficcop before a machine is copied, and never start a copy of one that has control beside it. On a blob a warning tells of the copy with the next renewal after it wrote there (when it drains, or records a result of `--once`), and a result that it recorded is not taken for one's own (70). Until it writes nothing can tell the two apart, the fencing token neither",
+        what: "A machine is cloned, or restored from a snapshot, while it has control",
+        answer: "Stop trafficcop before you copy a machine. Both copies have the same token; on a blob a warning reports the copy when it writes.",
         shown: &[
             (
                 "run_blob",
@@ -868,13 +866,13 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "the command hands work to another daemon (`at`, `docker run -d`, `systemctl start`)",
-        answer: "do not, or make that work carry the fencing token",
+        what: "The command hands work to another daemon (`at`, `docker run -d`, `systemctl start`)",
+        answer: "Do not, or let that work carry the fencing token.",
         shown: &[],
     },
     Limit {
-        what: "an operator breaks the lease at once (or with a period shorter than renewals are apart), or deletes the blob or its container: another can have control before we can know",
-        answer: "the tree is SIGKILLed when it is noticed, with the next renewal (a third of the lease at most), and exit status or log own up to it (71); so they do if it is found out when the lease is given back. Not to be found out: a break during an outage that outlasts the lease, or where an answer to the release was lost. Break without a period instead: that waits for its end. After a deletion those who knew the blob go on counting its token; for others it starts at 1, unless `--no-create` keeps them from making it anew. On a shared drive a break is noticed likewise, or, where an old view or a server's grace period hides it, when the lease ends that was broken: nobody goes on beyond that",
+        what: "An operator breaks the lease at once, or deletes the blob or its container",
+        answer: "The tree is SIGKILLed with the next renewal, and exit status or log reports it (71). Break without a period instead, which waits for the command's end.",
         shown: &[
             ("faults", &["BreakNow", "Delete"]),
             (
@@ -895,8 +893,8 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "the lock file on a local disk is replaced or unlinked: a newcomer locks the new one, and its token starts at 1",
-        answer: "never delete it while anybody runs. Those who compete already do not overlap. It is noticed when the lock is given back, and owned up to (71). On a shared drive it costs nothing: the truth is in `PATH.versions`",
+        what: "The lock file on a local disk is replaced or deleted: a new instance locks the new one, and its token starts at 1",
+        answer: "Never delete it while an instance runs. trafficcop notices when it gives the lock back, and exits 71; on a shared drive it costs nothing.",
         shown: &[
             ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
             (
@@ -910,8 +908,8 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "a shared drive: nothing but the protocol keeps others out. A stranger's program, an operator who removes `PATH.versions` while somebody runs, or a trafficcop of before the versions (it locks the file by the kernel) are not bound by it",
-        answer: "the holder notices with its next renewal and kills its tree; an older trafficcop refuses the file, and this one refuses a file that bears the kernel's lock. Remove both, and only when nobody runs. Azure Files (SMB and NFS) was not tried on the real service",
+        what: "Shared drive: a foreign program, or an operator who removes `PATH.versions`, does not follow the protocol",
+        answer: "The holder notices with its next renewal and kills its tree. Remove both path and versions, and only when no instance runs.",
         shown: &[(
             "shared_file",
             &[
@@ -921,8 +919,8 @@ pub(crate) const LIMITS: &[Limit] = &[
         )],
     },
     Limit {
-        what: "`work`: a message comes again that was handled: its worker died before it could say so, or an answer of the queue was lost",
-        answer: "what must not happen twice remembers the message's id (`TRAFFICCOP_MESSAGE_ID`), in one transaction with what it does. Never two at a time, but at least once",
+        what: "`work`: a message that was handled comes again, because its worker died before it could settle it",
+        answer: "Let the handler record `TRAFFICCOP_MESSAGE_ID` in one transaction with its work. Use `--at-most-once` where a message may be lost but never handled twice.",
         shown: &[
             (
                 "work",
@@ -935,16 +933,16 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "a process is stuck in the kernel and survives SIGKILL",
-        answer: "the lease is not given back but left to run out, and exit status 71 says so; the fencing token",
+        what: "A process is stuck in the kernel and survives SIGKILL",
+        answer: "trafficcop lets the lease expire and exits 71. Use the fencing token.",
         shown: &[("lib", &["a_stuck_tree_is_never_released"])],
     },
 ];
 
 /// The recipe of the fencing token, a paragraph each.
 pub(crate) const FENCING: &[&str] = &[
-    "A number that grows with every tenure, in the command's environment as `TRAFFICCOP_TOKEN`. \
-     The resource remembers the greatest token it has seen and refuses every write with a smaller \
-     one, and it compares and writes in one step (one transaction, one conditional write). A check \
-     by the writer before it writes is no fence: it can be stopped between the two.",
+    "`TRAFFICCOP_TOKEN` is a number that grows with every tenure. The resource that the command writes to remembers the \
+     greatest token it has seen, and refuses every write with a smaller one. It compares and writes in one step (one \
+     transaction, one conditional write). A check by the writer before it writes is no fence: the writer can be stopped \
+     between the two.",
 ];

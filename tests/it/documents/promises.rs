@@ -28,13 +28,12 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     page.control("TH", ["trafficcop-guarantees", "7"]);
     page.control("SH", ["NAME"]);
     page.text([roman(
-        "trafficcop-guarantees - what trafficcop promises, and what nobody on the machine can",
+        "trafficcop-guarantees - what trafficcop promises, and what it cannot",
     )]);
     page.control("SH", ["DESCRIPTION"]);
-    page.text([roman("No process of the command's tree is alive at a moment when another instance could already have been given control. And the command is never stopped without need.")]);
+    page.text([roman("No process of the command's tree is alive at a moment when another instance could have been given control. And the command is never stopped without need.")]);
     page.control("PP", []);
-    let about = format!("{} {}", guarantees::TIMES, guarantees::TESTS);
-    page.text(inlines(&about));
+    page.text(inlines(guarantees::TIMES));
     page.control("PP", []);
     page.text(inlines(&guarantees::proof()));
     page.control("SH", ["FAULTS"]);
@@ -42,23 +41,14 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
         page.control("TP", []);
         page.text([bold(row.fault.replace('`', ""))]);
         page.text(inlines(row.happens));
-        for (title, text) in [
-            ("How long: ", row.how_long.to_owned()),
-            ("Shown by ", tests_of(row.shown)),
-        ] {
-            page.control("br", []);
-            page.text([vec![roman(title)], inlines(&text)].concat());
-        }
+        page.control("br", []);
+        page.text([vec![roman("How long: ")], inlines(row.how_long)].concat());
     }
-    page.control("SH", ["WHAT CANNOT BE CLOSED LOCALLY"]);
+    page.control("SH", ["LIMITS"]);
     for row in LIMITS {
         page.control("TP", []);
         page.text([bold(row.what.replace(['`', '*'], ""))]);
         page.text(inlines(row.answer));
-        if !row.shown.is_empty() {
-            page.control("br", []);
-            page.text([vec![roman("Seen in ")], inlines(&tests_of(row.shown))].concat());
-        }
     }
     page.control("SH", ["WHAT MAY DIFFER BETWEEN INSTANCES"]);
     page.text(inlines(guarantees::DIFFERENT));
@@ -67,9 +57,6 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
         page.text([bold(row.flags.replace('`', ""))]);
         let follows = format!("{}. {}.", answer(row.may_differ), row.follows);
         page.text(inlines(&follows));
-        page.control("br", []);
-        let shown = format!("Shown by {}", tests_of(row.shown));
-        page.text(inlines(&shown));
     }
     page.control("SH", ["FENCING TOKEN"]);
     for paragraph in FENCING {
@@ -77,7 +64,9 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
         page.text(inlines(paragraph));
     }
     page.control("PP", []);
-    page.text([roman("examples/fencing/ in the sources is such a resource, in SQLite, with the same in PostgreSQL and a way to see it work.")]);
+    page.text([roman(
+        "examples/fencing/ in the sources is such a resource in SQLite and PostgreSQL.",
+    )]);
     let others = ["trafficcop", "trafficcop-run", "trafficcop-check"];
     see_also(&mut page, &others.map(|name| (name, "1")));
     page_of(&page)
@@ -107,27 +96,39 @@ fn filled(text: &str) -> String {
 
 const CHAPTER: &str = "docs/guarantees.md";
 /// Where a resource that refuses is to be seen.
-const RESOURCE: &str = "[examples/fencing](../examples/fencing) is such a resource, in SQLite, \
-    with the same in PostgreSQL, and a way to see a stale holder refused. Where correctness, and not just \
-    efficiency, hangs on it, use it.";
+const RESOURCE: &str = "[examples/fencing](../examples/fencing) is such a resource in SQLite and PostgreSQL, with a \
+    script that shows it refuse a stale holder. Use it where correctness depends on it.";
 const BEGIN: &str =
     "<!-- from tests/it/documents/guarantees.rs: BLESS=1 cargo test --test it -- documents:: -->\n";
 const END: &str = "<!-- end of the guarantees -->\n";
 
-/// The appendix: of each row, by its number, the tests that show it.
-fn appendix(into: &mut String, tables: [(&str, Vec<&[Shown]>); 3]) {
-    *into += "\n## Appendix: the tests\n\n";
-    *into += &filled(&format!(
-        "By the numbers of the rows above. {}",
+const APPENDIX: &str = "tests/GUARANTEES.md";
+
+/// Returns the page that names the tests of each row, by its number in the chapter.
+fn appendix() -> String {
+    let faults = GUARANTEES.iter().map(|row| row.shown);
+    let limits = LIMITS.iter().map(|row| row.shown);
+    let settings = SETTINGS.iter().map(|row| row.shown);
+    let tables: [(&str, Vec<&[Shown]>); 3] = [
+        ("F", faults.collect()),
+        ("L", limits.collect()),
+        ("S", settings.collect()),
+    ];
+    let mut made = "# Tests of the guarantees\n\n".to_owned();
+    made += BEGIN;
+    made += "\n";
+    made += &filled(&format!(
+        "The rows are numbered as in [guarantees](../docs/guarantees.md). {}",
         guarantees::TESTS
     ));
-    *into += "\n| row | shown by |\n|---|---|\n";
+    made += "\n| row | shown by |\n|---|---|\n";
     for (letter, rows) in tables {
         for (number, shown) in rows.iter().enumerate() {
             let (number, tests) = (number + 1, tests_of(shown));
-            let _ = writeln!(into, "| {letter}{number} | {tests} |");
+            let _ = writeln!(made, "| {letter}{number} | {tests} |");
         }
     }
+    made
 }
 
 /// The chapter with its guarantees as they are meant.
@@ -140,7 +141,7 @@ fn chapter_with_guarantees() -> String {
         let _ = writeln!(made, "| F{number} | {fault} | {happens} | {how_long} |");
     }
     let _ = write!(made, "\n{}", filled(guarantees::TIMES));
-    made += "\n## What cannot be closed locally\n\n| | what | answer |\n|---|---|---|\n";
+    made += "\n## Limits\n\n| | what | answer |\n|---|---|---|\n";
     for (number, row) in LIMITS.iter().enumerate() {
         let _ = writeln!(made, "| L{} | {} | {} |", number + 1, row.what, row.answer);
     }
@@ -161,17 +162,6 @@ fn chapter_with_guarantees() -> String {
     }
     made += "\n";
     made += &filled(RESOURCE);
-    let faults = GUARANTEES.iter().map(|row| row.shown);
-    let limits = LIMITS.iter().map(|row| row.shown);
-    let settings = SETTINGS.iter().map(|row| row.shown);
-    appendix(
-        &mut made,
-        [
-            ("F", faults.collect()),
-            ("L", limits.collect()),
-            ("S", settings.collect()),
-        ],
-    );
     made += "\n";
     let chapter = text(CHAPTER);
     let (before, rest) = chapter
@@ -182,8 +172,9 @@ fn chapter_with_guarantees() -> String {
 }
 
 #[test]
-fn the_book_s_guarantees_are_the_man_page_s() {
+fn guarantees_in_the_book_are_those_of_the_man_page() {
     fresh(CHAPTER, chapter_with_guarantees().as_bytes());
+    fresh(APPENDIX, appendix().as_bytes());
 }
 
 fn shown() -> impl Iterator<Item = (&'static str, &'static str)> {
