@@ -845,7 +845,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "The whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled",
-        answer: "Use the fencing token. Where the machine's clock stood still, too, the command may run until the next renewal is answered, after at most a third of the lease (seen: 12.2 s of 60 s).",
+        answer: "Use the fencing token. Where the clock of the machine stopped, too, the command may run until the next renewal is answered, after at most a third of the lease (seen: 12.2 s of 60 s).",
         shown: &[(
             "fencing",
             &["the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote"],
