@@ -15,6 +15,7 @@ mod pages;
 mod planted;
 mod promises;
 mod readme;
+mod reference;
 #[expect(
     dead_code,
     reason = "only the names of its rows and what they promise are needed"

@@ -104,7 +104,8 @@ fn the_exit_statuses_stand_once() {
         .map(|(status, _)| status.replace('-', "\\-"))
         .collect();
     assert_eq!(told, meant);
-    for (path, text) in manual() {
+    // The reference is made from the same table.
+    for (path, text) in manual().iter().filter(|page| page.0 != "docs/reference.md") {
         for (status, _) in exit::TABLE {
             let by_hand = text
                 .lines()

@@ -219,11 +219,11 @@ fn the_examples_ask_for_what_there_is() {
     };
     let alerts = read("examples/prometheus-alerts.yml");
     let board = read("examples/grafana-dashboard.json");
-    let chapter = read("docs/operating.md");
+    let chapter = read("docs/reference.md");
     for (name, text) in [
         ("alerts", &alerts),
         ("dashboard", &board),
-        ("docs/operating.md", &chapter),
+        ("docs/reference.md", &chapter),
     ] {
         for metric in metrics_in(text) {
             // Of `work`: its own page is asked for them (work::told).
@@ -246,7 +246,7 @@ fn the_examples_ask_for_what_there_is() {
             .unwrap_or(name);
         assert!(
             chapter.contains(family),
-            "docs/operating.md does not tell of {family}"
+            "docs/reference.md does not tell of {family}"
         );
     }
     assert!(metrics_in(&alerts).len() >= 6 && metrics_in(&board).len() >= 10);
