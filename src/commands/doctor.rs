@@ -344,7 +344,9 @@ async fn examine_doorbell(
     let Ok(holder) = target.look_patiently(target.limit()).await else {
         return Ok(());
     };
-    let record = holder.record.filter(|_| holder.state == LockState::Held);
+    let record = holder
+        .record
+        .filter(|_| holder.state == LockState::Held && !holder.foreign);
     let bell = record.and_then(|record| record.bell.parse::<Bell>().ok());
     if let Some(bell) = bell {
         findings.add(listen(bell).await);

@@ -42,7 +42,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     }
     // Written also with --yes: what was broken, and under whom, belongs in the log of whoever does it. Where
     // nobody can read it nothing is broken.
-    let what = view.lines() + &consequence_of_break(period, seen.state) + "\n";
+    let what = view.lines() + &consequence_of_break(period, &seen) + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {
         return Ok(written);
@@ -112,7 +112,15 @@ fn refuse_short(period: Option<u8>, shortest: u8) -> Result<(), UsageError> {
 }
 
 /// What will happen, before it does.
-fn consequence_of_break(period: Option<u8>, state: LockState) -> String {
+fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
+    if seen.foreign {
+        let when = period.map_or(60, u64::from);
+        return format!(
+            "The lease has no end and is another program's, which is not asked. It ends in {when} seconds; then an \
+             instance can have control."
+        );
+    }
+    let state = seen.state;
     let already = match state {
         LockState::Breaking => "Its lease is breaking already; that can only be made shorter. ",
         _ => "",

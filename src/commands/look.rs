@@ -264,13 +264,15 @@ impl LockView {
     pub(super) fn of(seen: &LockStatus, now: OffsetDateTime) -> LockView {
         let nothing = Record::default();
         let record = seen.record.as_ref().unwrap_or(&nothing);
+        // The record is not of the one who has the lease.
+        let holder = if seen.foreign { &nothing } else { record };
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let held = match seen.state {
             LockState::Missing | LockState::Free => false,
             LockState::Held | LockState::Breaking => true,
         };
         // Of a holder only: of one that is gone it is in the log.
-        let (health, health_cause) = match record.health.split_once(": ") {
+        let (health, health_cause) = match holder.health.split_once(": ") {
             Some((health, cause)) if held => (some(health), some(cause)),
             _ => (None, None),
         };
@@ -281,18 +283,18 @@ impl LockView {
                 LockState::Missing => "missing",
                 LockState::Free => "free",
                 // Only while it is held: a holder that died in its drain has left that in the record.
-                LockState::Held if record.draining => "draining",
+                LockState::Held if holder.draining => "draining",
                 LockState::Held => "held",
                 LockState::Breaking => "breaking",
             },
             held: Some(held),
-            holder: some(&record.holder),
-            host: some(&record.host),
-            pid: Some(record.pid).filter(|pid| *pid != 0),
-            command: some(&record.command),
-            since: some(&record.since),
+            holder: some(&holder.holder),
+            host: some(&holder.host),
+            pid: Some(holder.pid).filter(|pid| *pid != 0),
+            command: some(&holder.command),
+            since: some(&holder.since),
             // Of a lock that is free it would count the time since its last holder came.
-            seconds: age(&record.since, now).filter(|_| held),
+            seconds: age(&holder.since, now).filter(|_| held),
             token: Some(record.token).filter(|token| *token != 0),
             health,
             health_cause,
@@ -362,7 +364,7 @@ impl LockView {
         };
         let held = self.held == Some(true);
         let who = if held { "holder" } else { "last" };
-        let unnamed = || "somebody who left no record".to_owned();
+        let unnamed = || "a program that left no record".to_owned();
         line(who, self.who().or_else(|| held.then(unnamed)));
         let age = self
             .seconds

@@ -99,6 +99,7 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
 fn level(notice: &Notice) -> Level {
     match notice {
         Notice::Overlapped => Level::ERROR,
+        Notice::StandingBy(info) if info.foreign.is_some() => Level::WARN,
         // What was asked for, or comes of itself, is no trouble.
         Notice::Draining(Cause::CommandEnded) => Level::INFO,
         Notice::Draining(cause) if is_asked(cause) => Level::INFO,
@@ -417,6 +418,9 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     } else {
         ""
     };
+    if let Some(text) = &info.foreign {
+        return format!(": {text}");
+    }
     match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
         (Some(holder), None) => format!(": {holder} is in control{draining}"),

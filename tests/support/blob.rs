@@ -86,20 +86,32 @@ impl Blob {
     }
 
     fn ask(method: &str, path: &str, query: &str, headers: &[(&str, &str)]) -> Reply {
+        Self::ask_with(method, path, query, headers, "")
+    }
+
+    fn ask_with(
+        method: &str,
+        path: &str,
+        query: &str,
+        headers: &[(&str, &str)],
+        content: &str,
+    ) -> Reply {
         let mut stream = TcpStream::connect(("127.0.0.1", azurite().port)).expect("Azurite");
         stream
             .set_read_timeout(Some(PATIENCE))
             .expect("a time limit");
         let mut text = format!(
             "{method} /{ACCOUNT}/{path}?{query}{}{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\
-             Connection: close\r\nContent-Length: 0\r\nx-ms-version: {VERSION}\r\n",
+             Connection: close\r\nContent-Length: {}\r\nx-ms-version: {VERSION}\r\n",
             if query.is_empty() { "" } else { "&" },
             sas(),
+            content.len(),
         );
         for (name, value) in headers {
             text += &format!("{name}: {value}\r\n");
         }
         text += "\r\n";
+        text += content;
         stream.write_all(text.as_bytes()).expect("Azurite reads");
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).expect("Azurite answers");
@@ -144,6 +156,32 @@ impl Blob {
                 .zip(metadata.iter().map(|pair| pair.1)),
         );
         self.demand("PUT", "", &headers);
+    }
+
+    /// Creates container and blob, with this data.
+    pub(crate) fn create_with_data(&self, data: &str) {
+        Self::ask("PUT", self.container(), "restype=container", &[]);
+        let headers = [("x-ms-blob-type", "BlockBlob")];
+        let reply = Self::ask_with("PUT", &self.name, "", &headers, data);
+        assert_eq!(reply.status, 201, "{reply:?}");
+    }
+
+    /// Creates container and page blob, with this many zeros.
+    pub(crate) fn create_page_blob(&self, bytes: u32) {
+        Self::ask("PUT", self.container(), "restype=container", &[]);
+        let length = bytes.to_string();
+        let headers = [
+            ("x-ms-blob-type", "PageBlob"),
+            ("x-ms-blob-content-length", &*length),
+        ];
+        self.demand("PUT", "", &headers);
+    }
+
+    /// Writes data to the first page of a page blob.
+    pub(crate) fn write_page(&self) {
+        let headers = [("x-ms-page-write", "update"), ("x-ms-range", "bytes=0-511")];
+        let reply = Self::ask_with("PUT", &self.name, "comp=page", &headers, &"x".repeat(512));
+        assert_eq!(reply.status, 201, "{reply:?}");
     }
 
     /// The names of all blobs in its container.

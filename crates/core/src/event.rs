@@ -40,6 +40,8 @@ pub struct HolderInfo {
     pub holder: Option<String>,
     /// The holder's fencing token, if its record tells one.
     pub token: Option<u64>,
+    /// What to say where the lease is another program's, and not the recorded holder's.
+    pub foreign: Option<String>,
     /// The holder has begun to drain: control will change soon.
     pub draining: bool,
     /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.

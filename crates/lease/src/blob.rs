@@ -23,6 +23,7 @@ mod surroundings;
 mod target;
 mod update;
 
+pub use acquire::data_warning;
 pub use client::{BlobApi, LeaseState};
 pub use inspect::BlobInspector;
 pub(super) use orphan_release::release_orphaned;
@@ -119,6 +120,8 @@ pub struct Blob {
     config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
+    // Whether it was looked for data in the blob.
+    data_is_told: AtomicBool,
     // Announcements and results are written one after the other: each is written on the ETag of the one
     // before it, so of two at once one would be refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
@@ -136,6 +139,8 @@ struct State {
     held: Option<Held>,
     /// A lease whose release was asked for and not confirmed.
     spent: Option<Spent>,
+    /// ETag of the blob when its lease was last seen free, and when that was.
+    seen_free: Option<(String, Instant)>,
     // The greatest token seen: no grant of ours is below it, although somebody may strip the metadata
     // between two looks.
     floor: u64,
@@ -216,6 +221,7 @@ impl Blob {
             config: competitor.clone(),
             task: competitor.task.clone().map(OnceTask::new),
             state: Mutex::default(),
+            data_is_told: AtomicBool::default(),
             writing: tokio::sync::Mutex::default(),
         })
     }

@@ -111,6 +111,10 @@ pub struct LockStatus {
     /// is the store's. A holder that began this moment, or a lease that another program took, has
     /// not written one.
     pub record: Option<Record>,
+    /// Another program has the lease, without an end: the record is of the last holder.
+    pub foreign: bool,
+    /// Bytes of data in a lock's blob, which should have none.
+    pub data: u64,
     /// What is wrong with the record or the place: one line.
     pub flaw: Option<String>,
     /// There are results of tasks that are to be done once, and they cannot be read.

@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::commands::look::LockView;
 use crate::core::{Budget, Failure};
 use crate::lease::blob::{
-    Around, BlobApi, BlobInspector, LeaseState, Target, connect, fresh_lease_id,
+    Around, BlobApi, BlobInspector, LeaseState, Target, connect, data_warning, fresh_lease_id,
 };
 use crate::lease::inspect::Inspector as _;
 
@@ -163,7 +163,11 @@ async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     };
     findings.add(Check::ok("read", "the properties of the lock's blob"));
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
+    if seen.data > 0 {
+        findings.add(Check::warn("data", data_warning(&view.name, seen.data), ""));
+    }
     findings.add(match &seen.flaw {
+        Some(flaw) if seen.foreign => Check::fail("lock", flaw, ""),
         Some(flaw) => Check::fail(
             "lock",
             flaw,

@@ -10,6 +10,7 @@ mod clock;
 mod contact;
 mod doorbell;
 mod doorbell_forged;
+mod foreign;
 mod hand_over;
 mod lost_reply;
 mod others;

@@ -19,6 +19,9 @@ use trafficcop_core::budget::LATE;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::{Failure, Grant, HolderInfo};
 
+// Longer than an attempt of any instance takes from acquiring to its record.
+const SIGNED_WITHIN: Duration = Duration::from_secs(10);
+
 impl Blob {
     /// See [`LeaseStore::acquire`](crate::LeaseStore::acquire).
     pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
@@ -40,10 +43,14 @@ impl Blob {
         self.check(&view.metadata)?;
         self.hear(view.date);
         self.check_task(&view.metadata)?;
+        self.warn_of_data(&view, give_up_at).await;
+        if view.lease == LeaseState::Free {
+            self.state().seen_free = view.etag.clone().map(|etag| (etag, Instant::now()));
+        }
         // Leased, and yet asked for, where an acquire of ours was not answered: it may be our own lease that
         // we see, and under the same id the service grants it once more.
         if view.lease != LeaseState::Free && !self.may_be_ours() {
-            return Err(Failure::Held(holder_info(&view.metadata)));
+            return Err(Failure::Held(self.holder_info(&view)));
         }
         // Before it is sent: the service counts from later. And noted before it is sent: whoever drops this
         // future must still be able to undo it.
@@ -144,6 +151,8 @@ impl Blob {
             metadata: Metadata::default(),
             date: None,
             is_used: false,
+            content: 0,
+            is_page_blob: false,
         };
         Ok((view, true))
     }
@@ -210,13 +219,53 @@ impl Blob {
         }
     }
 
+    /// Who has the lease. The record names no holder of a lease without an end: that is another program's.
+    fn holder_info(&self, view: &View) -> HolderInfo {
+        let foreign = match view.lease {
+            LeaseState::Endless => format!(
+                "the lease is another program's and has no end: no instance gets control until '{}' ends it",
+                self.lock.target.how_to_break()
+            ),
+            _ if self.is_unsigned(view) => {
+                let holder = view.metadata.record.as_ref().map(|record| &*record.holder);
+                let holder = holder.filter(|holder| !holder.is_empty()).unwrap_or("none");
+                format!("the lease is another program's; last recorded holder: {holder}")
+            }
+            _ => return holder_info(&view.metadata),
+        };
+        HolderInfo {
+            foreign: Some(foreign),
+            ..HolderInfo::default()
+        }
+    }
+
+    /// Whether the record is still the one that was seen beside a free lease: an instance writes its own within the
+    /// attempt that acquires.
+    fn is_unsigned(&self, view: &View) -> bool {
+        let state = self.state();
+        let seen = state.seen_free.as_ref();
+        seen.is_some_and(|(etag, at)| {
+            view.etag.as_ref() == Some(etag) && Instant::now() > *at + SIGNED_WITHIN
+        })
+    }
+
+    /// Warns once of a blob that has data: its other writers are refused while it is leased.
+    async fn warn_of_data(&self, view: &View, give_up_at: Instant) {
+        if self.data_is_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Ok(bytes @ 1..) = self.client.data(view, give_up_at).await {
+            tracing::warn!("{}", data_warning(&self.name, bytes));
+        }
+    }
+
     fn not_acquired(&self, error: &ServiceError, view: &View) -> Failure {
         if is_taken(error) {
             self.prove(Operation::Acquire);
             // Whoever was faster has not told us his name yet.
             return Failure::Held(match view.lease {
                 LeaseState::Free => HolderInfo::default(),
-                LeaseState::Leased | LeaseState::Breaking => holder_info(&view.metadata),
+                _ => self.holder_info(view),
             });
         }
         match error.code() {
@@ -377,6 +426,14 @@ impl Blob {
 }
 
 /// What the metadata tell about the holder.
+/// What to say of a lock's blob that has data.
+pub fn data_warning(name: &str, bytes: u64) -> String {
+    format!(
+        "{name} has {bytes} bytes of data: other writers are refused while the lock is held; if that is data that is in \
+         use, name another blob"
+    )
+}
+
 fn holder_info(metadata: &Metadata) -> HolderInfo {
     let Some(record) = &metadata.record else {
         return HolderInfo::default();

@@ -33,6 +33,8 @@ pub enum LeaseState {
     Free,
     /// Leased.
     Leased,
+    /// Leased without an end, as trafficcop never leases: another program's.
+    Endless,
     /// Broken by somebody, and still keeping others out.
     Breaking,
 }
@@ -47,6 +49,10 @@ pub struct View {
     pub date: Option<u64>,
     /// The blob was written since it was created, or has content.
     pub(super) is_used: bool,
+    /// Bytes of content.
+    pub content: u64,
+    /// A page blob has its length from its creation: its content can be zeros alone.
+    pub(super) is_page_blob: bool,
 }
 
 /// The official clients for one blob.
@@ -106,6 +112,25 @@ impl BlobApi {
         }
     }
 
+    /// Bytes of data in the blob. Of a page blob the service is asked which pages were written.
+    ///
+    /// # Errors
+    /// What the service says to that.
+    pub async fn data(&self, view: &View, give_up_at: Instant) -> Result<u64, ServiceError> {
+        if view.content == 0 || !view.is_page_blob {
+            return Ok(view.content);
+        }
+        let told = |error| ServiceError::of(&error);
+        let client = self.blob.page_blob_client();
+        let mut pages = client.list_page_ranges(None).map_err(told)?;
+        let page = limited(give_up_at, pages.try_next()).await?;
+        let page = page
+            .map(|page| page.into_model().map_err(told))
+            .transpose()?;
+        let is_written = page.is_some_and(|page| !page.page_ranges.is_empty());
+        Ok(if is_written { view.content } else { 0 })
+    }
+
     /// The container's blobs whose names begin with `prefix`: name, lease, metadata.
     pub(super) async fn list(
         &self,
@@ -125,10 +150,12 @@ impl BlobApi {
         while let Some(page) = limited(give_up_at, pages.try_next()).await? {
             let page = page.into_model().map_err(told)?;
             for blob in page.blob_items {
-                let state = blob.properties.and_then(|known| known.lease_state);
-                let state = state.map(|state| state.to_string());
+                let known = blob.properties.unwrap_or_default();
+                let state = known.lease_state.map(|state| state.to_string());
+                let duration = known.lease_duration.map(|duration| duration.to_string());
+                let state = lease_state(state.as_deref(), duration.as_deref());
                 // A state that is not known is not told as free.
-                let (Some(name), Some(state)) = (blob.name, lease_state(state.as_deref())) else {
+                let (Some(name), Some(state)) = (blob.name, state) else {
                     continue;
                 };
                 let metadata = blob.metadata.and_then(|all| all.values).unwrap_or_default();
@@ -256,8 +283,10 @@ impl BlobApi {
     }
 }
 
-fn lease_state(word: Option<&str>) -> Option<LeaseState> {
+fn lease_state(word: Option<&str>, duration: Option<&str>) -> Option<LeaseState> {
+    let is_endless = duration.is_some_and(|word| word.eq_ignore_ascii_case("infinite"));
     match word?.to_ascii_lowercase().as_str() {
+        "leased" if is_endless => Some(LeaseState::Endless),
         "leased" => Some(LeaseState::Leased),
         "breaking" => Some(LeaseState::Breaking),
         "available" | "expired" | "broken" => Some(LeaseState::Free),
@@ -270,12 +299,17 @@ pub(super) fn view(headers: &Headers) -> Result<View, ServiceError> {
         Some((name.as_str().strip_prefix("x-ms-meta-")?, value.as_str()))
     });
     Ok(View {
-        lease: lease_state(header(headers, "x-ms-lease-state"))
-            .ok_or_else(|| ServiceError::foreign("a lease state", headers))?,
+        lease: lease_state(
+            header(headers, "x-ms-lease-state"),
+            header(headers, "x-ms-lease-duration"),
+        )
+        .ok_or_else(|| ServiceError::foreign("a lease state", headers))?,
         etag: etag_of(headers),
         metadata: metadata::read(metadata),
         date: moment(headers, "date"),
         is_used: is_used(headers),
+        content: content(headers),
+        is_page_blob: is_page_blob(headers),
     })
 }
 
@@ -286,10 +320,17 @@ fn etag_of(headers: &Headers) -> Option<String> {
 fn is_used(headers: &Headers) -> bool {
     let created = moment(headers, "x-ms-creation-time");
     let changed = moment(headers, "last-modified");
-    let is_empty = header(headers, "content-length").is_none_or(|length| length.trim() == "0");
-    // A page blob has its length from its creation.
-    let is_page_blob = header(headers, "x-ms-blob-type") == Some("PageBlob");
-    created.is_some_and(|created| changed > Some(created)) || !is_empty && !is_page_blob
+    let has_content = content(headers) > 0 && !is_page_blob(headers);
+    created.is_some_and(|created| changed > Some(created)) || has_content
+}
+
+fn content(headers: &Headers) -> u64 {
+    let length = header(headers, "content-length").and_then(|length| length.trim().parse().ok());
+    length.unwrap_or(0)
+}
+
+fn is_page_blob(headers: &Headers) -> bool {
+    header(headers, "x-ms-blob-type") == Some("PageBlob")
 }
 
 /// Moment that a header names, in seconds of the Unix epoch.

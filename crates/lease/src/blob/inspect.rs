@@ -167,9 +167,20 @@ impl Inspector for BlobInspector {
         let name = self.target.title();
         match self.client.look(None, give_up_at).await {
             Ok(view) => {
+                // Asked for a page blob alone, and no reason to see nothing.
+                let data = self.client.data(&view, give_up_at).await.unwrap_or(0);
                 let version = view.etag;
-                let seen = status(name, self.address.clone(), view.lease, view.metadata);
-                Ok(LockStatus { version, ..seen })
+                let seen = status(
+                    &self.target,
+                    self.address.clone(),
+                    view.lease,
+                    view.metadata,
+                );
+                Ok(LockStatus {
+                    version,
+                    data,
+                    ..seen
+                })
             }
             Err(error) if error.code() == Some("BlobNotFound") => Ok(LockStatus {
                 name,
@@ -184,14 +195,14 @@ impl Inspector for BlobInspector {
         let prefix = format!("{}{suffix}", self.target.name());
         let found = self.client.list(&prefix, give_up_at).await;
         let found = found.map_err(|error| self.unseen(&error, Operation::List))?;
-        let ours = found
-            .into_iter()
-            .filter(|(_, _, metadata)| metadata.record.is_some());
+        let ours = found.into_iter().filter(|(_, lease, metadata)| {
+            metadata.record.is_some() || *lease == LeaseState::Endless
+        });
         Ok(ours
             .map(|(name, lease, metadata)| {
                 let blob = self.target.named(&name);
                 let address = blob.blob_url(&self.endpoint).to_string();
-                status(blob.title(), address, lease, metadata)
+                status(&blob, address, lease, metadata)
             })
             .collect())
     }
@@ -263,23 +274,32 @@ impl Inspector for BlobInspector {
     }
 }
 
-fn status(name: String, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
+fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
     let unread = metadata.has_unread_results();
     let broken = metadata.broken_token.as_ref();
     let broken =
         broken.map(|token| format!("the metadata trafficcop_token is `{token}`, not a number"));
+    let foreign = (lease == LeaseState::Endless).then(|| {
+        format!(
+            "leased by another program, without an end: no instance gets control until '{}' ends the lease",
+            target.how_to_break()
+        )
+    });
     LockStatus {
-        name,
+        name: target.title(),
         lock,
         state: match lease {
             LeaseState::Free => LockState::Free,
-            LeaseState::Leased => LockState::Held,
+            LeaseState::Leased | LeaseState::Endless => LockState::Held,
             LeaseState::Breaking => LockState::Breaking,
         },
-        flaw: broken.or_else(|| unread.then(|| UNREAD.to_owned())),
+        foreign: foreign.is_some(),
+        flaw: foreign
+            .or(broken)
+            .or_else(|| unread.then(|| UNREAD.to_owned())),
         unread,
         record: metadata.record,
-        version: None,
+        ..LockStatus::default()
     }
 }
 

@@ -119,6 +119,11 @@ impl Target {
         })
     }
 
+    /// Command that ends another program's lease on this blob.
+    pub(super) fn how_to_break(&self) -> String {
+        format!("trafficcop break --blob {}", self.title())
+    }
+
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.container, self.name)
     }

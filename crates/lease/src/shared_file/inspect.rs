@@ -114,6 +114,7 @@ pub fn look(path: &Path) -> Result<LockStatus, Failure> {
         flaw,
         unread,
         version: Some(version.to_string()),
+        ..LockStatus::default()
     })
 }
 

@@ -417,6 +417,7 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         bell: record.record.bell.parse().ok().map(Box::new),
         // A standby that looks less often takes over later: it counts from when it saw the last renewal.
         polls_as_ever: true,
+        foreign: None,
     }
 }
 
