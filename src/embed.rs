@@ -13,12 +13,18 @@
 //! | file | purpose |
 //! |---|---|
 //! | `builder` | [`Builder`]: which lock, and how to compete for it |
+//! | `connection` | [`Connection`]: the account and the credential that a program has |
 //! | `message` | [`MessageLock`]: the same for a message of a queue |
 //! | `program` | the program as a workload, and what it shares with those above |
+//! | `words` | what messages call the settings of a program |
+//! | `worker` | [`Worker`]: takes messages from a queue |
 
 mod builder;
+mod connection;
 mod message;
 mod program;
+mod words;
+mod worker;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -26,6 +32,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
@@ -38,8 +45,10 @@ use crate::lease::LeaseStore;
 use crate::util::lock;
 
 pub use builder::Builder;
+pub use connection::{AccountCredential, Connection};
 pub use message::MessageLock;
 pub use program::Control;
+pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
@@ -107,7 +116,13 @@ impl TrafficCop {
     /// # Errors
     /// A name that cannot be a blob's; no account or credential, or ones that contradict each other.
     pub fn blob(name: &str) -> Result<Builder, Error> {
-        Builder::of_blob(name)
+        TrafficCop::builder().blob(name)
+    }
+
+    /// Names the storage account and the credential of a lease on a blob, instead of by the environment: for a
+    /// program that has them from a vault, or that works with two accounts.
+    pub fn builder() -> Connection {
+        Connection::default()
     }
 
     /// Prepares to compete for a lock on a file, which is created if it is missing. On a disk of this
@@ -137,6 +152,37 @@ impl TrafficCop {
         self.shared.acquired().await
     }
 
+    /// Waits for control for `limit` at most; `None`: this instance was not given it in that time. The first answer
+    /// of a store takes a round trip. The instance goes on competing, and may have control when this is called again:
+    /// one that is not to, is stopped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), trafficcop::Error> {
+    /// # let directory = tempfile::tempdir().expect("a directory");
+    /// # let path = directory.path().join("nightly.lock");
+    /// use std::time::Duration;
+    /// use trafficcop::TrafficCop;
+    ///
+    /// let cop = TrafficCop::file(&path)?.start().await?;
+    /// match cop.try_acquire(Duration::from_secs(5)).await? {
+    ///     Some(guard) => println!("in control, token {}", guard.token()),
+    ///     None => println!("another instance does it"),
+    /// }
+    /// cop.stop().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TrafficCop::acquired`].
+    pub async fn try_acquire(&self, limit: Duration) -> Result<Option<Guard>, Error> {
+        match tokio::time::timeout(limit, self.acquired()).await {
+            Ok(guard) => guard.map(Some),
+            Err(_elapsed) => Ok(None),
+        }
+    }
+
     /// Whether we are in control now. Costs a read of the clock; ask before every step that must
     /// not run twice. It turns false at the moment at which a command would be sent SIGTERM, so
     /// what was begun before it has the grace and the margin of the budget to end.
@@ -152,18 +198,25 @@ impl TrafficCop {
     }
 
     /// Stops competing: says that the work under control has ended (guards that are left have lost
-    /// it), gives the lease back and returns how it all ended.
+    /// it), and gives the lease back.
     ///
     /// # Errors
-    /// The task that competes ended early, because it panicked or its runtime was shut down: then
-    /// the lease was not given back, and runs out.
-    pub async fn stop(self) -> Result<Ending, Error> {
+    /// The competition was over before, as [`TrafficCop::acquired`] reports it. The lease could not be given back, or
+    /// the task that competes ended early, because it panicked or its runtime was shut down: then the lease runs out
+    /// by itself.
+    pub async fn stop(self) -> Result<(), Error> {
+        // Where it stands by there is nothing to give back.
+        let had_control = self.shared.token().is_some();
         // Before the stop: the drain that follows is then over at once, and the lease given back.
         self.shared.end_work();
         // It fails only if the competition has ended already.
         let _over = self.stop.send(());
         let ended = self.task.await;
-        ended.map_err(|error| Error::Failed(error.to_string()))
+        let ending = ended.map_err(|error| Error::Failed(error.to_string()))?;
+        match ending.cause {
+            Cause::Stopped(_) if ending.released || !had_control => Ok(()),
+            _ => Err(Error::of_ending(&self.shared.lock, &ending)),
+        }
     }
 }
 
@@ -413,7 +466,7 @@ pub enum Error {
         denied: bool,
     },
     /// The lease's time cannot be divided so.
-    #[error(transparent)]
+    #[error("{}", words::of_a_program(&.0.to_string()))]
     Budget(#[from] BudgetError),
     /// There is no tokio runtime to compete on.
     #[error("no tokio runtime runs here: call it inside of one")]
@@ -433,10 +486,12 @@ pub enum Error {
 
 impl Error {
     fn refused(why: impl ToString) -> Error {
-        Error::Refused {
-            why: why.to_string(),
-            denied: false,
-        }
+        Error::of_store(&why.to_string(), false)
+    }
+
+    fn of_store(why: &str, denied: bool) -> Error {
+        let why = words::of_a_program(why);
+        Error::Refused { why, denied }
     }
 
     /// Why a competition for `lock` that ended so gives no control.
@@ -444,19 +499,16 @@ impl Error {
         let why = match &ending.cause {
             // Most stores name the lock themselves; twice in one line is once too often.
             Cause::Store { why, denied } if why.contains(lock) => {
-                return Error::Refused {
-                    why: why.clone(),
-                    denied: *denied,
-                };
+                return Error::of_store(why, *denied);
             }
             Cause::Store { why, denied } => {
-                return Error::Refused {
-                    why: format!("{lock}: {why}"),
-                    denied: *denied,
-                };
+                return Error::of_store(&format!("{lock}: {why}"), *denied);
+            }
+            Cause::Stopped(_) if !ending.released => {
+                "it was stopped, and its lease was not given back and runs out by itself".to_owned()
             }
             Cause::Stopped(_) => "it was stopped".to_owned(),
-            Cause::Doubt { why } | Cause::Lost { why } => why.clone(),
+            Cause::Doubt { why } | Cause::Lost { why } => words::of_a_program(why),
             // What only a command brings about, or a store of the program's own.
             other => format!("{other:?}"),
         };

@@ -173,7 +173,10 @@ pub use crate::core::{
 pub use azure::{Account, AccountError, AuthOptions};
 pub use clock::Instant;
 pub use deadline::{Deadline, DeadlineError};
-pub use embed::{Builder, Control, Error, Guard, Lost, MessageLock, TrafficCop};
+pub use embed::{
+    AccountCredential, Builder, Connection, Control, Error, Guard, Lost, MessageLock, TrafficCop,
+    Worker, WorkerBuilder,
+};
 pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// What the program `trafficcop` and the tests of this repository use. It changes with any version.

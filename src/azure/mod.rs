@@ -13,6 +13,8 @@ mod entra;
 mod error;
 #[cfg(feature = "entra")]
 mod identity_http;
+#[cfg(feature = "entra")]
+mod program_credential;
 mod proxy;
 pub mod scheduled_events;
 mod server;
@@ -30,9 +32,10 @@ mod transport;
 pub(crate) const API_VERSION: &str = "2021-02-12";
 
 pub use account::{Account, AccountError};
-#[cfg(feature = "service-bus")]
-pub(crate) use credential::Credential;
+pub(crate) use account::{BLOB, QUEUE, Service};
+pub(crate) use account_builder::{ACCOUNT, KEY, SAS, STRING};
 pub use credential::{Auth, AuthOptions, CREDENTIALS};
+pub(crate) use credential::{Credential, GIVEN};
 pub use error::{Operation, ServiceError};
 #[cfg(feature = "cli")]
 pub(crate) use server::tls_failure;
