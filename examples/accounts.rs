@@ -1,4 +1,4 @@
-//! A lock in one storage account and a queue in another, with credentials that the program has from a vault.
+//! A lock in one storage account and a queue in another, with credentials that the program has from a secret store.
 //!
 //!     cargo run --example accounts
 //!
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use trafficcop::{TrafficCop, Worker};
 
-/// Stands for a request to a vault.
-fn secret(_name: &str) -> String {
+/// Stands for a request to a secret store.
+fn secret(_of: &str) -> String {
     "UseDevelopmentStorage=true".to_owned()
 }
 

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `builder` | [`Builder`]: which lock, and how to compete for it |
 //! | `connection` | [`Connection`]: the account and the credential that a program has |
+//! | `error` | [`Error`], [`Lost`]: why there is no control, or none any more |
 //! | `message` | [`MessageLock`]: the same for a message of a queue |
 //! | `program` | the program as a workload, and what it shares with those above |
 //! | `words` | what messages call the settings of a program |
@@ -21,6 +22,7 @@
 
 mod builder;
 mod connection;
+mod error;
 mod message;
 mod program;
 mod words;
@@ -40,12 +42,13 @@ use tokio::task::JoinHandle;
 
 use self::program::{Shared, Spawned};
 use crate::clock::Instant;
-use crate::core::{BudgetError, Cause, Cordon, Ending};
+use crate::core::{Cause, Cordon, Ending};
 use crate::lease::LeaseStore;
 use crate::util::lock;
 
 pub use builder::Builder;
 pub use connection::{AccountCredential, Connection};
+pub use error::{Error, Lost};
 pub use message::MessageLock;
 pub use program::Control;
 pub use worker::{Worker, WorkerBuilder};
@@ -120,7 +123,7 @@ impl TrafficCop {
     }
 
     /// Names the storage account and the credential of a lease on a blob, instead of by the environment: for a
-    /// program that has them from a vault, or that works with two accounts.
+    /// program that has them from a secret store, or that works with two accounts.
     pub fn builder() -> Connection {
         Connection::default()
     }
@@ -451,79 +454,6 @@ impl Shared {
         Some(Guard { held })
     }
 }
-
-/// Why there is no control to be had, or none any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// What was named cannot be the lock, the store did not let us in or was out of reach from the
-    /// beginning, or a setting cannot hold.
-    #[error("{why}")]
-    Refused {
-        /// One line for a person: what, why, and what to do.
-        why: String,
-        /// Not authorised or no permission, rather than not usable.
-        denied: bool,
-    },
-    /// The lease's time cannot be divided so.
-    #[error("{}", words::of_a_program(&.0.to_string()))]
-    Budget(#[from] BudgetError),
-    /// There is no tokio runtime to compete on.
-    #[error("no tokio runtime runs here: call it inside of one")]
-    NoRuntime,
-    /// The competition is over.
-    #[error("{lock}: the competition for control is over: {why}")]
-    Over {
-        /// The lock's name.
-        lock: String,
-        /// One line for a person.
-        why: String,
-    },
-    /// The task that competes ended early: its runtime was shut down, or it panicked.
-    #[error("the task that competes for control ended early: {0}")]
-    Failed(String),
-}
-
-impl Error {
-    fn refused(why: impl ToString) -> Error {
-        Error::of_store(&why.to_string(), false)
-    }
-
-    fn of_store(why: &str, denied: bool) -> Error {
-        let why = words::of_a_program(why);
-        Error::Refused { why, denied }
-    }
-
-    /// Why a competition for `lock` that ended so gives no control.
-    fn of_ending(lock: &str, ending: &Ending) -> Error {
-        let why = match &ending.cause {
-            // Most stores name the lock themselves; twice in one line is once too often.
-            Cause::Store { why, denied } if why.contains(lock) => {
-                return Error::of_store(why, *denied);
-            }
-            Cause::Store { why, denied } => {
-                return Error::of_store(&format!("{lock}: {why}"), *denied);
-            }
-            Cause::Stopped(_) if !ending.released => {
-                "it was stopped, and its lease was not given back and runs out by itself".to_owned()
-            }
-            Cause::Stopped(_) => "it was stopped".to_owned(),
-            Cause::Doubt { why } | Cause::Lost { why } => words::of_a_program(why),
-            // What only a command brings about, or a store of the program's own.
-            other => format!("{other:?}"),
-        };
-        Error::Over {
-            lock: lock.to_owned(),
-            why,
-        }
-    }
-}
-
-/// Control was lost before the work was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("control was lost: the work was dropped before it was done")]
-#[non_exhaustive]
-pub struct Lost;
 
 #[cfg(test)]
 mod tests;

@@ -30,8 +30,8 @@ use crate::queue::storage;
 /// # fn main() -> Result<(), trafficcop::Error> {
 /// use trafficcop::{AccountCredential, TrafficCop};
 ///
-/// # let from_a_vault = "UseDevelopmentStorage=true";
-/// let first = TrafficCop::builder().connection_string(from_a_vault);
+/// # let secret = "UseDevelopmentStorage=true";
+/// let first = TrafficCop::builder().connection_string(secret);
 /// let index = first.blob("locks/index")?;
 ///
 /// # let key = "Zm9vYmFy";
@@ -71,15 +71,15 @@ impl Connection {
     }
 
     /// Takes this credential, for a blob or a queue that is named by its URL.
-    pub fn credential(mut self, by: impl Into<AccountCredential>) -> Connection {
+    pub fn credential(self, by: impl Into<AccountCredential>) -> Connection {
         match by.into().0 {
             Kind::Key(key) => self.with(KEY, key),
             Kind::Sas(sas) => self.with(SAS, sas),
             #[cfg(feature = "entra")]
-            Kind::Token(token) => {
-                self.token = Some(Credential::of_program(token));
-                self
-            }
+            Kind::Token(token) => Connection {
+                token: Some(Credential::of_program(token)),
+                ..self
+            },
         }
     }
 
