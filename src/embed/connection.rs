@@ -115,20 +115,23 @@ impl Connection {
         self
     }
 
+    /// What stands for this variable, where something was given.
+    fn variable(&self, name: &str, get: fn(&str) -> Option<String>) -> Option<String> {
+        let mut given = self.given.iter().rev();
+        match given.find(|(variable, _)| *variable == name) {
+            Some((_, value)) => Some(value.clone()),
+            // Neither a credential of the environment nor an identity that it names.
+            None if name.starts_with("AZURE_") || CREDENTIALS.contains(&name) => None,
+            None => get(name),
+        }
+    }
+
     fn find(&self, service: &'static Service, url: Option<&url::Url>) -> Result<Account, Error> {
         if self.given.is_empty() && self.token.is_none() {
             let found = Account::of_program(service, &host::variable, url, None);
             return found.map_err(Error::refused);
         }
-        let given = |name: &str| {
-            let mut given = self.given.iter().rev();
-            match given.find(|(variable, _)| *variable == name) {
-                Some((_, value)) => Some(value.clone()),
-                // Neither a credential of the environment nor an identity that it names.
-                None if name.starts_with("AZURE_") || CREDENTIALS.contains(&name) => None,
-                None => host::variable(name),
-            }
-        };
+        let given = |name: &str| self.variable(name, host::variable);
         let found = Account::of_program(service, &given, url, self.token.clone());
         // Whoever set no variable is told of the methods.
         found.map_err(|why| {
@@ -184,5 +187,26 @@ impl<T: TokenCredential + 'static> From<Arc<T>> for AccountCredential {
 impl From<Arc<dyn TokenCredential>> for AccountCredential {
     fn from(token: Arc<dyn TokenCredential>) -> AccountCredential {
         AccountCredential(Kind::Token(token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_credential_of_the_environment_counts_beside_one_that_was_given() {
+        let given = Connection::default().account("contoso", AccountCredential::key("Zm9v"));
+        let of = |name: &str| given.variable(name, |_| Some("of the environment".to_owned()));
+        assert_eq!(of(ACCOUNT).as_deref(), Some("contoso"));
+        assert_eq!(of(KEY).as_deref(), Some("Zm9v"));
+        for name in CREDENTIALS
+            .iter()
+            .filter(|name| ![ACCOUNT, KEY].contains(name))
+        {
+            assert_eq!(of(name), None, "{name}");
+        }
+        assert_eq!(of("AZURE_STORAGE_ENDPOINT_SUFFIX"), None);
+        assert!(of("HTTPS_PROXY").is_some());
     }
 }

@@ -5,10 +5,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::crashes::journalist;
+use super::exclusive::OnStorage;
 use super::*;
 use crate::support::await_for;
+use crate::support::exclusive::{Stand as _, WORKERS};
+use crate::support::instance::Instance;
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Mode, Proxy, Seen};
+use trafficcop::Instant;
 
 const FLAG: &str = "--at-most-once";
 
@@ -221,4 +225,51 @@ fn command_that_cannot_be_started_loses_its_message_and_ends_the_worker() {
         .finish();
     assert_ended(&done, 127, "failed, attempt 1, 0 renewals: NotStarted");
     assert_eq!(mailbox.count(), 1, "no other was taken");
+}
+
+#[test]
+fn no_message_is_run_twice_whatever_the_network_and_the_workers_do() {
+    let (stand, scene) = (OnStorage::fresh(), Scene::new());
+    let all = 120;
+    for number in 0..all {
+        stand.put(&format!("m{number}"));
+    }
+    let ran = scene.path("ran");
+    let start = |which| {
+        let script = format!("read id; echo \"$id\" >> {}; sleep 0.3", ran.display());
+        let worker = stand.worker(&scene, which);
+        let worker = worker.args([FLAG, "-j", "4", "--quiet", "--max-attempts", "1000"]);
+        worker.shell(&script).start()
+    };
+    let mut rng = fastrand::Rng::with_seed(36);
+    let mut workers: Vec<Instance> = (0..WORKERS).map(start).collect();
+    let begin = Instant::now();
+    while stand.left() > 0 && Instant::now().since(begin) < Duration::from_secs(60) {
+        let which = rng.usize(0..WORKERS);
+        match rng.u32(0..=OnStorage::TROUBLES) {
+            OnStorage::TROUBLES => {
+                workers[which].signal(Signal::SIGKILL);
+                let new = start(which);
+                drop(std::mem::replace(&mut workers[which], new).finish());
+            }
+            what => stand.go_wrong(&mut rng, what, which),
+        }
+    }
+    await_for(
+        "an empty queue",
+        || (stand.left() == 0).then_some(()),
+        String::new,
+    );
+    for worker in workers {
+        worker.signal(Signal::SIGTERM);
+        drop(worker.finish());
+    }
+    let ran = std::fs::read_to_string(ran).expect("some have run");
+    let mut ids: Vec<&str> = ran.lines().collect();
+    let starts = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), starts, "one has run twice: {ran}");
+    // Some are lost, by the deaths of workers and by answers that never came; most are not.
+    assert!((all / 2..=all).contains(&starts), "{starts}");
 }
