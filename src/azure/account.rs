@@ -83,7 +83,7 @@ impl Account {
         Account::of_service(&QUEUE, get, options, url, None)
     }
 
-    /// The same for a program, which may have a credential of its own.
+    /// Finds the account of a program, which may have a credential of its own.
     pub(crate) fn of_program(
         service: &'static Service,
         get: &dyn Fn(&str) -> Option<String>,

@@ -16,7 +16,7 @@ use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use crate::clock::Instant;
 
-// Whatever the credential does, a Python or a metadata service: as long as the slowest of ours may take.
+// The credential may start the Azure CLI: as long as that may take here.
 const LIMIT: Duration = Duration::from_secs(30);
 // A token that ends at once: this machine's clock is wrong, or the credential hands out an old one.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);

@@ -115,7 +115,7 @@ impl Connection {
         self
     }
 
-    /// What stands for this variable, where something was given.
+    /// Returns the value for this variable, where something was given.
     fn variable(&self, name: &str, get: fn(&str) -> Option<String>) -> Option<String> {
         let mut given = self.given.iter().rev();
         match given.find(|(variable, _)| *variable == name) {
@@ -133,7 +133,7 @@ impl Connection {
         }
         let given = |name: &str| self.variable(name, host::variable);
         let found = Account::of_program(service, &given, url, self.token.clone());
-        // Whoever set no variable is told of the methods.
+        // A program that set no variable is told of the methods that it called.
         found.map_err(|why| {
             let words = GIVEN
                 .iter()

@@ -461,6 +461,12 @@ fn without_a_runtime_nothing_panics() {
         panic!("it waits for something");
     };
     assert_eq!(said.err(), Some(Error::NoRuntime));
+    let own = Worker::builder().connection_string("UseDevelopmentStorage=true");
+    let start = pin!(own.queue("orders").unwrap().start());
+    let Poll::Ready(said) = start.poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it waits for something");
+    };
+    assert_eq!(said.err(), Some(Error::NoRuntime));
 }
 
 #[test]

@@ -113,8 +113,10 @@ impl WorkerBuilder {
     /// Looks at the queue.
     ///
     /// # Errors
-    /// A setting that cannot hold; no such queue; a queue that is out of reach or refuses the credential.
+    /// A setting that cannot hold; no such queue; a queue that is out of reach or refuses the credential; no runtime.
     pub async fn start(self) -> Result<Worker, Error> {
+        // tokio's timers would panic instead.
+        tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let queue = StorageQueue::open(self.config).map_err(Error::refused)?;
         let looked = queue.prepare(Instant::now() + ATTEMPT).await;
         looked.map_err(Error::refused)?;
@@ -145,7 +147,7 @@ impl Worker {
     /// which is dropped comes again when its lock ends.
     ///
     /// # Errors
-    /// The queue refuses the credential, or does not exist any more; no runtime.
+    /// The queue refuses the credential, or does not exist any more.
     pub async fn next(&self) -> Result<MessageLock, Error> {
         let mut pauses = WAITS;
         loop {

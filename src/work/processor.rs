@@ -280,7 +280,7 @@ impl MessageProcessor {
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
 
-    /// Completes the message before its command; what is to become of it where the command must not start.
+    /// Completes the message before its command, and returns the decision where the command must not start.
     ///
     /// The command runs at most once, because a message is completed at most once: its receipt, or lock token,
     /// is this worker's alone, and the queue takes it only while no other worker was given the message. So what

@@ -109,8 +109,8 @@ impl Decision {
         Decision::new(settlement, Some(reason))
     }
 
-    /// What the answer to a completion that goes before the command keeps from starting; `None`: nothing.
-    /// `is_gone`: the queue says that the message was gone before it was completed.
+    /// Returns the decision where a completion that goes before the command was not confirmed, so that the command
+    /// must not start; `None`: it starts. `is_gone`: the queue says that the message was gone before it was completed.
     pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
         let confirmed = result.is_ok() && !is_gone;
         // What became of the message is said by the answer.
@@ -121,7 +121,7 @@ impl Decision {
         })
     }
 
-    /// The same for a message that was completed before its command started.
+    /// Turns the decision into that for a message that was completed before its command started.
     pub(super) fn completed_before(self) -> Decision {
         Decision {
             settlement: None,
