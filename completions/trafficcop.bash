@@ -712,7 +712,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__work)
-            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --auth-patience --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
+            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --auth-patience --message --timeout --stop-signal --contain --no-credentials --at-most-once --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -168,6 +168,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use Azurite, the emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l no-credentials -d 'Keep our credentials from the command that handles messages'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l at-most-once -d 'Delete each message before its command starts'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'

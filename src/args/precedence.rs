@@ -23,6 +23,7 @@ const RIVALS: &[(&str, &str)] = &[
     ("restart=always", "min_hold"),
     ("queue", "service_bus"),
     ("sessions", "dead_letter_queue link_settle"),
+    ("sessions", "at_most_once"),
     ("all", "once_key"),
 ];
 const ONCE: &str = "once once_key once_per";
@@ -35,6 +36,10 @@ const MEANINGLESS: &[(&str, &str)] = &[
     ("queue", "dead_letter_queue connection_string_env sessions"),
     ("service_bus", "create emulator poison_queue encoding"),
     ("dead_letter_queue", "max_attempts dead_letter_exit"),
+    (
+        "at_most_once",
+        "retry_delay dead_letter_exit retry_exit renew_at",
+    ),
     ("restart=never", "restart_limit restart_window"),
 ];
 

@@ -142,6 +142,15 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
+    /// Delete each message before its command starts
+    ///
+    /// For work that must never be done twice and may be lost, such as sending mail. The command starts after the
+    /// queue has confirmed that the message is deleted (on Service Bus: completed), and no worker can be given it
+    /// again. Without that confirmation it does not start. From then on the message exists in this worker alone:
+    /// it is lost if the worker or its machine dies, and if the command fails, is stopped or cannot be started.
+    #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail", value_parser = BoolishValueParser::new())]
+    pub at_most_once: bool,
+
     /// How often a message is tried [default: 5]
     ///
     /// Before it is dead-lettered. The queue counts, so an attempt counts too if worker and machine died in it.
@@ -349,6 +358,7 @@ pub const SETTLED: Rows<'_> = rows! {
         "the command is killed before another can have the message; nothing is settled",
     "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \
         at once (on Service Bus the attempt does not count)",
+    "--at-most-once" => "it is deleted before the command starts, and stays so however the command ends",
     "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, where the machine has no \
         process, memory or descriptor to spare)",
 };

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::program::{Condition, Control, Program, Shared, rules, spawn};
 use super::{Error, Guards, TrafficCop};
-use crate::azure::{Account, AuthOptions};
+use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::health::LEAST_WATCHDOG;
 use crate::core::{Bell, Budget, IfLost, Tenure};
@@ -94,10 +94,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn of_blob(name: &str) -> Result<Builder, Error> {
-        let target = blob::Target::parse(name).map_err(Error::refused)?;
-        let account = Account::find(&host::variable, &AuthOptions::default(), target.url())
-            .map_err(Error::refused)?;
+    pub(super) fn of_blob(target: blob::Target, account: Account) -> Builder {
         let name = format!("{}/{}", target.container(), target.name());
         let lock = blob::BlobLock {
             target,
@@ -105,7 +102,7 @@ impl Builder {
             create: true,
             page_blob: None,
         };
-        Ok(Builder::at(name, LockPlace::Named(Arc::new(lock))))
+        Builder::at(name, LockPlace::Named(Arc::new(lock)))
     }
 
     pub(super) fn of_file(path: &Path) -> Result<Builder, Error> {
@@ -293,7 +290,7 @@ impl Builder {
 
 fn open(lock: &dyn NamedLock, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, Error> {
     lock.open(competitor).map_err(|refusal| match refusal {
-        OpenError::File(file::OpenError { why, denied, .. }) => Error::Refused { why, denied },
+        OpenError::File(file::OpenError { why, denied, .. }) => Error::of_store(&why, denied),
         other => Error::refused(other),
     })
 }

@@ -145,6 +145,7 @@ pub(super) fn context(
             dead_letter_exit: Vec::new(),
             retry_exit: Vec::new(),
             timeout: None,
+            at_most_once: false,
         },
         renew_at: 50,
         stop_signal: libc::SIGTERM,

@@ -226,7 +226,7 @@ fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
         Why::GuardianLost { .. }
         | Why::NoHandover { .. }
         | Why::CannotTake { .. }
-        | Why::CannotPutAside { .. } => {
+        | Why::CannotSettle { .. } => {
             tracing::error!(event, exit, "{why}");
         }
     }
@@ -249,7 +249,7 @@ fn ending(why: &Why, last: Option<&Done>) -> Ending {
             why: why.clone(),
             denied: *denied,
         },
-        Why::CannotPutAside { why } => Cause::Store {
+        Why::CannotSettle { why } => Cause::Store {
             why: why.clone(),
             denied: false,
         },
@@ -551,7 +551,7 @@ mod tests {
             (errno(libc::EAGAIN), ExitAction::Status(69)),
             (lost(false), ExitAction::Status(70)),
             (lost(true), ExitAction::Status(71)),
-            (Why::CannotPutAside { why: why() }, ExitAction::Status(69)),
+            (Why::CannotSettle { why: why() }, ExitAction::Status(69)),
             (Why::NoHandover { why: why() }, ExitAction::Status(126)),
             (cannot_take(true), ExitAction::Status(77)),
             (cannot_take(false), ExitAction::Status(69)),
