@@ -111,7 +111,7 @@ impl Builder {
         }
         // Decided by where it lies, and by nobody's wish: a kernel's lock on a shared drive has let
         // three commands run at once.
-        let lock = lease::at_path(path, false, 1);
+        let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
         // What cannot be a lock is told to whoever named it, and not later. Closed again: an identity
         // may still be given, and nothing is kept open by what is not started.
@@ -289,10 +289,14 @@ impl Builder {
 }
 
 fn open(lock: &dyn NamedLock, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, Error> {
-    lock.open(competitor).map_err(|refusal| match refusal {
+    lock.open(competitor).map_err(not_opened)
+}
+
+fn not_opened(refusal: OpenError) -> Error {
+    match refusal {
         OpenError::File(file::OpenError { why, denied, .. }) => Error::of_store(&why, denied),
         other => Error::refused(other),
-    })
+    }
 }
 
 fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budget>, Error> {
