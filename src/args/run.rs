@@ -314,10 +314,10 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
     "TRAFFICCOP_ROLE" =>
         "holder; standby for --standby, --on-lost and --if, so that one script can play both roles",
     "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, in the words of the status file",
-    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the command is in \
-        control: nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is \
-        not, the greatest number when the lock has no deadline. Empty if no file could be made. \
-        'trafficcop check' reads it",
+    "TRAFFICCOP_CONTROL" => "a file of two native-endian unsigned numbers of eight bytes, in nanoseconds \
+        of CLOCK_BOOTTIME. The first tells until when the command is in control: 0 when it is \
+        not, the greatest number when the lock has no deadline. The second tells when the grace of a \
+        stop ends: 0 while no stop has begun. Empty if no file could be made. 'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
         tells systemd that it is READY (with --ready command) and its STATUS; with --watchdog in any \
         case",

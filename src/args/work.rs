@@ -329,7 +329,7 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it \
         has none. What the command leaves in it, up to 256 KiB, is stored before its message is completed; \
         what a command wrote that failed is not kept",
-    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the message is ours: see \
+    "TRAFFICCOP_CONTROL" => "a file that tells until when the message is ours, and of a stop: see \
         trafficcop-run(1). 'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
         tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",

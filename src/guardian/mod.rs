@@ -28,7 +28,7 @@ mod types;
 #[doc(hidden)]
 pub mod wire;
 
-pub use control::View;
+pub use control::{ControlState, View};
 #[cfg(feature = "cli")]
 pub(crate) use control::{is_control_file, is_control_file_in_use};
 #[doc(hidden)]

@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+use super::control::ControlState;
 use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, WorkloadEvent};
 
@@ -184,13 +185,25 @@ impl GuardianState {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Until when the command may believe in its control: what the control file says. Zero from
-    /// the moment it is asked to end because control is in doubt.
-    pub(super) fn control(&self) -> Instant {
+    /// Content of the control file. The command may believe in its control until the deadline, and no
+    /// more from the moment at which it is asked to end because control is in doubt.
+    pub(super) fn control(&self) -> ControlState {
+        let kill_at = self.deadlines.kill_at;
         match self.phase {
-            Phase::Running | Phase::Draining { .. } if self.told_acting => Instant::ZERO,
-            Phase::Running | Phase::Draining { .. } => self.deadlines.kill_at,
-            Phase::Idle | Phase::Killing { .. } => Instant::ZERO,
+            Phase::Idle => ControlState::NONE,
+            Phase::Running => ControlState::until(kill_at),
+            Phase::Draining { end } => ControlState {
+                until: if self.told_acting {
+                    Instant::ZERO
+                } else {
+                    kill_at
+                },
+                drain: end.min(kill_at),
+            },
+            Phase::Killing { since } => ControlState {
+                until: Instant::ZERO,
+                drain: since,
+            },
         }
     }
 

@@ -16,9 +16,8 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::super::containment::Containment;
-use super::super::control::ControlFile;
+use super::super::control::{ControlState, ControlFile};
 use super::super::{fork, tree};
-use crate::clock::Instant;
 
 /// A guardian, seen from its supervisor. Nothing here waits.
 pub trait Peer: Send {
@@ -157,7 +156,7 @@ impl Peer for Process {
     fn take_over(&mut self) {
         self.kill();
         fork::forget_unrelated(self.pid);
-        self.control.set(Instant::ZERO);
+        self.control.set(ControlState::NONE);
     }
 
     /// It and all orphans are children of ours.

@@ -54,36 +54,36 @@ fn deadlines_are_acted_on_when_they_pass() {
 #[test]
 fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
     let mut watch = GuardianState::with_grace(Duration::from_secs(10));
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
     watch = running();
-    assert_eq!(watch.control(), at(200));
+    assert_eq!(watch.control().until, at(200));
     steps(&mut watch, 50, extended(300, 400));
-    assert_eq!(watch.control(), at(400));
+    assert_eq!(watch.control().until, at(400));
     // A requested drain is none for want of control.
     let drain = Input::DrainAsked {
         signal: libc::SIGTERM,
         end_of_grace: at(1000),
     };
     steps(&mut watch, 60, drain);
-    assert_eq!(watch.control(), at(400));
+    assert_eq!(watch.control().until, at(400));
     steps(&mut watch, 70, extended(500, 600));
-    assert_eq!(watch.control(), at(600));
+    assert_eq!(watch.control().until, at(600));
     steps(&mut watch, 80, Input::KillAsked);
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
 
     let mut watch = running();
     steps(&mut watch, 100, Input::Ticked);
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
     // Asked to end, it is not told that it may go on after all.
     steps(&mut watch, 110, extended(900, 1000));
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
 
     let mut watch = running();
     steps(&mut watch, 10, Input::Orphaned);
-    assert_eq!(watch.control(), at(200));
+    assert_eq!(watch.control().until, at(200));
     steps(&mut watch, 20, Input::MainExited(Exit::Code(0)));
     steps(&mut watch, 20, Input::Emptied);
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
 }
 
 #[test]
@@ -322,7 +322,7 @@ proptest! {
     ) {
         let mut watch = running();
         let mut kill_at = at(200);
-        let (mut now, mut killed, mut ends) = (0, false, 0);
+        let (mut now, mut asked, mut killed, mut ends) = (0, false, false, 0);
         for (gap, event) in events {
             now += gap;
             let was_killing = watch.is_killing();
@@ -335,12 +335,16 @@ proptest! {
             }
             for step in steps(&mut watch, now, event) {
                 killed |= step == Step::Kill;
+                asked |= matches!(step, Step::SignalGroup(_) | Step::TermRest);
                 ends += usize::from(matches!(
                     step,
                     Step::Tell(WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. })
                 ));
             }
-            prop_assert!(watch.control() <= kill_at);
+            let ControlState { until, drain } = watch.control();
+            prop_assert!(until <= kill_at && (drain <= kill_at || watch.is_killing()));
+            // Whoever is signalled finds the stop there.
+            prop_assert!(!asked || watch.is_idle() || drain != Instant::ZERO);
             prop_assert!(at(now) < kill_at || watch.is_idle() || (watch.is_killing() && killed));
             if was_killing {
                 prop_assert!(watch.is_killing() || event == Input::Emptied);
