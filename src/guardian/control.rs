@@ -16,9 +16,9 @@
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -254,7 +254,9 @@ impl View {
         let found = file.metadata()?;
         let fits = READABLE.iter().any(|range| range.contains(&found.len()));
         if !found.is_file() || !fits {
-            return Err(io::Error::other("it is not a file of eight or sixteen bytes"));
+            return Err(io::Error::other(
+                "it is not a file of eight or sixteen bytes",
+            ));
         }
         let words = Mapping::of(&file, ProtFlags::PROT_READ)?;
         Ok(View { words, file })

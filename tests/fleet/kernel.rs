@@ -231,7 +231,10 @@ impl System for Kernel {
     fn signal_group(&self, _leader: i32, signal: i32) {
         let ControlState { until, drain } = self.facts().shown;
         let told = until == Instant::ZERO || drain != Instant::ZERO;
-        assert!(told || signal != libc::SIGTERM, "a stop that the control file does not tell");
+        assert!(
+            told || signal != libc::SIGTERM,
+            "a stop that the control file does not tell"
+        );
         self.act(Act::Group(signal));
     }
 

@@ -19,7 +19,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use super::super::containment::Containment;
-use super::super::control::{ControlState, ControlFile};
+use super::super::control::{ControlFile, ControlState};
 use super::super::spawn::{self, ExecImage, PassedFds, SpawnContext, spawn};
 use super::super::tree::{self, Change, Children};
 use super::super::wire::{self, Event};

@@ -8,8 +8,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 
-use super::super::tree::Change;
 use super::super::control::ControlState;
+use super::super::tree::Change;
 use crate::clock::Instant;
 use crate::core::Deadlines;
 

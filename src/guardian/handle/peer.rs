@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::super::containment::Containment;
-use super::super::control::{ControlState, ControlFile};
+use super::super::control::{ControlFile, ControlState};
 use super::super::{fork, tree};
 
 /// A guardian, seen from its supervisor. Nothing here waits.
