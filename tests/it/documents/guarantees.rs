@@ -664,6 +664,23 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             &["replaced_metadata_never_take_the_token_back_and_are_reported"],
         )],
     },
+    Guarantee {
+        fault: "a stop, a hand-over, a command that hangs, a doubt, or the death of the supervisor, while the command has a piece of work in hand",
+        happens: "`check` says no before the first signal is sent. A piece that it allowed, that the signal does not end, and that fits into the smaller of `--grace` and `check --remaining`, is not cut short, but for the loss of the lease, a second stop signal, or the guardian's death. Where the supervisor dies under a lease, `--grace-on-loss` counts instead of `--grace`",
+        how_long: "`--grace`; where the supervisor dies under a lease, `--grace-on-loss`",
+        shown: &[
+            (
+                "check",
+                &[
+                    "every_drain_is_told_before_its_first_signal",
+                    "piece_that_check_allowed_is_finished_whenever_a_stop_comes",
+                    "examples_finish_their_piece_when_control_is_lost_or_a_stop_is_asked",
+                    "wait_lasts_for_its_time_and_ends_when_a_stop_begins",
+                ],
+            ),
+            ("lib", &["no_order_of_events_outlasts_the_deadline"]),
+        ],
+    },
 ];
 
 /// What the table of settings is about.
