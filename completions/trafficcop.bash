@@ -110,12 +110,16 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__check)
-            opts="-h --remaining --help"
+            opts="-h --control --remaining --wait --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

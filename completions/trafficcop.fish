@@ -28,7 +28,7 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -s h -l help -d 'Pri
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -s V -l version -d 'Print version'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "run" -d 'Run a command while, and only while, we hold the lock'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "work" -d 'Run a command for each message of a queue, one instance at a time for each'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'Ask, from inside a command, whether it is still in control'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'Ask, from inside a command, whether it may begin another piece of work'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "status" -d 'Show who has a lock, and since when'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "list" -d 'List the locks of a container or a directory'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "watch" -d 'Write a line for each change of a lock'
@@ -172,7 +172,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verb
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s h -l help -d 'Print a summary; --help prints everything'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print for how many whole seconds control is certain'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l wait -d 'Wait for this long, and answer no as soon as that is the answer' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l control -d 'Ask whether the command is in control, stop or no stop'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print the whole seconds until trafficcop may send SIGKILL'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file' -r -F
