@@ -31,7 +31,7 @@ const ONCE: &str = "once once_key once_per";
 /// What has no meaning with the first; typed itself, it does not make the first go.
 const MEANINGLESS: &[(&str, &str)] = &[
     // The last is gone, and told of where there is a file.
-    ("blob", "shared mkdir_is_exclusive heartbeat"),
+    ("blob", "shared mkdir_is_exclusive"),
     ("file", "emulator auth ca_file no_create page_blob"),
     ("queue", "dead_letter_queue connection_string_env sessions"),
     ("service_bus", "create emulator poison_queue encoding"),

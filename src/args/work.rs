@@ -13,7 +13,7 @@ use super::values::{
     number, positive, renew_at, retry_delay, signal,
 };
 use super::{Access, FOR_THE_QUEUE, Operations, Rows, in_short, with_examples};
-use crate::guardian::Contain;
+use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
@@ -120,11 +120,20 @@ pub struct Work {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
-    /// What the command is sent first to end [default: TERM]
+    /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number.
+    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
+    /// 'trafficcop check', and what is left at the end of the grace is killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
+
+    /// Processes that get the stop signal [default: group]
+    ///
+    /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
+    /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
+    /// foreground group.
+    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_short_help = true, help_heading = "The command")]
+    pub stop_to: StopTo,
 
     /// What keeps the command's processes together
     ///
@@ -338,7 +347,7 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it \
         has none. What the command leaves in it, up to 256 KiB, is stored before its message is completed; \
         what a command wrote that failed is not kept",
-    "TRAFFICCOP_CONTROL" => "a file of eight bytes that tells until when the message is ours: see \
+    "TRAFFICCOP_CONTROL" => "a file that tells until when the message is ours, and of a stop: see \
         trafficcop-run(1). 'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
         tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",

@@ -20,7 +20,7 @@ use crate::azure::AuthOptions;
 #[cfg(feature = "service-bus")]
 use crate::azure::ServiceBusOptions;
 use crate::core::{AUTH_PATIENCE, Budget};
-use crate::guardian::Contain;
+use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 use crate::units::show;
 
@@ -60,6 +60,8 @@ pub struct Work {
     pub timeout: Option<Duration>,
     /// What a command is sent first when it is to end.
     pub stop_signal: i32,
+    /// Who gets it.
+    pub stop_to: StopTo,
     /// What keeps a command's tree together.
     pub contain: Contain,
     /// A message is settled before its command starts.
@@ -152,6 +154,7 @@ impl Work {
             in_directories: typed.message == args::Hand::File,
             timeout,
             stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
+            stop_to: typed.stop_to,
             contain: typed.contain,
             at_most_once: typed.at_most_once,
             max_attempts: attempts.or(source.attempts()),

@@ -28,7 +28,7 @@ use crate::core::{
     WorkloadEvent,
 };
 use crate::driver::drive;
-use crate::guardian::GuardianHandle;
+use crate::guardian::{GuardianHandle, StopTo};
 use crate::queue::{Message, Settlement};
 use crate::report::MessageRow;
 use crate::signals::Signals;
@@ -41,6 +41,7 @@ pub(super) struct ProcessorContext {
     /// After how much of its time a lock is renewed, in per cent.
     pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
+    pub(super) stop_to: StopTo,
     pub(super) kill_after: Duration,
     /// Where directories are made, if there are to be any.
     pub(super) base: Option<PathBuf>,

@@ -149,6 +149,7 @@ pub(super) fn context(
         },
         renew_at: 50,
         stop_signal: libc::SIGTERM,
+        stop_to: crate::guardian::StopTo::Group,
         kill_after: Duration::from_secs(5),
         base: None,
         in_directories: false,

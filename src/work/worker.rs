@@ -91,6 +91,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         rules: Rules::of(&config),
         renew_at: config.renew_at,
         stop_signal: config.stop_signal,
+        stop_to: config.stop_to,
         kill_after: config.kill_after,
         base,
         in_directories: config.in_directories,
