@@ -373,6 +373,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         identity: config.candidate.identity.clone(),
         command: CHILD.into(),
     });
+    config.warn_of_idle_flags(store.info().lease);
     tracing::debug!("competes for {lock}");
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;

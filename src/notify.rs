@@ -32,12 +32,12 @@ use socket::{Proxy, Socket};
 /// When the service manager is told that we are ready; as it is typed, with its help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ready {
-    /// Standing by, or in control: an instance that waits is a sound one
+    /// Standing by, or in control
     #[default]
     Standby,
     /// In control, and the command was started (give the unit TimeoutStartSec=infinity)
     Held,
-    /// The command itself says READY=1 (the same)
+    /// The command itself sends READY=1 (the unit needs the same)
     Command,
 }
 

@@ -89,7 +89,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "pid",
-        "the process that says it: the supervisor's, or its guardian's",
+        "the process that logs it: the supervisor, or its guardian",
     ),
     (
         "event",
@@ -97,7 +97,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "token",
-        "the fencing token of our tenure; while standing by that of the holder",
+        "the fencing token of the tenure; while standing by that of the holder",
     ),
     (
         "left_ms",
@@ -105,7 +105,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "exit",
-        "on the last line: our own exit status (128+n where we die of signal n)",
+        "on the last line: the exit status of trafficcop (128+n if it dies of signal n)",
     ),
     (
         "contain",

@@ -66,6 +66,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
         identity: config.candidate.identity.clone(),
         command: config.candidate.command.clone(),
     });
+    config.warn_of_idle_flags(store.info().lease);
     // After the lock is known: its line says of which one.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::run::refuse_first;
-use super::{Lock, UsageError};
+use super::{Config, Lock, UsageError};
 use crate::args;
 use crate::core::{After, HoldPolicy, OnFailure, Once, Restart};
 use crate::lease::once::Task;
@@ -167,6 +167,38 @@ pub(super) fn refuse_short_cooldown(
             show(shortest)
         )),
         None => Ok(()),
+    }
+}
+
+impl Config {
+    /// Warns of flags that do nothing for this lock, which only its store knows.
+    pub(crate) fn warn_of_idle_flags(&self, lease: Option<Duration>) {
+        if lease.is_none() && !self.of_leases.is_empty() {
+            tracing::warn!(
+                "a lock on a local file has no lease, so {} changes nothing: leave it out (or unset its variable)",
+                self.of_leases.join(" or ")
+            );
+        }
+    }
+}
+
+/// Flags that were set and only concern a lease.
+pub(super) fn of_leases(typed: &args::Common) -> Vec<&'static str> {
+    let flags = [
+        ("--lease", typed.lease.is_some()),
+        ("--doorbell", typed.doorbell.is_some()),
+    ];
+    let set = flags.into_iter().filter(|(_, is_set)| *is_set);
+    set.map(|(flag, _)| flag).collect()
+}
+
+pub(super) fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
+    match (typed.no_wait, typed.wait.clone()) {
+        (true, Some((wait, _))) => Err(UsageError::new(format!(
+            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
+        ))),
+        (true, None) => Ok(Some(Duration::ZERO)),
+        (false, wait) => wait.map(|(_, span)| span).transpose(),
     }
 }
 

@@ -12,7 +12,8 @@ use super::health::{Health, health};
 use super::look::{self, in_time};
 use super::outputs::{Beside, Outputs, is_one_of};
 use super::policy::{
-    HandOvers, hold_policy, longest_poll, once, refuse_short_cooldown, shortest_cooldown,
+    HandOvers, hold_policy, longest_poll, of_leases, once, refuse_short_cooldown,
+    shortest_cooldown, wait,
 };
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
@@ -115,6 +116,8 @@ pub(crate) struct Config {
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
     /// Variables of ours that nothing we run inherits.
     pub withheld: Vec<OsString>,
+    /// Flags that were set and do nothing for a lock without a lease.
+    pub(super) of_leases: Vec<&'static str>,
     /// The lock that another trafficcop holds for the command we are a part of.
     outer: Vec<String>,
 }
@@ -368,6 +371,7 @@ impl Basis {
             ready: Ready::Standby,
             scheduled_events: None,
             withheld: Vec::new(),
+            of_leases: of_leases(typed),
             outer: host.outer.clone(),
         })
     }
@@ -478,16 +482,6 @@ pub(crate) fn budget(
         .validate()
         .map_err(|why| UsageError::new(why.to_string()))?;
     Ok(budget)
-}
-
-fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
-    match (typed.no_wait, typed.wait.clone()) {
-        (true, Some((wait, _))) => Err(UsageError::new(format!(
-            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
-        ))),
-        (true, None) => Ok(Some(Duration::ZERO)),
-        (false, wait) => wait.map(|(_, span)| span).transpose(),
-    }
 }
 
 pub(super) fn identity(typed: &args::Operations, host: &Host) -> Result<String, UsageError> {

@@ -355,7 +355,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("attempt", "which attempt this is, from 1"),
     (
         "max_attempts",
-        "how many there are (--max-attempts), where we count them",
+        "how many there are (--max-attempts), if trafficcop counts them",
     ),
     ("queue", "the queue's address"),
     ("session", "the session that it belongs to, with --sessions"),
@@ -367,7 +367,7 @@ pub const FIELDS: &[(&str, &str)] = &[
         "locked_until",
         "until when the service had locked it when it was taken; the lock is renewed",
     ),
-    ("expires", "when it vanishes by itself"),
+    ("expires", "when the queue deletes it"),
     (
         "encoding",
         "on a storage queue, how the body was read: text, as it was sent, or base64, decoded",

@@ -101,20 +101,20 @@ impl AuthOptions {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
-    /// The one that is there
+    /// The first that is set
     #[default]
     Auto,
     /// The account's key
     Key,
     /// A shared access signature
     Sas,
-    /// A token of Entra ID, however it can be had
+    /// A token of Entra ID, by the first way that works
     Entra,
     /// A token of Entra ID by workload identity
     Workload,
     /// A token of Entra ID by the machine's managed identity
     Managed,
-    /// A token of Entra ID of whoever is logged in with the Azure CLI
+    /// A token of Entra ID of the account logged in with the Azure CLI
     Cli,
 }
 

@@ -14,7 +14,8 @@ pub const PAGE_BLOB_LIMIT: u64 = 8 << 40;
 /// # Errors
 /// One line that says how a duration is written.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("'{text}' is not a duration: write it like 10s, 1m30s, 500ms or 2h");
+    let malformed =
+        || format!("'{text}' is not a duration: write it like 500ms, 10s, 1m30s, 2h, 1d or 7d");
     let mut rest = text.trim();
     let mut total = 0.0_f64;
     let mut smallest = f64::INFINITY;
