@@ -93,6 +93,15 @@ impl UsageError {
         }
     }
 
+    /// A refusal of a command whose interpreter cannot be found.
+    #[must_use]
+    pub fn of_the_command(line: impl Into<String>) -> UsageError {
+        UsageError {
+            line: spelt_out(&line.into()),
+            status: NOT_FOUND,
+        }
+    }
+
     /// The same, with this at its end.
     #[must_use]
     pub fn and(mut self, more: &str) -> UsageError {

@@ -384,6 +384,15 @@ where
     }
 }
 
+/// The text without the numbers that the standard library puts behind the kernel's errors.
+fn without_numbers(mut text: String) -> String {
+    while let Some(at) = text.find(" (os error ") {
+        let end = text[at..].find(')').map_or(text.len(), |end| at + end + 1);
+        text.replace_range(at..end, "");
+    }
+    text
+}
+
 /// What an event says.
 #[derive(Default)]
 struct LineFields {
@@ -406,7 +415,7 @@ impl Visit for LineFields {
         self.record_debug(field, &format_args!("{value}"));
     }
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = plain(&format!("{value:?}"));
+        let text = without_numbers(plain(&format!("{value:?}")));
         if field.name() == "message" {
             self.message = text;
         } else {
@@ -444,6 +453,14 @@ mod tests {
         ] {
             assert_eq!(line(reader, level, who), expected);
         }
+    }
+
+    #[test]
+    fn errors_of_the_kernel_are_shown_without_their_numbers() {
+        let error = std::io::Error::from_raw_os_error(libc::ENOENT);
+        let text = without_numbers(format!("a: {error}: b, {error}"));
+        let why = "No such file or directory";
+        assert_eq!(text, format!("a: {why}: b, {why}"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod health;
 mod observers;
 mod on_lost;
 mod open;
+mod script;
 mod workload;
 
 use std::ffi::{OsStr, OsString};
@@ -37,6 +38,7 @@ use health::{HealthMonitor, Prober};
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
 pub(crate) use open::{Opened, open};
+pub(crate) use script::refuse_unusable_script;
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
@@ -70,6 +72,9 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     // After the lock is known: its line says of which one.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));
+    }
+    if config.roles.on_acquire.is_none() {
+        script::refuse_unusable_script(&config.command)?;
     }
     // Before the first thread: of a process with threads a fork inherits locks that nobody gives back.
     let guardians = Guardians::fork(&config, &rules(&config, &*store))?;

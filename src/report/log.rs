@@ -107,6 +107,7 @@ impl LogObserver {
                 self.tenure = Tenure::default();
                 // The holder's: whoever reads the log wants to know whom we wait for.
                 (line.token, line.left) = (info.token, None);
+                line.text += &text::other_command(info, super::command());
                 // Whoever looks once says at its end what it saw.
                 if self.looks_once {
                     line.level = Level::DEBUG;

@@ -104,6 +104,8 @@ fn level(notice: &Notice) -> Level {
         Notice::Draining(Cause::CommandEnded) => Level::INFO,
         Notice::Draining(cause) if is_asked(cause) => Level::INFO,
         Notice::Recorded { outcome, .. } if outcome.exit == Exit::Code(0) => Level::INFO,
+        // The user's Ctrl-C, which reaches the command first.
+        Notice::CommandEnded(Exit::Signal(libc::SIGINT)) => Level::INFO,
         // A no is what it is there for.
         Notice::Unfit(Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::Said) => Level::INFO,
         Notice::Draining(_)
@@ -239,7 +241,11 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
                 _ => format!("already failed for good, run by {holder} at {at}, token {token}"),
             }
         }
-        Cause::NotObtained(info) => format!("control not obtained{}", behind(info)),
+        Cause::NotObtained(info) => format!(
+            "control not obtained{}{}",
+            behind(info),
+            other_command(info, command)
+        ),
         Cause::Store { why, .. } => why.clone(),
     }
 }
@@ -421,11 +427,28 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     if let Some(text) = &info.foreign {
         return format!(": {text}");
     }
+    // With slots these are several.
+    let is = |holder: &str| if holder.contains(", ") { "are" } else { "is" };
     match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
-        (Some(holder), None) => format!(": {holder} is in control{draining}"),
+        (Some(holder), None) => format!(": {holder} {} in control{draining}", is(holder)),
         (None, _) if info.draining => ": the holder is stopping".into(),
-        (None, _) => ": another is in control".into(),
+        (None, _) => ": another instance is in control".into(),
+    }
+}
+
+/// A hint that the holder runs something else than this instance would: two jobs with one lock.
+pub(super) fn other_command(info: &HolderInfo, own: &str) -> String {
+    let program = |command: &str| command.split(' ').next().unwrap_or_default().to_owned();
+    match &info.command {
+        // An election has no command of its own.
+        Some(theirs) if !own.starts_with("/proc/self/") && program(theirs) != program(own) => {
+            format!(
+                "; it runs another command ({}): give each its own lock",
+                program(theirs)
+            )
+        }
+        _ => String::new(),
     }
 }
 

@@ -12,7 +12,7 @@ use url::Url;
 use super::account::{Account, AccountError, Service, contradiction, malformed, missing};
 use super::address::{SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, safe, split_url};
 use super::credential::{
-    AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
+    Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
 };
 use super::proxy::Proxy;
 use super::transport::Client;
@@ -250,10 +250,16 @@ impl AccountBuilder {
                     let part = format!("AccountName (or {})", self.service.part);
                     return missing(part, &*whole);
                 }
-                missing(
-                    "the storage account",
-                    format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
-                )
+                let how = match options.auth {
+                    Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => format!(
+                        "{} needs its name: set {ACCOUNT}, or pass the whole URL",
+                        options.auth.flag()
+                    ),
+                    Auth::Auto | Auth::Key | Auth::Sas => {
+                        format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator")
+                    }
+                };
+                missing("the storage account", how)
             })?,
         };
         // Once more: it may have been put together from parts, with a protocol of its own.
@@ -284,6 +290,10 @@ impl AccountBuilder {
             let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
             Err(missing(what, how))
         };
+        let sources = (
+            self.key.as_ref().map(|(_, source)| *source),
+            self.sas.as_ref().map(|(_, source)| *source),
+        );
         let offered = Offered {
             key: match self.key {
                 None => needs("the account key", KEY),
@@ -343,11 +353,14 @@ impl AccountBuilder {
         if let (Some(host), false) = (unsafe_host, matches!(credential, Credential::Key { .. })) {
             return Err(AccountError::PlainHttp { host });
         }
-        let sas_end = match &credential {
-            Credential::Sas(sas) => end_of(sas.secret()),
-            _ => None,
+        let (source, sas_end) = match &credential {
+            Credential::Key { .. } => (sources.0, None),
+            Credential::Sas(sas) => (sources.1, end_of(sas.secret())),
+            #[cfg(feature = "entra")]
+            Credential::Token(_) => (None, None),
         };
         Ok(Account {
+            source,
             sas_end,
             told: Arc::default(),
             name,

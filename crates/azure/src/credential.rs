@@ -62,6 +62,17 @@ pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
     }
 }
 
+/// Refuses a value with quotes around it, which no credential has.
+pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), AccountError> {
+    match text.filter(|text| text.starts_with(['"', '\''])) {
+        None => Ok(()),
+        Some(_) => Err(malformed(
+            name,
+            "has quotes around its value, which docker's --env-file keeps: remove them",
+        )),
+    }
+}
+
 /// The parts of a connection string, their names in lower case.
 pub(super) fn connection_string<'a>(
     text: &'a str,

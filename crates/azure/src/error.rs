@@ -315,10 +315,12 @@ impl ServiceError {
             return None;
         };
         Some(match (status, code.as_deref()) {
-            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => format!(
-                "the service does not know version {API_VERSION} of its interface: use a newer \
+            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => {
+                format!(
+                    "the service does not know version {API_VERSION} of its interface: use a newer \
                  service, or start Azurite with --skipApiVersionCheck"
-            ),
+                )
+            }
             (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
             (
                 _,
@@ -352,11 +354,11 @@ impl ServiceError {
             (_, Some("KeyBasedAuthenticationNotPermitted")) => {
                 "the account does not allow account keys: use --auth entra".to_owned()
             }
-            (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
-                SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
-                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN (or the token of Entra ID is not of the \
-                account's tenant)"
-                .to_owned(),
+            (401 | 403, Some("AuthenticationFailed")) => {
+                "the key is another account's, the SAS has \
+                expired or was changed, or the token is another tenant's: replace it"
+                    .to_owned()
+            }
             (401 | 403, _) => "check the credential, its permissions and the account's network \
                 rules"
                 .to_owned(),

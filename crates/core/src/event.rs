@@ -42,6 +42,8 @@ pub struct HolderInfo {
     pub token: Option<u64>,
     /// What to say where the lease is another program's, and not the recorded holder's.
     pub foreign: Option<String>,
+    /// The holder's command, as its record has it.
+    pub command: Option<String>,
     /// The holder has begun to drain: control will change soon.
     pub draining: bool,
     /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.

@@ -242,7 +242,8 @@ impl Blob {
     /// The meaning of trouble outside a tenure.
     fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
-        error.failure(operation, &self.name, proven)
+        let failure = error.failure(operation, &self.name, proven);
+        self.lock.account.naming_the_credential(failure)
     }
 
     /// Releases the lease, again and again until it is said or the time is up.

@@ -212,7 +212,8 @@ impl Queue for StorageQueue {
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let client = &self.service.client;
         let told = |error: ServiceError, operation| {
-            Missing::from(error.failure(operation, &self.service.name, false))
+            let failure = error.failure(operation, &self.service.name, false);
+            Missing::from(self.account.naming_the_credential(failure))
         };
         match client.look(give_up_at).await {
             Ok(()) => {}
@@ -259,7 +260,8 @@ impl Queue for StorageQueue {
             // What has worked before is in doubt, not wrong: a right that is taken away for a moment
             // must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
-            error.failure(Operation::Take, &self.service.name, proven)
+            let failure = error.failure(Operation::Take, &self.service.name, proven);
+            self.account.naming_the_credential(failure)
         })?;
         self.proven.store(true, Ordering::Relaxed);
         self.account.tell();

@@ -8,7 +8,7 @@ use azure_core::credentials::Secret;
 
 use crate::account::{AccountError, contradiction, malformed, missing};
 use crate::address::shown;
-use crate::credential::{Credential, connection_string};
+use crate::credential::{Credential, connection_string, refuse_quotes};
 
 // Between a topic and the name of a subscription to it, however it is written.
 const SUBSCRIPTIONS: &str = "Subscriptions";
@@ -222,6 +222,7 @@ impl Parts {
         let whole = format!("copy the whole connection string into {source}");
         let (mut endpoint, mut entity, mut emulator) = (None, None, None);
         let (mut name, mut key, mut signature) = (None, None, None);
+        refuse_quotes(source, Some(text))?;
         for (part, value) in connection_string(text, source)? {
             let (word, slot) = match part.as_str() {
                 "endpoint" => ("Endpoint", &mut endpoint),

@@ -441,6 +441,7 @@ fn holder_info(metadata: &Metadata) -> HolderInfo {
     HolderInfo {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
+        command: Some(record.command.clone()).filter(|command| !command.is_empty()),
         draining: record.draining,
         bell: record.bell.parse().ok().map(Box::new),
         since: Some(record.since.clone()).filter(|since| !since.is_empty()),

@@ -22,8 +22,8 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No name, or no container.
-    #[error("a blob is named CONTAINER/NAME or by its URL, for example locks/singleton")]
-    Incomplete,
+    #[error("'{0}' is no blob: write CONTAINER/NAME, as in locks/nightly, or the blob's URL")]
+    Incomplete(String),
     /// Not a URL.
     #[error("the blob's URL cannot be read: {0}")]
     Url(String),
@@ -32,7 +32,7 @@ pub enum TargetError {
     Query,
     /// The container's name is against the rules.
     #[error(
-        "`{0}` cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
+        "'{0}' cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
          beginning and ending with a letter or digit (or $root)"
     )]
     Container(String),
@@ -55,10 +55,10 @@ impl Target {
             Some((container, name)) => (container.to_owned(), name.to_owned()),
             // A name alone in a URL lies in the root container.
             None if url.is_some() => ("$root".to_owned(), path),
-            None => return Err(TargetError::Incomplete),
+            None => return Err(TargetError::Incomplete(shown(text).to_owned())),
         };
         if container.is_empty() || name.is_empty() {
-            return Err(TargetError::Incomplete);
+            return Err(TargetError::Incomplete(shown(text).to_owned()));
         }
         check_container(&container)?;
         check_name(&container, &name)?;

@@ -226,6 +226,7 @@ pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
         Ok(Content::Record(record)) => HolderInfo {
             holder: some(record.holder),
             token: Some(record.token),
+            command: some(record.command),
             draining: record.draining,
             since: some(record.since),
             ..HolderInfo::default()

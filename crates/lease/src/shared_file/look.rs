@@ -411,6 +411,7 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
     HolderInfo {
         holder: some(&record.record.holder),
         token: Some(record.record.token),
+        command: some(&record.record.command),
         draining: record.state == State::Draining,
         since: some(&record.record.since),
         expires: due,
