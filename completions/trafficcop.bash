@@ -120,12 +120,16 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__check)
-            opts="-h --remaining --help"
+            opts="-h --control --remaining --wait --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -186,7 +190,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -245,10 +249,6 @@ _trafficcop() {
                     return 0
                     ;;
                 --page-blob)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --heartbeat)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -418,7 +418,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --heartbeat --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --stop-to --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -500,10 +500,6 @@ _trafficcop() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --heartbeat)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --identity)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -526,6 +522,10 @@ _trafficcop() {
                     ;;
                 --stop-signal)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stop-to)
+                    COMPREPLY=($(compgen -W "group main" -- "${cur}"))
                     return 0
                     ;;
                 --contain)
@@ -722,7 +722,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__work)
-            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --auth-patience --message --timeout --stop-signal --contain --no-credentials --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
+            opts="-j -v -q -h --queue --service-bus --dead-letter-queue --connection-string-env --sessions --session-idle --session-messages --lock-delay --link-settle --create --emulator --poison-queue --auth --ca-file --encoding --max-body --concurrency --once --max-messages --idle-exit --auth-patience --message --timeout --stop-signal --stop-to --contain --no-credentials --at-most-once --max-attempts --retry-delay --dead-letter-exit --retry-exit --lock-time --renew-at --grace --kill-after --identity --status-file --log --event-log --verbose --quiet --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -802,6 +802,10 @@ _trafficcop() {
                     ;;
                 --stop-signal)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stop-to)
+                    COMPREPLY=($(compgen -W "group main" -- "${cur}"))
                     return 0
                     ;;
                 --contain)

@@ -28,7 +28,7 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -s h -l help -d 'Pri
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -s V -l version -d 'Print version'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "run" -d 'Run a command while, and only while, this instance holds the lock'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "work" -d 'Run a command for each message of a queue'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'Ask, from inside a command, whether it is still in control'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'Ask, from inside a command, whether it may begin another piece of work'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "status" -d 'Show who has a lock, and since when'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "list" -d 'List the locks of a container or a directory'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "watch" -d 'Write a line for each change of a lock'
@@ -63,14 +63,15 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l heartbeat -d 'What is refused in words: a lock on a shared drive is a lease now, and needs no proof' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l identity -d 'Name of this instance in the log and in the lock\'s record [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l status-file -d 'Keep a JSON file with the present state' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l event-log -d 'Append every change of state to this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace -d 'From the stop signal to SIGKILL [default: 30s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'The first signal that asks the command to end [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group, and what was started outside of it'
+main\t'The command\'s main process alone'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'How the command\'s processes are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'
 pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
@@ -142,7 +143,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth-pati
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'How the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
 file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run [default: no limit]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'The first signal that asks a command to end [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group, and what was started outside of it'
+main\t'The command\'s main process alone'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'How the processes of a command are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'
 pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
@@ -168,11 +171,14 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use Azurite, the emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l no-credentials -d 'Keep trafficcop\'s credentials from the command that handles messages'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l at-most-once -d 'Delete each message before its command starts'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal and each attempt'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s h -l help -d 'Print a summary; --help prints everything'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print for how many whole seconds control is certain'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l wait -d 'Wait for this long, and answer no as soon as that is the answer' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l control -d 'Ask whether the command is in control, stop or no stop'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remaining -d 'Print the whole seconds until trafficcop may send SIGKILL'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file' -r -F
@@ -284,7 +290,6 @@ managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l heartbeat -d 'What is refused in words: a lock on a shared drive is a lease now, and needs no proof' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l identity -d 'Name of this instance in the log and in the lock\'s record [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l status-file -d 'Keep a JSON file with the present state' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'

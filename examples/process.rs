@@ -8,58 +8,35 @@
 
 use std::time::Duration;
 
-use trafficcop::queue::Queue;
-use trafficcop::queue::storage::{Config, Encoding, StorageQueue, Target};
-use trafficcop::{Account, AuthOptions, Instant, MessageLock};
+use trafficcop::Worker;
 
 /// How long the work on a message takes: longer than its lock would last by itself.
 const WORK: Duration = Duration::from_secs(90);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Some(name) = std::env::args().nth(1) else {
-        return Err("usage: process QUEUE".into());
-    };
-    let target = Target::parse(&name)?;
-    let variable = |name: &str| std::env::var(name).ok();
-    let queue = StorageQueue::open(Config {
-        account: Account::find_queue(&variable, &AuthOptions::default(), target.url())?,
-        target,
-        lock_time: Duration::from_secs(60),
-        encoding: Some(Encoding::Text),
-        max_body: 64 << 10,
-        poison: None,
-        create: true,
-    })?;
-    let soon = || Instant::now() + Duration::from_secs(5);
-    queue.prepare(soon()).await?;
+    let name = std::env::args().nth(1).ok_or("usage: process QUEUE")?;
+    let queue = Worker::queue(&name)?.create().start().await?;
     loop {
-        let taken = queue.take(1, soon()).await?;
-        for message in taken {
-            let message = MessageLock::hold(message)?;
-            println!(
-                "{}: {}",
-                message.id(),
-                String::from_utf8_lossy(message.body())
-            );
-            tokio::select! {
-                done = message.run(tokio::time::sleep(WORK)) => match done {
-                    Ok(()) => {
-                        message.complete().await?;
-                        println!("done");
-                    }
-                    Err(_lost) => println!("another may have it now: dropped"),
-                },
-                _ = tokio::signal::ctrl_c() => {
-                    message.abandon().await?;
-                    println!("given back");
-                    return Ok(());
-                }
-            }
-        }
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        let message = tokio::select! {
+            message = queue.next() => message?,
             _ = tokio::signal::ctrl_c() => return Ok(()),
+        };
+        let text = String::from_utf8_lossy(message.body());
+        println!("{}: {text}", message.id());
+        tokio::select! {
+            done = message.run(tokio::time::sleep(WORK)) => match done {
+                Ok(()) => {
+                    message.complete().await?;
+                    println!("done");
+                }
+                Err(_lost) => println!("another may have it now: dropped"),
+            },
+            _ = tokio::signal::ctrl_c() => {
+                message.abandon().await?;
+                println!("given back");
+                return Ok(());
+            }
         }
     }
 }

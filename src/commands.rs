@@ -98,7 +98,7 @@ impl Named<'_> {
             Named::File(path) => {
                 refuse_access(emulator, access)?;
                 // Whether it is kept as on a shared drive is seen from what lies there, not from a flag.
-                at_path(path, false, 1).inspector()?
+                at_path(path, false, 1)?.inspector()?
             }
         };
         Ok(LockTarget {

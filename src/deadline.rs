@@ -1,4 +1,4 @@
-//! "Am I still in control?", asked from inside a command: [`Deadline`].
+//! "May I begin another piece of work?" and "am I still in control?", asked from inside a command: [`Deadline`].
 //!
 //! Used by programs that run under `trafficcop run`, and by `trafficcop check` for scripts. An
 //! answer costs a read of memory and of the clock, and, where that would say yes, one system call:
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::guardian::View;
+use crate::guardian::{ControlState, View};
 
 /// The variable in which `trafficcop run` tells its command where the control file is.
 pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
@@ -43,8 +43,8 @@ pub enum DeadlineError {
 ///
 /// ```no_run
 /// let deadline = trafficcop::Deadline::from_env()?;
-/// while deadline.in_control() {
-///     // A piece of work that is shorter than the grace on loss.
+/// while deadline.may_begin() {
+///     // A piece of work that is shorter than the grace.
 /// }
 /// # Ok::<(), trafficcop::DeadlineError>(())
 /// ```
@@ -80,24 +80,72 @@ impl Deadline {
         Ok(Deadline(view))
     }
 
-    /// Whether we are in control at this moment: no other instance can have been given it.
+    /// Whether the command is in control at this moment: no other instance can have been given it.
     ///
-    /// False from the moment the command is asked to end because control is in doubt.
+    /// False from the moment the command is asked to end because control is in doubt. A requested stop and a
+    /// hand-over do not change it: the command is in control until it has ended.
     #[must_use]
     pub fn in_control(&self) -> bool {
-        !self.remaining().is_zero()
+        !left(self.0.read().until).is_zero()
     }
 
-    /// For how long we are in control at least, should the lease not be renewed any more; zero if
-    /// we are not, [`Duration::MAX`] where the lock lasts as long as the command.
+    /// Whether another piece of work may be begun: the command is in control, and nothing has asked it to stop.
+    ///
+    /// False from the moment at which a stop, a hand-over or any other drain begins. That is written before the
+    /// first signal is sent, so a signal handler that asks hears no.
+    #[must_use]
+    pub fn may_begin(&self) -> bool {
+        let ControlState { until, drain } = self.0.read();
+        drain == Instant::ZERO && !left(until).is_zero()
+    }
+
+    /// Time until trafficcop may send SIGKILL, should the lease not be renewed any more: the end of the grace
+    /// once a drain has begun, or the lease's deadline if that is earlier. [`Duration::MAX`] where neither
+    /// exists. Before a drain it knows nothing of the grace.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        // The clock goes second: what was true when it was read is then judged by a later time. The
-        // other way round, a process that was stopped in between would take an old hour for the present.
-        match self.0.until() {
-            Instant::FOREVER => Duration::MAX,
-            until => until.since(Instant::now()),
+        match self.0.read() {
+            ControlState {
+                until,
+                drain: Instant::ZERO,
+            } => left(until),
+            // The guardian never writes one behind the lease's deadline.
+            ControlState { drain, .. } => left(drain),
         }
+    }
+
+    /// Waits until `limit` has passed, or until the answer to [`Deadline::may_begin`] is no; returns that answer.
+    /// It blocks the thread.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        wait_while(limit, || self.may_begin())
+    }
+}
+
+/// How often a wait looks at the control file: a look costs a read of memory and one system call. Nothing wakes
+/// it earlier, because a deadline that passes and a writer that dies wake no reader either.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Waits for `limit`, or until the answer is no; returns the answer.
+pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while answer() {
+        let rest = limit.saturating_sub(Instant::now().since(begun));
+        if rest.is_zero() {
+            return true;
+        }
+        std::thread::sleep(rest.min(POLL_INTERVAL));
+    }
+    false
+}
+
+/// Time until this moment of a control file.
+fn left(until: Instant) -> Duration {
+    // The clock goes second: what was true when the file was read is then judged by a later time. The
+    // other way round, a process that was stopped in between would take an old hour for the present.
+    match until {
+        Instant::FOREVER => Duration::MAX,
+        until => until.since(Instant::now()),
     }
 }
 
@@ -105,9 +153,11 @@ impl Deadline {
 mod tests {
     use super::*;
 
-    fn written(value: u64) -> Duration {
+    /// The answers about a file of these words whose writer lives.
+    fn answers(words: &[u64]) -> (bool, bool, Duration) {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), value.to_ne_bytes()).expect("written");
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        std::fs::write(file.path(), bytes).expect("written");
         let deadline = Deadline::open(file.path()).expect("a control file");
         assert!(!deadline.in_control(), "nobody is there who wrote it");
         let whole = libc::flock {
@@ -119,18 +169,39 @@ mod tests {
         };
         let lock = nix::fcntl::FcntlArg::F_OFD_SETLK(&whole);
         nix::fcntl::fcntl(&file, lock).expect("locked");
-        assert_eq!(deadline.in_control(), !deadline.remaining().is_zero());
-        deadline.remaining()
+        let may_begin = deadline.may_begin();
+        assert_eq!(deadline.wait(Duration::ZERO), may_begin);
+        (deadline.in_control(), may_begin, deadline.remaining())
     }
 
     #[test]
     fn a_deadline_ahead_is_control_and_one_that_passed_is_not() {
         let now = Instant::now();
-        let ahead = written((now + Duration::from_secs(1000)).as_nanos());
-        assert!(ahead > Duration::ZERO && ahead <= Duration::from_secs(1000));
-        assert_eq!(written(now.as_nanos()), Duration::ZERO);
-        assert_eq!(written(0), Duration::ZERO);
-        assert_eq!(written(u64::MAX), Duration::MAX);
+        let ahead = (now + Duration::from_secs(1000)).as_nanos();
+        // A file of the first word alone is that of an older trafficcop.
+        for more in [&[][..], &[0], &[0, 7]] {
+            let answers = |word| answers(&[&[word], more].concat());
+            let (in_control, may_begin, remaining) = answers(ahead);
+            assert!(in_control && may_begin);
+            assert!(remaining > Duration::ZERO && remaining <= Duration::from_secs(1000));
+            assert_eq!(answers(now.as_nanos()), (false, false, Duration::ZERO));
+            assert_eq!(answers(0), (false, false, Duration::ZERO));
+            assert_eq!(answers(u64::MAX), (true, true, Duration::MAX));
+        }
+    }
+
+    #[test]
+    fn drain_allows_nothing_more_and_its_end_is_what_remains() {
+        let soon = (Instant::now() + Duration::from_secs(1000)).as_nanos();
+        let (in_control, may_begin, remaining) = answers(&[u64::MAX, soon]);
+        assert!(in_control && !may_begin);
+        assert!(remaining > Duration::ZERO && remaining <= Duration::from_secs(1000));
+        // In doubt the rest of the grace is still there to clean up in.
+        let (in_control, may_begin, remaining) = answers(&[0, soon]);
+        assert!(!in_control && !may_begin && remaining > Duration::ZERO);
+        let endless = (true, false, Duration::MAX);
+        assert_eq!(answers(&[u64::MAX, u64::MAX]), endless);
+        assert_eq!(answers(&[u64::MAX, 1]), (true, false, Duration::ZERO));
     }
 
     #[test]

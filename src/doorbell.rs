@@ -93,9 +93,12 @@ type Ranks = Vec<Option<std::net::TcpStream>>;
 /// The doorbell of one instance: it rings its own, and listens to that of another.
 #[derive(Debug)]
 pub struct Doorbell {
-    /// Where standbys find us; no one listens there until [`Doorbell::open`].
+    /// Where standbys find this instance. It accepts no connection there before [`Doorbell::open`].
     own: Bell,
-    place: Option<Bound>,
+    /// Kept for as long as the instance lives, so that no other user can listen there.
+    place: Bound,
+    /// That standbys cannot hear this instance was told.
+    loss_is_told: bool,
     serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
     listening: Option<(Bell, JoinHandle<()>)>,
     heard: UnboundedSender<(Bell, Ring)>,
@@ -126,8 +129,8 @@ impl fmt::Display for Unbound {
 }
 
 impl Doorbell {
-    /// Takes the address, so that nobody else gets it, and does not listen yet: a standby answers
-    /// nobody. `service` is the host of the store.
+    /// Takes the address and the port, so that no other user can listen there, and accepts no connection yet.
+    /// `service` is the host of the store.
     ///
     /// # Errors
     /// What the kernel says against it, or that no standby connects there.
@@ -173,7 +176,8 @@ impl Doorbell {
         let (heard, rings) = mpsc::unbounded_channel();
         Ok(Doorbell {
             own: Bell { address, nonce },
-            place: Some(place),
+            place,
+            loss_is_told: false,
             serving: None,
             listening: None,
             heard,
@@ -193,17 +197,27 @@ impl Doorbell {
     pub(crate) fn open(&mut self) -> io::Result<()> {
         self.attend(None);
         self.close();
-        let place = match self.place.take() {
-            Some(place) => place,
-            None => bound(self.own.address)?,
-        };
-        listen(&place, Backlog::MAXCONN)?;
+        let place = self.place.try_clone()?;
         place.set_nonblocking(true)?;
+        // Who came before there was anything to hear comes again with its next look, and takes no rank meanwhile.
+        let _ = (0..MOST).take_while(|_| place.accept().is_ok()).count();
         let listener = TcpListener::from_std(place)?;
         let ranks = Arc::default();
         let task = tokio::spawn(serve(listener, self.own.nonce, Arc::clone(&ranks)));
         self.serving = Some((ranks, task));
         Ok(())
+    }
+
+    /// Opens the bell, and warns once where that fails: standbys find control later then.
+    pub(crate) fn open_or_warn(&mut self) {
+        if let Err(why) = self.open()
+            && !std::mem::replace(&mut self.loss_is_told, true)
+        {
+            tracing::warn!(
+                "no standby hears the doorbell at {}: {why}; standbys find control by --poll: raise the limit of open files",
+                self.own.address
+            );
+        }
     }
 
     /// The command is being drained.
@@ -303,6 +317,8 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
     // The port of the tenure before is ours again, though connections of it linger in the kernel.
     setsockopt(&place, ReuseAddr, &true)?;
     bind(place.as_raw_fd(), &SockaddrStorage::from(address))?;
+    // At once: SO_REUSEADDR lets another user listen on a port that is bound alone.
+    listen(&place, Backlog::MAXCONN)?;
     Ok(Bound::from(place))
 }
 
@@ -521,10 +537,9 @@ mod tests {
     #[tokio::test]
     async fn an_address_in_use_is_refused() {
         let holder = here();
-        let taken = Doorbell::at(holder.bell().address).expect("bound, as nobody listens");
-        let (mut holder, mut taken) = (holder, taken);
-        holder.open().expect("listens");
-        assert!(taken.open().is_err());
+        // Also of one that stands by: SO_REUSEADDR lets no other program listen there.
+        let taken = Doorbell::at(holder.bell().address).expect_err("in use");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         let Bell { address, .. } = holder.bell();
         let wanted = DoorbellAddress {
             ip: Some(address.ip()),

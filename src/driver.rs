@@ -291,11 +291,8 @@ impl Driver<'_> {
 
     /// Begins to ring, as standbys find it in our record.
     fn open_doorbell(&mut self) {
-        if let Some(doorbell) = &mut self.doorbell
-            && let Err(why) = doorbell.open()
-        {
-            let address = doorbell.bell().address;
-            tracing::debug!("nobody hears our doorbell at {address}: {why}: standbys poll");
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.open_or_warn();
         }
     }
 

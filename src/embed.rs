@@ -13,12 +13,20 @@
 //! | file | purpose |
 //! |---|---|
 //! | `builder` | [`Builder`]: which lock, and how to compete for it |
+//! | `connection` | [`Connection`]: the account and the credential that a program has |
+//! | `error` | [`Error`], [`Lost`]: why there is no control, or none any more |
 //! | `message` | [`MessageLock`]: the same for a message of a queue |
 //! | `program` | the program as a workload, and what it shares with those above |
+//! | `words` | what messages call the settings of a program |
+//! | `worker` | [`Worker`]: takes messages from a queue |
 
 mod builder;
+mod connection;
+mod error;
 mod message;
 mod program;
+mod words;
+mod worker;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -26,6 +34,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
@@ -33,13 +42,16 @@ use tokio::task::JoinHandle;
 
 use self::program::{Shared, Spawned};
 use crate::clock::Instant;
-use crate::core::{BudgetError, Cause, Cordon, Ending};
+use crate::core::{Cause, Cordon, Ending};
 use crate::lease::LeaseStore;
 use crate::util::lock;
 
 pub use builder::Builder;
+pub use connection::{AccountCredential, Connection};
+pub use error::{Error, Lost};
 pub use message::MessageLock;
 pub use program::Control;
+pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
@@ -107,7 +119,13 @@ impl TrafficCop {
     /// # Errors
     /// A name that cannot be a blob's; no account or credential, or ones that contradict each other.
     pub fn blob(name: &str) -> Result<Builder, Error> {
-        Builder::of_blob(name)
+        TrafficCop::builder().blob(name)
+    }
+
+    /// Names the storage account and the credential of a lease on a blob, instead of by the environment: for a
+    /// program that has them from a secret store, or that works with two accounts.
+    pub fn builder() -> Connection {
+        Connection::default()
     }
 
     /// Prepares to compete for a lock on a file, which is created if it is missing. On a disk of this
@@ -137,6 +155,37 @@ impl TrafficCop {
         self.shared.acquired().await
     }
 
+    /// Waits for control for `limit` at most; `None`: this instance was not given it in that time. The first answer
+    /// of a store takes a round trip. The instance goes on competing, and may have control when this is called again:
+    /// one that is not to, is stopped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), trafficcop::Error> {
+    /// # let directory = tempfile::tempdir().expect("a directory");
+    /// # let path = directory.path().join("nightly.lock");
+    /// use std::time::Duration;
+    /// use trafficcop::TrafficCop;
+    ///
+    /// let cop = TrafficCop::file(&path)?.start().await?;
+    /// match cop.try_acquire(Duration::from_secs(5)).await? {
+    ///     Some(guard) => println!("in control, token {}", guard.token()),
+    ///     None => println!("another instance does it"),
+    /// }
+    /// cop.stop().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`TrafficCop::acquired`].
+    pub async fn try_acquire(&self, limit: Duration) -> Result<Option<Guard>, Error> {
+        match tokio::time::timeout(limit, self.acquired()).await {
+            Ok(guard) => guard.map(Some),
+            Err(_elapsed) => Ok(None),
+        }
+    }
+
     /// Whether we are in control now. Costs a read of the clock; ask before every step that must
     /// not run twice. It turns false at the moment at which a command would be sent SIGTERM, so
     /// what was begun before it has the grace and the margin of the budget to end.
@@ -152,18 +201,25 @@ impl TrafficCop {
     }
 
     /// Stops competing: says that the work under control has ended (guards that are left have lost
-    /// it), gives the lease back and returns how it all ended.
+    /// it), and gives the lease back.
     ///
     /// # Errors
-    /// The task that competes ended early, because it panicked or its runtime was shut down: then
-    /// the lease was not given back, and runs out.
-    pub async fn stop(self) -> Result<Ending, Error> {
+    /// The competition was over before, as [`TrafficCop::acquired`] reports it. The lease could not be given back, or
+    /// the task that competes ended early, because it panicked or its runtime was shut down: then the lease runs out
+    /// by itself.
+    pub async fn stop(self) -> Result<(), Error> {
+        // Where it stands by there is nothing to give back.
+        let had_control = self.shared.token().is_some();
         // Before the stop: the drain that follows is then over at once, and the lease given back.
         self.shared.end_work();
         // It fails only if the competition has ended already.
         let _over = self.stop.send(());
         let ended = self.task.await;
-        ended.map_err(|error| Error::Failed(error.to_string()))
+        let ending = ended.map_err(|error| Error::Failed(error.to_string()))?;
+        match ending.cause {
+            Cause::Stopped(_) if ending.released || !had_control => Ok(()),
+            _ => Err(Error::of_ending(&self.shared.lock, &ending)),
+        }
     }
 }
 
@@ -398,80 +454,6 @@ impl Shared {
         Some(Guard { held })
     }
 }
-
-/// Why there is no control to be had, or none any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// What was named cannot be the lock, the store did not let us in or was out of reach from the
-    /// beginning, or a setting cannot hold.
-    #[error("{why}")]
-    Refused {
-        /// One line for a person: what, why, and what to do.
-        why: String,
-        /// Not authorised or no permission, rather than not usable.
-        denied: bool,
-    },
-    /// The lease's time cannot be divided so.
-    #[error(transparent)]
-    Budget(#[from] BudgetError),
-    /// There is no tokio runtime to compete on.
-    #[error("no tokio runtime runs here: call it inside of one")]
-    NoRuntime,
-    /// The competition is over.
-    #[error("{lock}: the competition for control is over: {why}")]
-    Over {
-        /// The lock's name.
-        lock: String,
-        /// One line for a person.
-        why: String,
-    },
-    /// The task that competes ended early: its runtime was shut down, or it panicked.
-    #[error("the task that competes for control ended early: {0}")]
-    Failed(String),
-}
-
-impl Error {
-    fn refused(why: impl ToString) -> Error {
-        Error::Refused {
-            why: why.to_string(),
-            denied: false,
-        }
-    }
-
-    /// Why a competition for `lock` that ended so gives no control.
-    fn of_ending(lock: &str, ending: &Ending) -> Error {
-        let why = match &ending.cause {
-            // Most stores name the lock themselves; twice in one line is once too often.
-            Cause::Store { why, denied } if why.contains(lock) => {
-                return Error::Refused {
-                    why: why.clone(),
-                    denied: *denied,
-                };
-            }
-            Cause::Store { why, denied } => {
-                return Error::Refused {
-                    why: format!("{lock}: {why}"),
-                    denied: *denied,
-                };
-            }
-            Cause::Stopped(_) => "it was stopped".to_owned(),
-            Cause::Doubt { why } | Cause::Lost { why } => why.clone(),
-            // What only a command brings about, or a store of the program's own.
-            other => format!("{other:?}"),
-        };
-        Error::Over {
-            lock: lock.to_owned(),
-            why,
-        }
-    }
-}
-
-/// Control was lost before the work was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("control was lost: the work was dropped before it was done")]
-#[non_exhaustive]
-pub struct Lost;
 
 #[cfg(test)]
 mod tests;

@@ -30,8 +30,23 @@
 //! # Ok(())
 //! # }
 //! ```
-//! [`TrafficCop`] and its [`Guard`] are for a program that competes for control, [`MessageLock`] for one
-//! that processes the messages of a [`queue`], [`Deadline`] for one that `trafficcop run` has started;
+//! Messages of a storage queue, each with a lock that renews itself:
+//! ```no_run
+//! # async fn ship(_order: &[u8]) {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let orders = trafficcop::Worker::queue("orders")?.start().await?;
+//! loop {
+//!     let order = orders.next().await?;
+//!     match order.run(ship(order.body())).await {
+//!         Ok(()) => order.complete().await?,
+//!         Err(lost) => eprintln!("{lost}"),
+//!     }
+//! }
+//! # }
+//! ```
+//! [`TrafficCop`] and its [`Guard`] are for a program that competes for control, [`Worker`] and [`MessageLock`]
+//! for one that processes the messages of a [`queue`], [`Connection`] for an account that the environment does
+//! not name, [`Deadline`] for one that `trafficcop run` has started;
 //! [`LeaseStore`] is what a lock of your own implements. Without the feature `cli`, which is on by
 //! default, the command line is not compiled in, nor what only it needs.
 //!
@@ -165,7 +180,10 @@ pub use crate::core::{
 pub use azure::{Account, AccountError, AuthOptions};
 pub use clock::Instant;
 pub use deadline::{Deadline, DeadlineError};
-pub use embed::{Builder, Control, Error, Guard, Lost, MessageLock, TrafficCop};
+pub use embed::{
+    AccountCredential, Builder, Connection, Control, Error, Guard, Lost, MessageLock, TrafficCop,
+    Worker, WorkerBuilder,
+};
 pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
 /// What the program `trafficcop` and the tests of this repository use. It changes with any version.

@@ -280,8 +280,8 @@ enum LogReader {
 impl LogReader {
     /// Who reads our stderr: systemd says which file is its own (systemd.exec(5)), because a variable
     /// alone would be inherited by whoever redirects.
-    fn of(stderr: impl AsFd + IsTerminal, stream: Option<OsString>) -> LogReader {
-        if stderr.is_terminal() {
+    fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
+        if stderr.as_fd().is_terminal() {
             return LogReader::Terminal;
         }
         let named = stream.and_then(|stream| stream.into_string().ok());

@@ -350,6 +350,7 @@ pub(crate) fn workload(
         store: Arc::clone(store),
         identity: config.candidate.identity.clone(),
         stop_signal: config.rules.stop_signal,
+        stop_to: config.stop_to,
         hook_programs: guardians.hook_programs,
         task: config.task.as_ref().map(|task| task.key.clone()),
         config: HookConfig {

@@ -85,10 +85,16 @@ pub enum Verb {
     #[command(hide = true)]
     Announce(Announce),
 
-    /// Ask, from inside a command, whether it is still in control
+    /// Ask, from inside a command, whether it may begin another piece of work
     ///
-    /// For scripts that trafficcop runs: exits 0 if the command is in control, 1 if it is not. It
-    /// asks no store and no other process, only a file of eight bytes that the guardian keeps (see
+    /// For scripts that trafficcop runs: exits 0 while the command is in control and nothing has asked
+    /// it to stop, and 1 otherwise. The answer is 1 before the first signal of a stop is sent.
+    ///
+    /// A piece that was allowed and that fits into the smaller of --grace and --remaining is never cut short,
+    /// but for the loss of the lease, a second stop signal, or the guardian's death. For that the signal
+    /// must not end the piece: run the command with --stop-to main, or let the piece ignore the signal.
+    ///
+    /// It asks no store and no other process, only a small file that the guardian keeps (see
     /// TRAFFICCOP_CONTROL), so it can be asked as often as you like.
     Check(Check),
 

@@ -173,11 +173,6 @@ pub struct Common {
     #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
     pub mkdir_is_exclusive: bool,
 
-    /// What is refused in words: a lock on a shared drive is a lease now, and needs no proof.
-    // Not simply gone: a unit that asks for the proof is to hear that, not of an unknown flag.
-    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_HEARTBEAT", hide = true)]
-    pub heartbeat: Option<String>,
-
     /// What it goes by and what it tells.
     #[command(flatten)]
     pub operations: Operations,

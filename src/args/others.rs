@@ -64,29 +64,46 @@ pub const RESET_EXAMPLES: Rows<'_> = rows! {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(CHECK_EXAMPLES), after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
 pub struct Check {
-    /// Print for how many whole seconds control is certain
+    /// Ask whether the command is in control, stop or no stop
     ///
-    /// 0 if the command is not in control, 18446744073 if the lock lasts as long as the command. The
-    /// lease is renewed long before, so the number goes up again; where it cannot be renewed the
-    /// command is asked to stop --grace-on-loss earlier, and the number is 0 from then on.
+    /// The command is in control until it has ended or its lease is in doubt. A requested stop and a
+    /// hand-over do not change that.
+    #[arg(long)]
+    pub control: bool,
+
+    /// Print the whole seconds until trafficcop may send SIGKILL
+    ///
+    /// Before a stop: until the lease's deadline, 18446744073 if the lock has none. The number knows
+    /// nothing of --grace then, and goes up with each renewal. Once a stop has begun: the rest of the
+    /// grace, or until the lease's deadline if that is earlier. The exit status is the same as without.
     #[arg(long)]
     pub remaining: bool,
+
+    /// Wait for this long, and answer no as soon as that is the answer
+    ///
+    /// For a loop that has nothing to do for a while: exits 0 after D, and 1 within a tenth of a second
+    /// when a stop is asked or control is lost.
+    #[arg(long, value_name = "D", value_parser = checked(duration))]
+    pub wait: Option<Checked<Duration>>,
 }
 
 /// Every exit status of `trafficcop check` and what it means.
 pub const CHECK_STATUS: Rows<'_> = rows! {
-    "0" => "the command is in control",
-    "1" => "it is not, or it has been asked to end because control is in doubt: stop what needs it",
+    "0" => "the command may begin another piece of work; with --control: it is in control",
+    "1" => "it may not: a stop, a hand-over or another drain has begun, or control is lost; with \
+        --control: control is lost or in doubt",
     "64" => "asked outside of a command, or bad usage",
     "69" => "the control file cannot be read",
 };
 
 /// Commands to copy for `trafficcop check`.
 pub const CHECK_EXAMPLES: Rows<'_> = rows! {
-    "A script's loop that ends when control does:" =>
-        "while trafficcop check; do ./next-piece; done",
+    "A worker that finishes the piece in hand (with --grace 30s --stop-to main):" =>
+        "while trafficcop check --wait 5s; do ./next-piece; done; echo safe",
     "Begin a step only if there is time for it:" =>
-        "[ \"$(trafficcop check --remaining)\" -ge 20 ] && ./step-of-20-seconds",
+        "left=$(trafficcop check --remaining) && [ \"$left\" -ge 20 ] && ./step-of-20-seconds",
+    "See whether a clean-up still fits into what is left of the grace:" =>
+        "[ \"$(trafficcop check --remaining)\" -ge 5 ] && ./clean-up",
 };
 
 /// What is read, and how it is shown.

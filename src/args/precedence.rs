@@ -23,6 +23,7 @@ const RIVALS: &[(&str, &str)] = &[
     ("restart=always", "min_hold"),
     ("queue", "service_bus"),
     ("sessions", "dead_letter_queue link_settle"),
+    ("sessions", "at_most_once"),
     ("all", "once_key"),
 ];
 const ONCE: &str = "once once_key once_per";
@@ -30,11 +31,15 @@ const ONCE: &str = "once once_key once_per";
 /// What has no meaning with the first; typed itself, it does not make the first go.
 const MEANINGLESS: &[(&str, &str)] = &[
     // The last is gone, and told of where there is a file.
-    ("blob", "shared mkdir_is_exclusive heartbeat"),
+    ("blob", "shared mkdir_is_exclusive"),
     ("file", "emulator auth ca_file no_create page_blob"),
     ("queue", "dead_letter_queue connection_string_env sessions"),
     ("service_bus", "create emulator poison_queue encoding"),
     ("dead_letter_queue", "max_attempts dead_letter_exit"),
+    (
+        "at_most_once",
+        "retry_delay dead_letter_exit retry_exit renew_at",
+    ),
     ("restart=never", "restart_limit restart_window"),
 ];
 

@@ -12,7 +12,7 @@ use super::values::{
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 use crate::core::OnFailure;
 use crate::exit;
-use crate::guardian::Contain;
+use crate::guardian::{Contain, StopTo};
 use crate::notify::Ready;
 
 /// What can be said of a run.
@@ -30,12 +30,20 @@ pub struct Run {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "The command", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
-    /// The first signal that asks the command to end [default: TERM]
+    /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number. The command gets it whichever of TERM, INT, HUP and QUIT asked trafficcop to
-    /// stop.
+    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
+    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
+
+    /// Processes that get the stop signal [default: group]
+    ///
+    /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
+    /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
+    /// foreground group.
+    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_short_help = true, help_heading = "The command")]
+    pub stop_to: StopTo,
 
     /// How the command's processes are kept together
     ///
@@ -319,10 +327,10 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
     "TRAFFICCOP_ROLE" =>
         "holder; standby for --standby, --on-lost and --if, so that one script can play both roles",
     "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, as in the status file",
-    "TRAFFICCOP_CONTROL" => "a file of eight bytes with the time until which the command is in control: \
-        nanoseconds of CLOCK_BOOTTIME as a native-endian unsigned number, 0 when it is not \
-        in control, the greatest number when the lock has no deadline. Empty if no file \
-        could be made. 'trafficcop check' reads it",
+    "TRAFFICCOP_CONTROL" => "a file of two native-endian unsigned numbers of eight bytes, in nanoseconds \
+        of CLOCK_BOOTTIME. The first is the time until which the command is in control: 0 when it is \
+        not, the greatest number when the lock has no deadline. The second is the end of the grace of a \
+        stop: 0 while no stop has begun. Empty if no file could be made. 'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "if trafficcop was started with one, and always with --watchdog: a socket of \
         trafficcop's, on which the command tells systemd that it is READY (with --ready \
         command) and its STATUS",

@@ -232,7 +232,11 @@ pub(super) fn retry_delay(flag: &str, text: &str) -> Checked<(Duration, Duration
     Ok((first, most))
 }
 
+/// Reads a stop signal; 0 for `none`.
 pub(super) fn signal(flag: &str, text: &str) -> Checked<i32> {
+    if text.trim().eq_ignore_ascii_case("none") {
+        return Ok(0);
+    }
     units::signal(text).map_err(|why| about(flag, why))
 }
 

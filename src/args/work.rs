@@ -13,7 +13,7 @@ use super::values::{
     number, positive, renew_at, retry_delay, signal,
 };
 use super::{Access, FOR_THE_QUEUE, Operations, Rows, in_short, with_examples};
-use crate::guardian::Contain;
+use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
@@ -122,11 +122,20 @@ pub struct Work {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
-    /// The first signal that asks a command to end [default: TERM]
+    /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number.
+    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
+    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
+
+    /// Processes that get the stop signal [default: group]
+    ///
+    /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
+    /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
+    /// foreground group.
+    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_short_help = true, help_heading = "The command")]
+    pub stop_to: StopTo,
 
     /// How the processes of a command are kept together
     ///
@@ -142,6 +151,15 @@ pub struct Work {
     /// same user, without a sandbox) can still read the credentials.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
+
+    /// Delete each message before its command starts
+    ///
+    /// For work that must never be done twice and may be lost, such as sending mail. The command starts after the
+    /// queue has confirmed that the message is deleted (on Service Bus: completed), and no worker can be given it
+    /// again. Without that confirmation it does not start. From then on the message exists in this worker alone:
+    /// it is lost if the worker or its machine dies, and if the command fails, is stopped or cannot be started.
+    #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail", value_parser = BoolishValueParser::new())]
+    pub at_most_once: bool,
 
     /// How often a message is tried before it is dead-lettered [default: 5]
     ///
@@ -329,7 +347,7 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it has none. What the \
         command writes into it, up to 256 KiB, is stored before its message is completed; \
         after a failure it is not kept",
-    "TRAFFICCOP_CONTROL" => "a file of eight bytes with the time until which this worker has the message: see \
+    "TRAFFICCOP_CONTROL" => "a file with the time until which this worker has the message, and that of a stop: see \
         trafficcop-run(1). 'trafficcop check' reads it",
     "NOTIFY_SOCKET" => "if trafficcop was started with one: a socket of trafficcop's, on which the command \
         tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
@@ -348,6 +366,7 @@ pub const SETTLED: Rows<'_> = rows! {
         "the command is killed before another can have the message; nothing is settled",
     "stopped by trafficcop" => "when a stop was requested and --grace is over: given back, visible again at once (on \
         Service Bus the attempt does not count)",
+    "--at-most-once" => "it is deleted before the command starts, and stays so however the command ends",
     "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, if the machine has no process, \
         memory or descriptor to spare)",
 };

@@ -190,7 +190,10 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     };
     if let Some(wanted) = wanted {
         let path = typed.lock.file.as_deref();
-        if path.is_some_and(|path| !lease::at_path(path, false, 1).rings()) {
+        let lock = path
+            .map(|path| lease::at_path(path, false, 1))
+            .transpose()?;
+        if lock.is_some_and(|lock| !lock.rings()) {
             let found = "does nothing here: a local file's lock wakes its waiter by itself";
             findings.add(Check::ok(DOORBELL, found));
         } else {

@@ -474,9 +474,7 @@ mod tests {
             lock: "https://web.example/locks/one".into(),
             state,
             record,
-            flaw: None,
-            unread: false,
-            version: None,
+            ..LockStatus::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! The verbs that ask no store: `trafficcop check` answers a script's "am I still in control?" by its exit
+//! The verbs that ask no store: `trafficcop check` answers a script's "may I begin another piece?" by its exit
 //! status, `completions` writes a script for a shell, and `man` the manual pages, for those who have only
 //! the binary.
 //!
@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use super::answer;
 use crate::args;
 use crate::config::UsageError;
-use crate::deadline::{Deadline, DeadlineError};
+use crate::deadline::{Deadline, DeadlineError, wait_while};
 use crate::exit::{self, ExitAction};
 
 macro_rules! pages {
@@ -113,14 +113,17 @@ pub(crate) fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
         DeadlineError::Outside => UsageError::new(why.to_string()).into(),
         DeadlineError::None | DeadlineError::Unreadable { .. } => anyhow::Error::new(why),
     })?;
-    let remaining = deadline.remaining();
-    let leave = ExitAction::Status(if remaining.is_zero() {
-        exit::NOT_IN_CONTROL
-    } else {
-        0
+    let limit = typed.wait.clone().transpose()?.unwrap_or_default();
+    let yes = wait_while(limit, || match typed.control {
+        true => deadline.in_control(),
+        false => deadline.may_begin(),
     });
+    let leave = ExitAction::Status(if yes { 0 } else { exit::NOT_IN_CONTROL });
     match typed.remaining {
-        true => answer(&format!("{}\n", remaining.min(FOR_EVER).as_secs()), leave),
+        true => {
+            let remaining = deadline.remaining().min(FOR_EVER);
+            answer(&format!("{}\n", remaining.as_secs()), leave)
+        }
         false => Ok(leave),
     }
 }

@@ -22,7 +22,7 @@ use crate::azure::AuthOptions;
 use crate::core::{AUTH_PATIENCE, Budget, Rules};
 use crate::doorbell::DoorbellAddress;
 use crate::exit;
-use crate::guardian::Contain;
+use crate::guardian::{Contain, StopTo};
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::lease::slots::path_of;
 use crate::notify::Ready;
@@ -100,6 +100,8 @@ pub(crate) struct Config {
     pub roles: Roles,
     /// What keeps the command's tree together.
     pub contain: Contain,
+    /// Processes that get the stop signal.
+    pub stop_to: StopTo,
     /// The exit status when control was not obtained.
     pub conflict_status: u8,
     /// Who we are in the lock's record.
@@ -223,6 +225,7 @@ impl Config {
             scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
             task,
             contain: typed.contain,
+            stop_to: typed.stop_to,
             ready: typed.ready,
             withheld,
             command: typed.command,
@@ -365,6 +368,7 @@ impl Basis {
             health: Health::default(),
             roles: Roles::default(),
             contain: Contain::None,
+            stop_to: StopTo::Group,
             status_file: outputs.status_file,
             listen: None,
             event_log: outputs.event_log,
@@ -387,12 +391,6 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
     let foreign = |flag: &str, with: &str| {
         format!("{flag} has no meaning for a lock {with}: leave it out (or unset its variable)")
     };
-    // Told, not ignored: who set it relied on something that is now so by itself.
-    if typed.heartbeat.is_some() {
-        return Err(UsageError::new(
-            "--heartbeat is gone: a lock on a shared drive is a lease now, renewed in any case, and one on a local disk needs no proof: leave it out (or unset TRAFFICCOP_HEARTBEAT)",
-        ));
-    }
     match (&typed.blob, &typed.file) {
         (None, None) => Err(UsageError::new(
             "no lock: name one with --blob CONTAINER/NAME or --file PATH",

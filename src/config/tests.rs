@@ -187,10 +187,6 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ("--file x --no-create job", &["--no-create", "on a file"]),
         ("--file x --page-blob job", &["--page-blob", "on a file"]),
         (
-            "--file x --heartbeat on job",
-            &["--heartbeat is gone", "leave it out"],
-        ),
-        (
             "--file x -n -w 3 job",
             &["--no-wait", "--wait 3", "contradict"],
         ),

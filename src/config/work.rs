@@ -1,6 +1,9 @@
 //! What was typed of work, made sense of: the queue, and how its messages are worked on. Called by
 //! main.
 
+#[cfg(feature = "service-bus")]
+mod service_bus;
+
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -10,16 +13,14 @@ use super::azure::{options, withheld};
 use super::command::refuse_no_command;
 use super::outputs::listen;
 use super::outputs::{Beside, Outputs};
-#[cfg(feature = "service-bus")]
-use super::run::refuse_first;
-use super::run::{DEFAULT_PATIENCE, identity};
+use super::run::{DEFAULT_PATIENCE, identity, refuse_first};
 use super::{Host, UsageError};
 use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;
 #[cfg(feature = "service-bus")]
 use crate::azure::ServiceBusOptions;
 use crate::core::{AUTH_PATIENCE, Budget};
-use crate::guardian::Contain;
+use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 use crate::units::show;
 
@@ -35,14 +36,6 @@ const DEFAULT_RETRY_DELAY: (Duration, Duration) =
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 const DEFAULT_BODY: u64 = 100 << 20;
-#[cfg(feature = "service-bus")]
-const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
-// The default, too. Every worker waits at least this long: `Sessions::GRACE_ON_LOSS` relies on it.
-#[cfg(feature = "service-bus")]
-const SHORTEST_LOCK_DELAY: Duration = Duration::from_secs(2);
-// Longer than any queue locks a session for.
-#[cfg(feature = "service-bus")]
-const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
 
 /// What is to be done with the messages of a queue, and how.
 #[derive(Clone, Debug)]
@@ -67,8 +60,12 @@ pub struct Work {
     pub timeout: Option<Duration>,
     /// What a command is sent first when it is to end.
     pub stop_signal: i32,
+    /// Who gets it.
+    pub stop_to: StopTo,
     /// What keeps a command's tree together.
     pub contain: Contain,
+    /// A message is settled before its command starts.
+    pub at_most_once: bool,
     /// How often a message is tried; `None`: as often as its queue gives it to us.
     pub max_attempts: Option<u32>,
     /// How long a message that failed stays away, at first and at most.
@@ -115,6 +112,9 @@ impl Work {
         )?;
         // The queue first, as `run` has the lock: of two mistakes it is the one to be told.
         let source = Source::new(&typed)?;
+        if typed.at_most_once {
+            refuse_at_most_once(&typed, &source)?;
+        }
         // No file is the lock: the queue is.
         let beside = Beside {
             locks: &[],
@@ -154,7 +154,9 @@ impl Work {
             in_directories: typed.message == args::Hand::File,
             timeout,
             stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
+            stop_to: typed.stop_to,
             contain: typed.contain,
+            at_most_once: typed.at_most_once,
             max_attempts: attempts.or(source.attempts()),
             retry_delay: typed.retry_delay.unwrap_or(Ok(DEFAULT_RETRY_DELAY))?,
             dead_letter_exit,
@@ -177,6 +179,26 @@ impl Work {
             source,
         })
     }
+}
+
+/// Refuses what has no meaning where a message is gone before its command starts.
+fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
+    if source.sessions().is_some() {
+        return Err(UsageError::new(
+            "--at-most-once does not go with --sessions: a session's next message waits for the end of the command, which a settled message does not wait for",
+        ));
+    }
+    let flags = [
+        ("--retry-delay", typed.retry_delay.is_some()),
+        ("--dead-letter-exit", typed.dead_letter_exit.is_some()),
+        ("--retry-exit", typed.retry_exit.is_some()),
+        ("--renew-at", typed.renew_at.is_some()),
+    ];
+    refuse_first(flags, |flag| {
+        format!(
+            "{flag} does not go with --at-most-once: the message is gone before its command starts: leave it out (or unset its variable)"
+        )
+    })
 }
 
 /// What a message of a storage queue is locked for.
@@ -289,7 +311,7 @@ impl Source {
                     );
                 }
                 (None, Some(name)) => {
-                    return service_bus(name.clone()?, typed).map(Source::ServiceBus);
+                    return service_bus::queue(name.clone()?, typed).map(Source::ServiceBus);
                 }
                 (Some(_), None) => {}
             }
@@ -302,7 +324,7 @@ impl Source {
             refuse_first(foreign, |flag| {
                 format!("{flag} belongs to --service-bus: a storage queue knows no such thing")
             })?;
-            sessions(typed)?;
+            service_bus::sessions(typed)?;
         }
         storage(typed).map(Source::Storage)
     }
@@ -368,123 +390,6 @@ fn storage(typed: &args::Work) -> Result<Storage, UsageError> {
         encoding: typed.encoding,
         lock_time: lock_time(typed)?,
     })
-}
-
-#[cfg(feature = "service-bus")]
-fn service_bus(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageError> {
-    /// What a queue on Service Bus can lock a message for.
-    const LOCK_TIME: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
-    let bus = &typed.bus;
-    for (flag, is_typed, why) in [
-        (
-            "--create",
-            typed.create,
-            "making a queue takes the right to manage the namespace: make it with 'az servicebus queue create'",
-        ),
-        (
-            "--emulator",
-            typed.emulator,
-            "that is the emulator of storage: write UseDevelopmentEmulator=true into the connection string",
-        ),
-        (
-            "--poison-queue",
-            typed.poison_queue.is_some(),
-            "dead-lettered messages go to the dead-letter queue that every queue has",
-        ),
-        (
-            "--encoding",
-            typed.encoding.is_some(),
-            "its messages are bytes, and are handed over as they are",
-        ),
-    ] {
-        if is_typed {
-            return Err(UsageError::new(format!(
-                "{flag} does not go with --service-bus: {why}"
-            )));
-        }
-    }
-    if bus.dead_letter_queue {
-        let puts_aside = [
-            ("--max-attempts", typed.max_attempts.is_some()),
-            ("--dead-letter-exit", typed.dead_letter_exit.is_some()),
-        ];
-        refuse_first(puts_aside, |flag| {
-            format!(
-                "{flag} does not go with --dead-letter-queue: what is there cannot be dead-lettered again: leave it out (or unset its variable)"
-            )
-        })?;
-    }
-    let string_in = bus.connection_string_env.clone().transpose()?;
-    let lock_time = typed.lock_time.clone().transpose()?;
-    if let Some(time) = lock_time.filter(|time| !LOCK_TIME.contains(time)) {
-        return Err(UsageError::new(format!(
-            "--lock-time {}: a queue on Service Bus locks for 5s to 5m; take what it is set to",
-            show(time)
-        )));
-    }
-    Ok(ServiceBus {
-        asked: ServiceBusOptions {
-            entity,
-            dead_letters: bus.dead_letter_queue,
-            string_in,
-        },
-        // Its emulator is named by the connection string.
-        options: options(false, &typed.access),
-        lock_time,
-        link_settle: bus.link_settle,
-        sessions: sessions(typed)?,
-    })
-}
-
-/// How sessions are to be taken, if they are.
-#[cfg(feature = "service-bus")]
-fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
-    let bus = &typed.bus;
-    let idle = bus.session_idle.clone().transpose()?;
-    let messages = bus.session_messages.clone().transpose()?;
-    let lock_delay = bus.lock_delay.clone().transpose()?;
-    if !bus.sessions {
-        let alone = [
-            ("--session-idle", idle.is_some()),
-            ("--session-messages", messages.is_some()),
-            ("--lock-delay", lock_delay.is_some()),
-        ];
-        let whose = match bus.service_bus {
-            Some(_) => "--sessions",
-            None => "--service-bus NAME --sessions",
-        };
-        refuse_first(alone, |flag| {
-            format!("{flag} belongs to {whose}: without it messages are taken one by one")
-        })?;
-        return Ok(None);
-    }
-    if bus.dead_letter_queue {
-        return Err(UsageError::new(
-            "--sessions does not go with --dead-letter-queue: dead letters come in no order: take them one by one",
-        ));
-    }
-    if bus.link_settle {
-        return Err(UsageError::new(
-            "--sessions does not go with --link-settle: what comes in sessions is settled by its lock token",
-        ));
-    }
-    if let Some(delay) = lock_delay.filter(|delay| *delay < SHORTEST_LOCK_DELAY) {
-        return Err(UsageError::new(format!(
-            "--lock-delay {}: a worker that loses a session has until then to kill its command: take 2s or more",
-            show(delay)
-        )));
-    }
-    if let Some(delay) = lock_delay.filter(|delay| *delay > LONGEST_LOCK_DELAY) {
-        return Err(UsageError::new(format!(
-            "--lock-delay {}: no session is locked for longer than 5m: take what the queue is set to",
-            show(delay)
-        )));
-    }
-    Ok(Some(Sessions {
-        idle: idle.unwrap_or(DEFAULT_SESSION_IDLE),
-        messages,
-        lock_delay: lock_delay.unwrap_or(SHORTEST_LOCK_DELAY),
-    }))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::program::{Condition, Control, Program, Shared, rules, spawn};
 use super::{Error, Guards, TrafficCop};
-use crate::azure::{Account, AuthOptions};
+use crate::azure::Account;
 use crate::clock::Instant;
 use crate::core::health::LEAST_WATCHDOG;
 use crate::core::{Bell, Budget, IfLost, Tenure};
@@ -94,10 +94,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn of_blob(name: &str) -> Result<Builder, Error> {
-        let target = blob::Target::parse(name).map_err(Error::refused)?;
-        let account = Account::find(&host::variable, &AuthOptions::default(), target.url())
-            .map_err(Error::refused)?;
+    pub(super) fn of_blob(target: blob::Target, account: Account) -> Builder {
         let name = format!("{}/{}", target.container(), target.name());
         let lock = blob::BlobLock {
             target,
@@ -105,7 +102,7 @@ impl Builder {
             create: true,
             page_blob: None,
         };
-        Ok(Builder::at(name, LockPlace::Named(Arc::new(lock))))
+        Builder::at(name, LockPlace::Named(Arc::new(lock)))
     }
 
     pub(super) fn of_file(path: &Path) -> Result<Builder, Error> {
@@ -114,7 +111,7 @@ impl Builder {
         }
         // Decided by where it lies, and by nobody's wish: a kernel's lock on a shared drive has let
         // three commands run at once.
-        let lock = lease::at_path(path, false, 1);
+        let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
         // What cannot be a lock is told to whoever named it, and not later. Closed again: an identity
         // may still be given, and nothing is kept open by what is not started.
@@ -292,10 +289,14 @@ impl Builder {
 }
 
 fn open(lock: &dyn NamedLock, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, Error> {
-    lock.open(competitor).map_err(|refusal| match refusal {
-        OpenError::File(file::OpenError { why, denied, .. }) => Error::Refused { why, denied },
+    lock.open(competitor).map_err(not_opened)
+}
+
+fn not_opened(refusal: OpenError) -> Error {
+    match refusal {
+        OpenError::File(file::OpenError { why, denied, .. }) => Error::of_store(&why, denied),
         other => Error::refused(other),
-    })
+    }
 }
 
 fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budget>, Error> {

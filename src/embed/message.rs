@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::program::{Control, Program, Shared, rules, spawn};
-use super::{Error, Guards, Lost, run_while};
+use super::{Error, Guards, Lost, run_while, words};
 use crate::clock::Instant;
 use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost, Tenure, WorkloadEvent};
 use crate::driver::{Start, Workload};
@@ -200,13 +200,14 @@ impl MessageLock {
             Some(task) => task.await.ok(),
             None => None,
         };
-        self.held.result().unwrap_or_else(|| {
+        let result = self.held.result().unwrap_or_else(|| {
             let why = match ending.map(|ending| ending.cause) {
                 Some(Cause::Lost { why } | Cause::Doubt { why }) => why,
                 _ => "the message's lock had ended".to_owned(),
             };
             Err(Failure::Lost { until: None, why })
-        })
+        });
+        result.map_err(words::of_a_failure)
     }
 
     /// Says that the work has ended.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::clock::Instant;
-use crate::core::{Budget, Cause, Failure, Grant};
+use crate::core::{Budget, Failure, Grant};
 use crate::embed::Lost;
 use crate::lease::{Competitor, StoreInfo, blob, file};
 
@@ -142,8 +142,8 @@ async fn a_dropped_guard_hands_control_to_the_next_one() {
     drop(guard);
     drop(soon("the third guard", two.acquired()).await.unwrap());
     drop(soon("control to come back", one.acquired()).await.unwrap());
-    assert!(!two.stop().await.unwrap().overlap);
-    assert!(matches!(one.stop().await.unwrap().cause, Cause::Stopped(_)));
+    assert_eq!(two.stop().await, Ok(()));
+    assert_eq!(one.stop().await, Ok(()));
 }
 
 /// By the names that a store of another crate has for it.
@@ -156,14 +156,13 @@ async fn a_store_of_one_s_own_can_say_that_the_task_is_over() {
         token: 7,
     };
     let store = Arc::new(Scripted {
-        refuses: Some(crate::Failure::AlreadyDone(over.clone())),
+        refuses: Some(crate::Failure::AlreadyDone(over)),
         ..Scripted::default()
     });
     let cop = competing(&store).await;
     let none = soon("the end", cop.acquired()).await.unwrap_err();
     assert!(matches!(none, Error::Over { .. }), "{none}");
-    let ending = cop.stop().await.unwrap();
-    assert_eq!(ending.cause, crate::Cause::AlreadyDone(over));
+    assert_eq!(cop.stop().await, Err(none));
 }
 
 #[tokio::test]
@@ -368,8 +367,7 @@ async fn stopping_ends_what_runs() {
     let guard = soon("a guard", cop.acquired()).await.unwrap();
     let work = tokio::spawn(async move { guard.run(pending::<()>()).await });
     tokio::task::yield_now().await;
-    let ending = soon("the end", cop.stop()).await.unwrap();
-    assert!(ending.released, "{ending:?}");
+    assert_eq!(soon("the end", cop.stop()).await, Ok(()));
     assert_eq!(work.await.unwrap(), Err(Lost));
 }
 
@@ -419,10 +417,7 @@ async fn a_store_that_refuses_us_is_told_to_whoever_waits() {
     let refused = Error::Refused { why, denied: true };
     let said = soon("the refusal", cop.acquired()).await;
     assert_eq!(said.unwrap_err(), refused);
-    assert!(matches!(
-        cop.stop().await.unwrap().cause,
-        Cause::Store { .. }
-    ));
+    assert_eq!(cop.stop().await, Err(refused));
 }
 
 #[tokio::test]
@@ -477,6 +472,12 @@ fn without_a_runtime_nothing_panics() {
         panic!("it waits for something");
     };
     assert_eq!(said.err(), Some(Error::NoRuntime));
+    let own = Worker::builder().connection_string("UseDevelopmentStorage=true");
+    let start = pin!(own.queue("orders").unwrap().start());
+    let Poll::Ready(said) = start.poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("it waits for something");
+    };
+    assert_eq!(said.err(), Some(Error::NoRuntime));
 }
 
 #[test]
@@ -501,4 +502,116 @@ fn a_runtime_that_was_shut_down_is_an_error_and_no_panic() {
         let said = soon("the end", cop.stop()).await;
         assert!(matches!(said, Err(Error::Failed(_))), "{said:?}");
     });
+}
+
+#[tokio::test]
+async fn try_acquire_gives_none_while_another_instance_has_control_and_a_guard_afterwards() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = || TrafficCop::file(directory.path().join("lock")).unwrap();
+    let one = file().start().await.unwrap();
+    let guard = one.try_acquire(LONG).await.unwrap().expect("it is free");
+    let two = file().start().await.unwrap();
+    let none = two.try_acquire(Duration::from_millis(200)).await.unwrap();
+    assert!(none.is_none(), "two have it");
+    drop(guard);
+    assert!(two.try_acquire(LONG).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn error_of_a_program_names_no_flag_and_no_signal() {
+    let short = Budget {
+        margin: Duration::ZERO,
+        ..Budget::for_lock(LEASE, 70)
+    };
+    let store = TrafficCop::with_store(Watched(Arc::new(Scripted::default()))).budget(short);
+    let no_account =
+        Connection::default().connection_string("BlobEndpoint=http://127.0.0.1:1/contoso");
+    let no_key = Connection::default().account("contoso", AccountCredential::key("no base64!"));
+    let no_sas = Connection::default().account("contoso", AccountCredential::sas("sp=r"));
+    let twice = Connection::default()
+        .connection_string("AccountName=other;AccountKey=Zm9v")
+        .account("contoso", AccountCredential::key("Zm9v"));
+    for (error, words) in [
+        (
+            store.start().await.unwrap_err(),
+            "margin 0 s is too short for lease 2 s",
+        ),
+        (no_account.blob("abc/b").unwrap_err(), "connection_string()"),
+        (
+            no_key.blob("abc/b").unwrap_err(),
+            "the account key in AccountCredential::key() is not base64",
+        ),
+        (
+            no_sas.queue("abc").unwrap_err(),
+            "the SAS in AccountCredential::sas() has no signature",
+        ),
+        (twice.blob("abc/b").unwrap_err(), "account()"),
+    ] {
+        let text = error.to_string();
+        assert!(text.contains(words), "{text}");
+        for not in ["--", "AZURE_", "SIG"] {
+            assert!(!text.contains(not), "{text}");
+        }
+    }
+}
+
+#[cfg(feature = "entra")]
+mod own_credential {
+    use azure_core::credentials::{AccessToken, TokenCredential, TokenRequestOptions};
+    use azure_core::time::OffsetDateTime;
+
+    use super::*;
+
+    /// A credential of a program, which says for what it was asked.
+    #[derive(Debug, Default)]
+    struct Own(Mutex<Vec<String>>);
+
+    #[async_trait]
+    impl TokenCredential for Own {
+        async fn get_token(
+            &self,
+            scopes: &[&str],
+            _: Option<TokenRequestOptions<'_>>,
+        ) -> azure_core::Result<AccessToken> {
+            let scopes = scopes.iter().map(|scope| (*scope).to_owned());
+            self.0.lock().unwrap().extend(scopes);
+            let ends = OffsetDateTime::now_utc() + azure_core::time::Duration::hours(1);
+            Ok(AccessToken::new("a token", ends))
+        }
+    }
+
+    #[tokio::test]
+    async fn token_credential_of_a_program_is_asked_for_storage() {
+        let own = Arc::new(Own::default());
+        let account = Connection::default()
+            .account("contoso", Arc::clone(&own))
+            .account_of_a_blob();
+        let soon = Instant::now() + LONG;
+        let left = account.obtain(soon).await.expect("a token");
+        assert!(
+            left.is_some_and(|left| left > Duration::from_secs(3000)),
+            "{left:?}"
+        );
+        let asked = own.0.lock().unwrap().clone();
+        assert_eq!(asked, ["https://storage.azure.com/.default"]);
+        assert_eq!(account.kind(), "a token credential of the program");
+    }
+
+    #[test]
+    fn token_credential_never_goes_over_plain_http_nor_beside_a_signature() {
+        let own = || Connection::default().credential(Arc::new(Own::default()));
+        for (url, words) in [
+            (
+                "http://127.0.0.1:10000/contoso/abc/b",
+                "never sent over plain http",
+            ),
+            (
+                "https://contoso.blob.core.windows.net/abc/b?sig=x",
+                "one credential is needed",
+            ),
+        ] {
+            let said = own().blob(url).unwrap_err().to_string();
+            assert!(said.contains(words) && !said.contains("--"), "{said}");
+        }
+    }
 }

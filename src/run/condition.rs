@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 
 use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, Failed, Unfit, WorkloadEvent};
-use crate::guardian::{GuardianHandle, Program, SpawnRequest};
+use crate::guardian::{GuardianHandle, Program, SpawnRequest, StopTo};
 
 // The script's stdout is our stderr: ours may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
@@ -72,6 +72,7 @@ impl ConditionCommand {
                 kill_at: give_up_at,
             },
             stop_signal: libc::SIGTERM,
+            stop_to: StopTo::Group,
             lock: None,
             input: None,
             release_info: Vec::new(),

@@ -436,6 +436,7 @@ pub(super) mod tests {
             unset: Vec::new(),
             deadlines: Deadlines::NONE,
             stop_signal: libc::SIGTERM,
+            stop_to: crate::guardian::StopTo::Group,
             lock: None,
             input: None,
             release_info: Vec::new(),

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::clock::{Instant, sleep};
 use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
-use crate::guardian::{GuardianHandle, SpawnRequest};
+use crate::guardian::{GuardianHandle, SpawnRequest, StopTo};
 use crate::report;
 
 // The least time it gets: a grace of zero is meant for the command.
@@ -120,6 +120,7 @@ impl OnLostHook {
                 kill_at,
             },
             stop_signal: libc::SIGTERM,
+            stop_to: StopTo::Group,
             lock: None,
             input: None,
             release_info: Vec::new(),

@@ -107,7 +107,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
             create,
             page_blob,
         } => (target, options, *create, *page_blob),
-        Lock::File { path, shared, .. } => return Ok(lease::at_path(path, *shared, config.slots)),
+        Lock::File { path, shared, .. } => return Ok(lease::at_path(path, *shared, config.slots)?),
     };
     let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
     let account = Account::find(&host::variable, options, target.url())

@@ -23,7 +23,7 @@ use crate::clock::{Instant, sleep};
 use crate::core::stop::{Stop, StopRequests};
 use crate::core::{Cause, Deadlines, WorkloadEvent};
 use crate::driver::{Observation, Observer, Start, Workload};
-use crate::guardian::{GuardianHandle, StopAsked};
+use crate::guardian::{GuardianHandle, StopAsked, StopTo};
 use crate::hooks::{Effect, HookConfig, HookNotice, HookSequencer, Role};
 use crate::lease::LeaseStore;
 use crate::report;
@@ -60,6 +60,7 @@ pub(super) struct Parts {
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) identity: String,
     pub(super) stop_signal: i32,
+    pub(super) stop_to: StopTo,
     /// We were started in the foreground of a terminal: when the command stops, so do we.
     pub(super) on_terminal: bool,
     pub(super) hook_programs: HookPrograms,
@@ -131,6 +132,7 @@ impl CommandWorkload {
             store,
             identity: String::new(),
             stop_signal,
+            stop_to: StopTo::Group,
             on_terminal: false,
             hook_programs: HookPrograms::NOBODY,
             config: HookConfig::default(),

@@ -84,6 +84,7 @@ const OUTCOME: &[&str] = &[
     "completed",
     "retried",
     "dead-lettered",
+    "failed",
     "released",
     "expired",
     "lost",

@@ -138,7 +138,7 @@ impl SharedStatus {
     pub(super) fn snapshot(&self) -> Snapshot {
         let known = lock(&self.known).clone();
         Snapshot {
-            control: self.control.until(),
+            control: self.control.read().until,
             // The clock goes last: what was true when it was read is judged by a later time.
             now: Instant::now(),
             ..known

@@ -218,7 +218,8 @@ impl LeaseStore for MessageLease {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: self.name.clone(),
-            lease: Some(self.lock_time),
+            // What was settled before its command started is nobody else's, for ever.
+            lease: self.result().is_none().then_some(self.lock_time),
             ..StoreInfo::default()
         }
     }

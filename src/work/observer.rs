@@ -59,6 +59,11 @@ impl WorkerObserver {
             lock: queue.to_owned(),
         };
         let path = config.event_log.clone();
+        if config.at_most_once {
+            tracing::info!(
+                "at most once: a message is deleted before its command starts, and is lost if that fails or this worker dies"
+            );
+        }
         WorkerObserver(Arc::new(Mutex::new(State {
             status,
             failing: None,

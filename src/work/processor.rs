@@ -28,7 +28,7 @@ use crate::core::{
     WorkloadEvent,
 };
 use crate::driver::drive;
-use crate::guardian::GuardianHandle;
+use crate::guardian::{GuardianHandle, StopTo};
 use crate::queue::{Message, Settlement};
 use crate::report::MessageRow;
 use crate::signals::Signals;
@@ -41,6 +41,7 @@ pub(super) struct ProcessorContext {
     /// After how much of its time a lock is renewed, in per cent.
     pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
+    pub(super) stop_to: StopTo,
     pub(super) kill_after: Duration,
     /// Where directories are made, if there are to be any.
     pub(super) base: Option<PathBuf>,
@@ -82,7 +83,7 @@ pub(super) struct Done {
     /// There is no guardian any more.
     pub(super) lost: bool,
     pub(super) overlap: bool,
-    /// Whether it could be put aside, if it was to be.
+    /// Whether it could be settled, where the worker must not go on without that.
     pub(super) put_aside: Option<Result<(), String>>,
     /// When it was asked for.
     pub(super) taken: Instant,
@@ -188,6 +189,14 @@ impl MessageProcessor {
                 };
             }
         };
+        if context.rules.at_most_once
+            && let Some(decision) = self.settle_first(&whose.id, &held, context).await
+        {
+            if message_io.is_on_disk() {
+                self.meanwhile(removed(message_io)).await;
+            }
+            return self.done(&whose, &held, decision, None, context);
+        }
         // Its time began with the request that took it: what the disk has used is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer =
@@ -234,6 +243,9 @@ impl MessageProcessor {
                 timed_out: progress.timed_out,
             })
         });
+        if context.rules.at_most_once {
+            decision = decision.completed_before();
+        }
         // We stood still, and its lock's time was over before it could be settled: the queue knows whether it
         // is ours all the same. What is to be kept away is settled below.
         if progress.decision.is_none()
@@ -267,6 +279,34 @@ impl MessageProcessor {
                 .await;
         }
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
+    }
+
+    /// Completes the message before its command, and returns the decision where the command must not start.
+    ///
+    /// The command runs at most once, because a message is completed at most once: its receipt, or lock token,
+    /// is this worker's alone, and the queue takes it only while no other worker was given the message. So what
+    /// is in doubt is asked again, and what stays in doubt starts nothing: then the message may be lost.
+    async fn settle_first(
+        &mut self,
+        id: &str,
+        held: &MessageLease,
+        context: &ProcessorContext,
+    ) -> Option<Decision> {
+        // It can still be given back.
+        if *context.leaving.borrow() {
+            let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
+            return Some(Decision::release("WorkerStopped"));
+        }
+        let result = self.meanwhile(held.settle(&Settlement::Complete)).await;
+        let decision = Decision::not_started(&result, held.is_gone());
+        if decision.is_none() {
+            let id = crate::report::plain(id);
+            tracing::info!(
+                message_id = &*id,
+                "message {id}: gone from the queue; starting its command, for the first and last time"
+            );
+        }
+        decision
     }
 
     /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
@@ -320,11 +360,20 @@ impl MessageProcessor {
             renewals: held.renewals(),
             overlap,
         });
-        let aside = matches!(decision.settlement, Some(Settlement::DeadLetter { .. }));
-        let put_aside = match &result {
+        let cannot = match decision.settlement {
+            Some(Settlement::DeadLetter { .. }) => {
+                Some("messages that are to be put aside cannot be")
+            }
+            // Each message that is taken while that is so may be lost, or comes too often.
+            Some(Settlement::Complete) | None if context.rules.at_most_once => {
+                Some("messages cannot be settled before their commands start")
+            }
+            _ => None,
+        };
+        let put_aside = match (cannot, &result) {
             // Another worker has it, and will see to it.
-            Some(Ok(()) | Err(Failure::Lost { .. })) if aside => Some(Ok(())),
-            Some(Err(why)) if aside => Some(Err(why.to_string())),
+            (Some(_), Some(Ok(()) | Err(Failure::Lost { .. }))) => Some(Ok(())),
+            (Some(cannot), Some(Err(why))) => Some(Err(format!("{cannot}: {why}"))),
             _ => None,
         };
         let cause = ending.map(|ending| &ending.cause);
@@ -402,7 +451,8 @@ impl ProcessorContext {
     /// What the core goes by for one message.
     fn tenure(&self, budget: Budget) -> core::Rules {
         core::Rules {
-            budget: Some(budget),
+            // Where no worker can be given the message again there is no deadline.
+            budget: (!self.rules.at_most_once).then_some(budget),
             // A message that could not be begun in time is not waited for.
             poll: Some(Duration::from_millis(1)),
             wait: None,

@@ -80,8 +80,8 @@ pub(super) enum Why {
         /// We may not.
         denied: bool,
     },
-    /// Messages that were to be put aside could not be, several times in a row.
-    CannotPutAside {
+    /// Messages could not be put aside, or not settled before their commands, several times in a row.
+    CannotSettle {
         /// What the queue said last.
         why: String,
     },
@@ -105,13 +105,10 @@ impl fmt::Display for Why {
                 f.write_str("a process of a command cannot be killed")
             }
             Why::NoHandover { why } => write!(f, "messages cannot be handed over here: {why}"),
-            // It says itself what cannot be done.
-            Why::CannotTake { why, denied: true } => f.write_str(why),
+            // They say themselves what cannot be done.
+            Why::CannotTake { why, denied: true } | Why::CannotSettle { why } => f.write_str(why),
             Why::CannotTake { why, denied: false } => {
                 write!(f, "messages cannot be taken: {why}")
-            }
-            Why::CannotPutAside { why } => {
-                write!(f, "messages that are to be put aside cannot be: {why}")
             }
         }
     }
@@ -426,7 +423,7 @@ impl Scheduler {
                     self.taking = None;
                 }
                 if self.refusals >= STUCK {
-                    self.leave(now, Why::CannotPutAside { why });
+                    self.leave(now, Why::CannotSettle { why });
                 }
             }
         }

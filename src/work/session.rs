@@ -98,9 +98,11 @@ impl MessageProcessor {
                 // What the queue has confirmed, and nothing else.
                 Outcome::Completed | Outcome::Retried | Outcome::DeadLettered => "",
                 Outcome::Released => "a message is given back with it",
-                Outcome::Expired | Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => {
-                    "what became of a message is in doubt"
-                }
+                Outcome::Expired
+                | Outcome::Failed
+                | Outcome::Lost
+                | Outcome::Unconfirmed
+                | Outcome::Unsettled => "what became of a message is in doubt",
             };
             if done.lost {
                 why = "its guardian is lost";

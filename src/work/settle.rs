@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::config;
 use crate::core::retry::Backoff;
-use crate::core::{Cause, Exit};
+use crate::core::{Cause, Exit, Failure};
 use crate::queue::Settlement;
 use crate::units;
 
@@ -28,6 +28,8 @@ pub(super) struct Rules {
     pub(super) retry_exit: Vec<RangeInclusive<u8>>,
     /// The longest a command may run.
     pub(super) timeout: Option<Duration>,
+    /// A message is completed before its command starts.
+    pub(super) at_most_once: bool,
 }
 
 /// What became of a message, in one word. The words are in the log, the event log and the metrics.
@@ -38,6 +40,8 @@ pub(super) enum Outcome {
     /// Failed; it comes again after a delay.
     Retried,
     DeadLettered,
+    /// Completed before its command started, and that did not succeed: it does not come again.
+    Failed,
     /// Given back as it was.
     Released,
     /// It was gone before it was settled, for everybody: its time to live had ended, or its queue was deleted.
@@ -56,6 +60,7 @@ impl Outcome {
             Outcome::Completed => "completed",
             Outcome::Retried => "retried",
             Outcome::DeadLettered => "dead-lettered",
+            Outcome::Failed => "failed",
             Outcome::Released => "released",
             Outcome::Expired => "expired",
             Outcome::Lost => "lost",
@@ -104,6 +109,30 @@ impl Decision {
         Decision::new(settlement, Some(reason))
     }
 
+    /// Returns the decision where a completion that goes before the command was not confirmed, so that the command
+    /// must not start; `None`: it starts. `is_gone`: the queue says that the message was gone before it was completed.
+    pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
+        let confirmed = result.is_ok() && !is_gone;
+        // What became of the message is said by the answer.
+        (!confirmed).then_some(Decision {
+            settlement: Some(Settlement::Complete),
+            outcome: Outcome::Released,
+            reason: Some("NotSettled"),
+        })
+    }
+
+    /// Turns the decision into that for a message that was completed before its command started.
+    pub(super) fn completed_before(self) -> Decision {
+        Decision {
+            settlement: None,
+            outcome: match self.outcome {
+                Outcome::Completed => Outcome::Completed,
+                _ => Outcome::Failed,
+            },
+            reason: self.reason,
+        }
+    }
+
     /// Nothing is settled.
     pub(super) fn nothing(reason: &'static str) -> Decision {
         Decision {
@@ -137,6 +166,7 @@ impl Rules {
             dead_letter_exit: config.dead_letter_exit.clone(),
             retry_exit: config.retry_exit.clone(),
             timeout: config.timeout,
+            at_most_once: config.at_most_once,
         }
     }
 
@@ -242,6 +272,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::scripted;
 
     fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -255,6 +286,7 @@ mod tests {
             dead_letter_exit: vec![65..=65],
             retry_exit: vec![75..=75],
             timeout: Some(secs(60)),
+            at_most_once: false,
         }
     }
 
@@ -417,6 +449,38 @@ mod tests {
         };
         assert_eq!(of(1).outcome, Outcome::Retried);
         assert_eq!(of(65).outcome, Outcome::DeadLettered);
+    }
+
+    #[test]
+    fn command_starts_only_after_its_completion_was_confirmed() {
+        let not_started = |result, is_gone| Decision::not_started(&result, is_gone);
+        assert_eq!(not_started(Ok(()), false), None);
+        for (result, is_gone) in [
+            (Ok(()), true),
+            (scripted::transient(), false),
+            (scripted::lost(), false),
+            (scripted::refused(), false),
+        ] {
+            let decision = not_started(result, is_gone).unwrap();
+            assert_eq!(decision.reason, Some("NotSettled"));
+            assert_ne!(decision.outcome, Outcome::Completed);
+        }
+    }
+
+    #[test]
+    fn completed_message_is_settled_no_more_however_its_command_ends() {
+        for (exit, outcome) in [
+            (0, Outcome::Completed),
+            (1, Outcome::Failed),
+            (65, Outcome::Failed),
+        ] {
+            for attempt in [1, 5] {
+                let exit = Some(Exit::Code(exit));
+                let decision = rules().decide(&run(attempt, &Cause::CommandEnded, exit));
+                let decision = decision.completed_before();
+                assert_eq!((decision.settlement, decision.outcome), (None, outcome));
+            }
+        }
     }
 
     #[test]

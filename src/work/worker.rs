@@ -92,6 +92,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         rules: Rules::of(&config),
         renew_at: config.renew_at,
         stop_signal: config.stop_signal,
+        stop_to: config.stop_to,
         kill_after: config.kill_after,
         base,
         in_directories: config.in_directories,
@@ -227,7 +228,7 @@ fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
         Why::GuardianLost { .. }
         | Why::NoHandover { .. }
         | Why::CannotTake { .. }
-        | Why::CannotPutAside { .. } => {
+        | Why::CannotSettle { .. } => {
             tracing::error!(event, exit, "{why}");
         }
     }
@@ -250,7 +251,7 @@ fn ending(why: &Why, last: Option<&Done>) -> Ending {
             why: why.clone(),
             denied: *denied,
         },
-        Why::CannotPutAside { why } => Cause::Store {
+        Why::CannotSettle { why } => Cause::Store {
             why: why.clone(),
             denied: false,
         },
@@ -552,7 +553,7 @@ mod tests {
             (errno(libc::EAGAIN), ExitAction::Status(69)),
             (lost(false), ExitAction::Status(70)),
             (lost(true), ExitAction::Status(71)),
-            (Why::CannotPutAside { why: why() }, ExitAction::Status(69)),
+            (Why::CannotSettle { why: why() }, ExitAction::Status(69)),
             (Why::NoHandover { why: why() }, ExitAction::Status(126)),
             (cannot_take(true), ExitAction::Status(77)),
             (cannot_take(false), ExitAction::Status(69)),

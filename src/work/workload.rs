@@ -131,6 +131,7 @@ impl Workload for MessageWorkload<'_> {
             unset,
             deadlines: start.deadlines,
             stop_signal: self.context.stop_signal,
+            stop_to: self.context.stop_to,
             lock: self.message_io.lock.take(),
             input: self.message_io.input.take(),
             // Nothing that a guardian could say to a queue: should we die, the lock runs out by

@@ -63,7 +63,7 @@ impl World {
             facts.tree = pair.tree.take();
         }
         let ready = pair.kernel.poll(pair.wait, now, self.now, pair.waits_until);
-        let shown = pair.kernel.facts().shown;
+        let shown = pair.kernel.facts().shown.until;
         if let (Some(ready), Some(event_loop)) = (ready, &mut pair.event_loop) {
             let clock = Rc::clone(&pair.guardian_clock);
             clock.enter(now, suspended, || event_loop.turn(ready));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use nix::errno::Errno;
 use trafficcop::Instant;
 use trafficcop_core::{Deadlines, Exit};
-use trafficcop_guardian::{Change, Ready, System, Wait};
+use trafficcop_guardian::{Change, ControlState, Ready, System, Wait};
 
 use super::clock::Time;
 use super::pair::Tree;
@@ -57,7 +57,7 @@ pub(crate) struct Facts {
     /// The token of the tenure that the next process is forked for.
     prepared: u64,
     /// Until when the command is shown to be in control.
-    pub(crate) shown: Instant,
+    pub(crate) shown: ControlState,
 }
 
 /// A guardian's machine.
@@ -81,7 +81,7 @@ impl Kernel {
             acts: Vec::new(),
             pids: 100,
             prepared: 0,
-            shown: Instant::ZERO,
+            shown: ControlState::NONE,
         })))
     }
 
@@ -229,6 +229,12 @@ impl System for Kernel {
     }
 
     fn signal_group(&self, _leader: i32, signal: i32) {
+        let ControlState { until, drain } = self.facts().shown;
+        let told = until == Instant::ZERO || drain != Instant::ZERO;
+        assert!(
+            told || signal != libc::SIGTERM,
+            "a stop that the control file does not tell"
+        );
         self.act(Act::Group(signal));
     }
 
@@ -320,10 +326,10 @@ impl System for Kernel {
         false
     }
 
-    fn show_control(&self, until: Instant) {
+    fn show_control(&self, control: ControlState) {
         let mut facts = self.facts();
-        if std::mem::replace(&mut facts.shown, until) != until {
-            facts.acts.push(Act::Shown(until));
+        if std::mem::replace(&mut facts.shown, control).until != control.until {
+            facts.acts.push(Act::Shown(control.until));
         }
     }
 

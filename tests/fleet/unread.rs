@@ -28,6 +28,7 @@ fn however_often_a_command_was_stopped_its_end_is_told_when_the_supervisor_reads
             kill_at: Instant::FOREVER,
         },
         stop_signal: libc::SIGTERM,
+        stop_to: trafficcop_guardian::StopTo::Group,
         env: u32::try_from(TOKEN.len()).expect("short"),
         release_info: 0,
         lock: false,

@@ -1,10 +1,11 @@
-//! "Am I still in control?": the control file and `trafficcop check`, end to end.
+//! "May I begin another piece?" and "am I still in control?": the control file and `trafficcop check`, end to end.
 //!
 //! Read as a specification: each test is one sentence of it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -74,7 +75,25 @@ fn status(path: &Path) -> Option<i32> {
 }
 
 fn word(path: &Path) -> u64 {
-    u64::from_ne_bytes(std::fs::read(path).unwrap().try_into().unwrap())
+    let bytes = std::fs::read(path).unwrap();
+    u64::from_ne_bytes(*bytes.first_chunk().unwrap())
+}
+
+/// What `--remaining` prints, whatever the answer is.
+fn remaining(path: &Path) -> u64 {
+    let printed = check(Some(path), &["--remaining"]).stdout;
+    String::from_utf8(printed).unwrap().trim().parse().unwrap()
+}
+
+fn in_control(path: &Path) -> Option<i32> {
+    check(Some(path), &["--control"]).status.code()
+}
+
+/// The environment's PATH, on which the built binary is found first.
+fn path_to_trafficcop() -> String {
+    let directory = Path::new(trafficcop()).parent().unwrap();
+    let rest = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{rest}", directory.display())
 }
 
 fn await_gone(path: &Path) {
@@ -103,7 +122,7 @@ fn a_command_finds_itself_in_control_from_its_first_moment() {
     let [remaining, file, path] = lines[..] else {
         panic!("{}", plain.stdout);
     };
-    assert_eq!((remaining, file), ("18446744073", "444 8"));
+    assert_eq!((remaining, file), ("18446744073", "444 16"));
     assert!(!Path::new(path).exists(), "{path} was left behind");
 
     let scene = Scene::new();
@@ -156,7 +175,7 @@ fn outside_of_a_command_there_is_no_answer() {
     std::fs::write(&short, "1234").unwrap();
     for (path, words) in [
         (scene.path("nowhere"), "nowhere"),
-        (short, "eight bytes"),
+        (short, "eight or sixteen bytes"),
         (PathBuf::new(), "is empty"),
     ] {
         let output = check(Some(&path), &["--remaining"]);
@@ -221,9 +240,11 @@ fn in_doubt_the_command_is_told_while_it_still_lives() {
     assert!(!tree.is_empty(), "the grace was to come");
     assert_eq!(word(&path), 0);
     assert_eq!(status(&path), Some(1));
+    assert_eq!(in_control(&path), Some(1));
+    // What is left is the grace on loss, which the lease's deadline ends.
     let printed = check(Some(&path), &["--remaining"]);
     assert_eq!(printed.status.code(), Some(1));
-    assert_eq!(printed.stdout, b"0\n");
+    assert!(remaining(&path) <= 4);
     one.signal(Signal::SIGKILL);
     one.wait();
     scene.await_nobody();
@@ -267,7 +288,8 @@ fn a_requested_stop_is_no_loss() {
     one.await_log("stopping the command");
     scene.journal.await_sign_of_life("one");
     assert_eq!(word(&path), u64::MAX);
-    assert_eq!(status(&path), Some(0));
+    assert_eq!((in_control(&path), status(&path)), (Some(0), Some(1)));
+    assert!((1..=600).contains(&remaining(&path)), "the rest of --grace");
     std::fs::write(&end, "").unwrap();
     assert_eq!(one.wait(), Ended::Code(3));
     assert!(!path.exists());
@@ -331,40 +353,134 @@ fn an_inner_trafficcop_answers_for_itself() {
 }
 
 #[test]
-fn the_examples_stop_by_themselves_when_control_is_lost() {
+fn examples_finish_their_piece_when_control_is_lost_or_a_stop_is_asked() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/check");
-    let directory = Path::new(trafficcop()).parent().unwrap();
-    let path = format!(
-        "{}:{}",
-        directory.display(),
-        std::env::var("PATH").unwrap_or_default()
-    );
     let python = Command::new("python3").arg("--version").output().is_ok();
-    for name in ["worker.sh", "worker.py"] {
+    let rows = ["worker.sh", "worker.py"].map(|name| [(name, true), (name, false)]);
+    for (name, lost) in rows.into_iter().flatten() {
         if name.ends_with(".py") && !python {
             println!("python3 is not installed here: {name} was not run");
             continue;
         }
         let scene = Scene::new();
         let program = examples.join(name);
-        let run = scene.run_on_file().env("PATH", &path).args(LEASE);
+        let run = scene
+            .run_on_file()
+            .env("PATH", path_to_trafficcop())
+            .args(LEASE);
         // Not to be asked: it has to find out by asking.
         let run = run.args(["--stop-signal", "WINCH"]).command([&program]);
         let mut one = run.start();
         await_for(
             "a piece of work",
-            || one.stdout().contains("worked").then_some(()),
+            || one.stdout().contains("began a piece").then_some(()),
             || one.stderr(),
         );
-        one.freeze();
+        match lost {
+            true => one.freeze(),
+            false => one.signal(Signal::SIGTERM),
+        }
         await_for(
             "the example to stop",
-            || one.stdout().contains("no longer in control").then_some(()),
+            || one.stdout().contains("safe: ").then_some(()),
             || format!("{}{}", one.stdout(), one.stderr()),
         );
-        one.signal(Signal::SIGKILL);
+        let said = one.stdout();
+        let count = |words| said.matches(words).count();
+        assert_eq!(
+            count("began a piece"),
+            count("finished the piece"),
+            "{said}"
+        );
+        match lost {
+            true => one.signal(Signal::SIGKILL),
+            false => assert_eq!(one.wait(), Ended::Code(0)),
+        }
         one.wait();
         scene.await_nobody();
+    }
+}
+
+#[test]
+fn every_drain_is_told_before_its_first_signal() {
+    let watched = ["--watchdog", "2s", "--watchdog-start", "2s"];
+    let rows: [(&str, &[&str], Option<Signal>, u8); 5] = [
+        ("a stop", &[], Some(Signal::SIGTERM), 0),
+        ("the supervisor's death", &[], Some(Signal::SIGKILL), 0),
+        ("a hand-over", &["--max-hold", "1s"], None, 0),
+        ("a command that hangs", &watched, None, 0),
+        ("a doubt", LEASE, Some(Signal::SIGSTOP), 1),
+    ];
+    for (cause, options, signal, control) in rows {
+        let scene = Scene::new();
+        let run = scene.run_on_file().env("PATH", path_to_trafficcop());
+        let asks = "trap 'trafficcop check; begin=$?; trafficcop check --control; echo \"told $begin $?\"; exit' TERM; \
+            trafficcop check && echo began; while :; do sleep 0.1; done";
+        let mut one = run.args(options).shell(asks).start();
+        let said = |words: &str| {
+            await_for(
+                cause,
+                || one.stdout().contains(words).then_some(()),
+                || format!("{cause}: {}{}", one.stdout(), one.stderr()),
+            );
+        };
+        said("began");
+        if let Some(signal) = signal {
+            one.signal(signal);
+        }
+        said(&format!("told 1 {control}"));
+        one.signal(Signal::SIGTERM);
+        if signal == Some(Signal::SIGSTOP) {
+            one.signal(Signal::SIGKILL);
+        }
+        one.wait();
+        scene.await_nobody();
+    }
+}
+
+#[test]
+fn wait_lasts_for_its_time_and_ends_when_a_stop_begins() {
+    let scene = Scene::new();
+    let run = scene.run_on_file().env("PATH", path_to_trafficcop());
+    // A signal that ends no process: only the control file tells of the stop.
+    let run = run.args(["--stop-signal", "WINCH", "--grace", "10m"]);
+    let waits = "trafficcop check --wait 300ms; echo \"first $?\"; trafficcop check --wait 10m; echo \"second $?\"; \
+        trafficcop check --control --wait 100ms; echo \"control $?\"";
+    let began = Instant::now();
+    let mut one = run.shell(waits).start();
+    await_for(
+        "the first answer",
+        || one.stdout().contains("first 0").then_some(()),
+        || one.stdout() + &one.stderr(),
+    );
+    assert!(Instant::now().since(began) >= Duration::from_millis(300));
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.wait(), Ended::Code(0));
+    assert_eq!(one.stdout(), "first 0\nsecond 1\ncontrol 0\n");
+}
+
+#[test]
+fn piece_that_check_allowed_is_finished_whenever_a_stop_comes() {
+    let mut random = fastrand::Rng::with_seed(36);
+    let places: [&[&str]; 2] = [&[], LEASE];
+    for options in places.into_iter().flat_map(|place| [place; 8]) {
+        let scene = Scene::new();
+        let run = scene.run_on_file().env("PATH", path_to_trafficcop());
+        let run = run.args(options).args(["--grace", "10m"]);
+        let works = "trap '' TERM; while trafficcop check; do echo Starting; sleep 0.2; echo Finished; done; echo safe";
+        let mut one = run.shell(works).start();
+        await_for(
+            "a piece",
+            || one.stdout().contains("Starting").then_some(()),
+            || one.stderr(),
+        );
+        std::thread::sleep(Duration::from_millis(random.u64(..500)));
+        one.signal(Signal::SIGTERM);
+        assert_eq!(one.wait(), Ended::Code(0));
+        let said = one.stdout();
+        let count = |words| said.matches(words).count();
+        assert_eq!(count("Starting"), count("Finished"), "{said}");
+        assert!(said.ends_with("safe\n"), "{said}");
     }
 }
 
@@ -395,7 +511,7 @@ fn what_the_dead_have_written_is_no_control() {
     let next = apart(&scene).command(["true"]).finish();
     assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);
     assert!(!path.exists());
-    let mut left = [1; 8];
+    let mut left = [1; 16];
     std::os::unix::fs::FileExt::read_exact_at(&mapped, &mut left, 0).unwrap();
-    assert_eq!(left, [0; 8]);
+    assert_eq!(left, [0; 16]);
 }

@@ -20,6 +20,7 @@ mod demo;
 #[cfg(all(feature = "entra", feature = "service-bus"))]
 mod documents;
 mod elect;
+mod embedded;
 #[cfg(feature = "entra")]
 mod entra;
 mod fencing;

@@ -407,7 +407,7 @@ impl Interned {
             .iter()
             .map(|step| match step {
                 Step::Tell(event) => Act::Tell(News::of(event)),
-                Step::SignalGroup(_) => Act::SignalGroup,
+                Step::SignalGroup(_) | Step::SignalMain(_) => Act::SignalGroup,
                 Step::TermRest => Act::TermRest,
                 Step::Kill => Act::Kill,
                 Step::Depart => Act::Depart,

@@ -171,6 +171,7 @@ fn obey(handle: &mut GuardianHandle, line: &str) {
                 kill_at: at(kill_at),
             },
             stop_signal: libc::SIGTERM,
+            stop_to: trafficcop_guardian::StopTo::Group,
             lock: (lock != "-" && !lock.starts_with("stdin:")).then(|| locked(lock)),
             input: lock
                 .strip_prefix("stdin:")

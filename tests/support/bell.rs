@@ -28,6 +28,14 @@ impl Bell {
         }
     }
 
+    /// What the holder answers to a standby of the first rank.
+    #[must_use]
+    pub(crate) fn answer(self) -> Vec<u8> {
+        let mut answer = self.nonce.to_be_bytes()[8..].to_vec();
+        answer.extend([0; 4]);
+        answer
+    }
+
     /// Connects, and says that it has read the record; it may not have been greeted yet.
     pub(crate) fn knock(self) -> io::Result<TcpStream> {
         let mut guest = TcpStream::connect(self.address)?;

@@ -71,7 +71,7 @@ impl Account {
         options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::of_service(&BLOB, get, options, url)
+        Account::of_service(&BLOB, get, options, url, None)
     }
 
     /// The same for the account's queue service, and the queue's URL if it was given as one.
@@ -83,7 +83,17 @@ impl Account {
         options: &AuthOptions,
         url: Option<&Url>,
     ) -> Result<Account, AccountError> {
-        Account::of_service(&QUEUE, get, options, url)
+        Account::of_service(&QUEUE, get, options, url, None)
+    }
+
+    /// Finds the account of a program, which may have a credential of its own.
+    pub fn of_program(
+        service: &'static Service,
+        get: &dyn Fn(&str) -> Option<String>,
+        url: Option<&Url>,
+        own: Option<Credential>,
+    ) -> Result<Account, AccountError> {
+        Account::of_service(service, get, &AuthOptions::default(), url, own)
     }
 
     fn of_service(
@@ -91,10 +101,12 @@ impl Account {
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
         url: Option<&Url>,
+        own: Option<Credential>,
     ) -> Result<Account, AccountError> {
         // In this order: what a later source says of an account is judged by what the earlier ones
         // said, and a URL with a SAS may set all of them aside.
         let mut found = AccountBuilder::about(service);
+        found.own = own;
         let url = url.map(split_url).transpose()?;
         let env = trimmed(get);
         for name in [STRING, ACCOUNT, KEY, SAS, SUFFIX] {
@@ -402,7 +414,7 @@ pub(super) fn contradiction(
 
 /// A service of a storage account, and what differs from one to the other.
 #[derive(Debug)]
-pub(super) struct Service {
+pub struct Service {
     // In the names of hosts.
     pub(super) word: &'static str,
     // Its address in a connection string.
@@ -418,7 +430,8 @@ pub(super) struct Service {
     pub(super) idle: usize,
 }
 
-pub(super) static BLOB: Service = Service {
+/// Blob storage.
+pub static BLOB: Service = Service {
     word: "blob",
     part: "BlobEndpoint",
     variable: None,
@@ -427,7 +440,8 @@ pub(super) static BLOB: Service = Service {
     idle: 2,
 };
 
-pub(super) static QUEUE: Service = Service {
+/// Queue storage.
+pub static QUEUE: Service = Service {
     word: "queue",
     part: "QueueEndpoint",
     variable: Some("AZURE_STORAGE_QUEUE_ENDPOINT"),

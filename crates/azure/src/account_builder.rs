@@ -17,10 +17,14 @@ use super::credential::{
 use super::proxy::Proxy;
 use super::transport::Client;
 
-pub(super) const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
-pub(super) const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
-pub(super) const KEY: &str = "AZURE_STORAGE_KEY";
-pub(super) const SAS: &str = "AZURE_STORAGE_SAS_TOKEN";
+/// Variable with a connection string.
+pub const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+/// Variable with the name of an account.
+pub const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
+/// Variable with an account key.
+pub const KEY: &str = "AZURE_STORAGE_KEY";
+/// Variable with a shared access signature.
+pub const SAS: &str = "AZURE_STORAGE_SAS_TOKEN";
 pub(super) const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
 pub(super) const THE_URL: &str = "the URL";
 pub(super) const THE_FLAG: &str = "--emulator";
@@ -47,6 +51,8 @@ pub(super) struct AccountBuilder {
     endpoint: Setting<Url>,
     suffix: Setting<String>,
     protocol: Option<String>,
+    // What a program has, and no variable or URL can say.
+    pub(super) own: Option<Credential>,
 }
 
 fn agree<T: PartialEq>(slot: &mut Setting<T>, value: T, source: Source, about: &str) -> Result<()> {
@@ -71,6 +77,7 @@ impl AccountBuilder {
             endpoint: None,
             suffix: None,
             protocol: None,
+            own: None,
         }
     }
 
@@ -213,7 +220,10 @@ impl AccountBuilder {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
                 // A URL with a SAS needs nothing else; what is set for another account is not
                 // about this lock.
-                *self = AccountBuilder::about(self.service);
+                *self = AccountBuilder {
+                    own: self.own.take(),
+                    ..AccountBuilder::about(self.service)
+                };
             }
             self.sas(sas, THE_URL)?;
         }
@@ -338,7 +348,19 @@ impl AccountBuilder {
                 )),
             },
         };
-        let credential = match choose(options.auth, offered, env)? {
+        let chosen = match (self.own, &offered.key, &offered.sas) {
+            (None, ..) => choose(options.auth, offered, env),
+            (Some(own), Err(_), Err(_)) => offered.token.map(|()| Some(own)),
+            (Some(_), Ok(found), _) | (Some(_), _, Ok(found)) => {
+                let own = "the token credential";
+                Err(contradiction(
+                    found.what.clone(),
+                    own,
+                    "one credential is needed, not two",
+                ))
+            }
+        };
+        let credential = match chosen? {
             Some(Credential::Key { .. }) if name.is_none() => {
                 let advice =
                     format!("an account key needs one: set {ACCOUNT}, or AccountName in {STRING}");

@@ -11,13 +11,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use azure_core::credentials::Secret;
+#[cfg(feature = "entra")]
+use azure_core::credentials::TokenCredential;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use url::Url;
 
 use super::account::{AccountError, contradiction, malformed};
+use super::account_builder::{ACCOUNT, KEY, SAS, STRING};
 #[cfg(feature = "entra")]
 use super::entra::Entra;
+#[cfg(feature = "entra")]
+use super::program_credential::ProgramCredential;
 #[cfg(feature = "entra")]
 use super::token_cache::TokenCache;
 use super::transport::Client;
@@ -44,6 +49,14 @@ pub const CREDENTIALS: &[&str] = &[
     "IDENTITY_HEADER",
     "MSI_ENDPOINT",
     "MSI_SECRET",
+];
+
+/// The methods of the library that say what these variables say, for messages to a program that called them.
+pub const GIVEN: &[(&str, &str)] = &[
+    (STRING, "connection_string()"),
+    (ACCOUNT, "account()"),
+    (KEY, "AccountCredential::key()"),
+    (SAS, "AccountCredential::sas()"),
 ];
 
 // All authorities of a Linux distribution are a quarter of this.
@@ -186,6 +199,13 @@ impl Credential {
     ) -> Result<Credential, AccountError> {
         let issuer = Arc::new(Entra::new(auth, env, endpoint, client, purpose)?);
         Ok(Credential::Token(Arc::new(TokenCache::new(issuer, None))))
+    }
+
+    /// Tokens of a credential that a program has.
+    #[cfg(feature = "entra")]
+    pub fn of_program(own: Arc<dyn TokenCredential>) -> Credential {
+        let issuer = Arc::new(ProgramCredential(own));
+        Credential::Token(Arc::new(TokenCache::new(issuer, None)))
     }
 
     /// None can be had.

@@ -13,6 +13,8 @@ mod entra;
 mod error;
 #[cfg(feature = "entra")]
 mod identity_http;
+#[cfg(feature = "entra")]
+mod program_credential;
 mod proxy;
 pub mod queue;
 pub mod scheduled_events;
@@ -30,8 +32,10 @@ mod transport;
 pub const API_VERSION: &str = "2021-02-12";
 
 pub use account::{Account, AccountError};
-pub use credential::Credential;
+pub use account::{BLOB, QUEUE, Service};
+pub use account_builder::{ACCOUNT, KEY, SAS, STRING};
 pub use credential::{Auth, AuthOptions, CREDENTIALS};
+pub use credential::{Credential, GIVEN};
 pub use error::{Operation, ServiceError};
 pub use server::tls_failure;
 pub use server::{addresses, connect, tls_refusal};

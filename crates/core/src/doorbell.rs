@@ -133,6 +133,9 @@ pub(super) struct Doorbell {
     looked: Option<Instant>,
     /// When a look is wanted earlier than the polls have planned it.
     look_at: Option<Instant>,
+    /// This bell has ended once without a release. Another program may answer at its address by now, with the nonce
+    /// from the record: it moves looks forward and never spaces them.
+    ended: bool,
     /// The holder has vanished: until when, and how often, it is looked whether its guardian is done.
     hurry: Option<(Instant, Duration)>,
 }
@@ -202,6 +205,7 @@ impl Doorbell {
         let Some(rank) = self.rank else {
             return Attend::Same;
         };
+        self.ended |= matches!(ring, Ring::Silent | Ring::Closed);
         if ring == Ring::Silent {
             self.falls_silent(now, poll);
             return Attend::Same;
@@ -209,6 +213,7 @@ impl Doorbell {
         self.rings += 1;
         if self.rings > MOST_RINGS {
             self.deaf_until = Some(now + DEAF);
+            self.ended = true;
             self.look_at = None;
             self.falls_silent(now, poll);
             return Attend::To(None);
@@ -256,7 +261,7 @@ impl Doorbell {
         poll: Duration,
         jitter: &mut Jitter,
     ) -> Option<Duration> {
-        if self.rank.is_some() && !self.polls_as_ever {
+        if self.rank.is_some() && !self.polls_as_ever && !self.ended {
             return Some(jitter.spread(poll.max(SELDOM)));
         }
         let (until, pace) = self.hurry?;
@@ -457,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_broke_while_its_holder_lives_costs_one_look() {
+    fn bell_that_ended_without_a_release_spaces_no_looks_when_it_greets_again() {
         let mut jitter = Jitter::new(1);
         let mut doorbell = greeted(0);
         doorbell.rang(at(5000), Ring::Closed, GRACE, POLL);
@@ -467,11 +472,14 @@ mod tests {
             Attend::To(Some(bell(1)))
         );
         doorbell.rang(at(5002), Ring::Greeted { rank: 0 }, GRACE, POLL);
-        let interval = doorbell
-            .interval(at(5002), POLL, &mut jitter)
-            .expect("lives");
-        assert!(interval >= SELDOM * 4 / 5, "{interval:?}");
+        assert_eq!(doorbell.interval(at(5002), POLL, &mut jitter), None);
         assert_eq!(doorbell.look_at(), Instant::FOREVER);
+        // It moves looks forward as before, and the bell of another holder spaces them again.
+        doorbell.rang(at(6000), Ring::Draining, GRACE, POLL);
+        assert_eq!(doorbell.look_at(), at(6000));
+        doorbell.finds(at(6001), &holder(bell(2)));
+        doorbell.rang(at(6002), Ring::Greeted { rank: 0 }, GRACE, POLL);
+        assert!(doorbell.interval(at(6002), POLL, &mut jitter) >= Some(SELDOM * 4 / 5));
     }
 
     #[test]

@@ -133,7 +133,9 @@ pub fn signal(text: &str) -> Result<i32, String> {
     let number = number
         .filter(|n| (1..=libc::SIGRTMAX()).contains(n) && !(32..libc::SIGRTMIN()).contains(n))
         .ok_or_else(|| {
-            format!("'{text}' is not a signal: write it like TERM, INT, QUIT, RTMIN+3 or 15")
+            format!(
+                "'{text}' is not a signal: write it like TERM, INT, QUIT, RTMIN+3 or 15, or none"
+            )
         })?;
     match number {
         libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU | libc::SIGCONT => Err(

@@ -1,28 +1,33 @@
-//! The control file: eight bytes that tell anybody on this machine until when the command may
-//! believe that it is in control.
+//! The control file: sixteen bytes that tell anybody on this machine until when the command may
+//! believe that it is in control, and whether it was asked to stop.
 //!
 //! Made by [`super::fork`] before the fork and mapped by both sides; the guardian moves it
 //! ([`super::event_loop`]), the supervisor only when the guardian is dead ([`super::handle`]). Read
 //! through [`View`]. It must never say more than the deadline the guardian kills at: so it stays
 //! true when whoever writes it is stopped or dead.
 //!
-//! It is a native-endian `u64`: nanoseconds of CLOCK_BOOTTIME, 0 without control, `u64::MAX` for a
-//! lock that has no deadline. While it lives its owner has it locked; one that nobody has locked is
+//! It is two native-endian `u64`, both nanoseconds of CLOCK_BOOTTIME. The first is the end of control: 0
+//! without control, `u64::MAX` for a lock that has no deadline. The second is the end of a drain: 0 while none
+//! was begun. The guardian writes it before it sends the first signal, whoever ordered the drain: so a death
+//! between the two leaves a command that begins nothing more, and never one that was signalled and still
+//! hears yes. A reader of the first word alone, and a file that has no other, are as before. While it lives its owner has it locked; one that nobody has locked is
 //! left over from owners that were killed: it says nothing any more, and is swept by the next.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::mman::ProtFlags;
 
-use super::shared_memory::Mapping;
+use super::shared_memory::{Mapping, SharedControl};
+use super::state::ControlState;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
@@ -33,10 +38,9 @@ pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 const PREFIX: &str = "trafficcop-control.";
 // How the names end of those that are not locked yet.
 const UNFINISHED: &str = ".part";
-const LENGTH: u64 = size_of::<u64>() as u64;
-
-/// Atomic, for it is shared with other processes.
-type SharedWord = Mapping<AtomicU64>;
+const LENGTH: usize = size_of::<SharedControl>();
+// Lengths that a reader takes: the first word alone, and these two with room for what a later version adds.
+const READABLE: [RangeInclusive<u64>; 2] = [8..=8, 16..=64];
 
 /// Whether this is what a control file is called, whosever it is.
 pub fn is_control_file(path: &Path) -> bool {
@@ -51,7 +55,7 @@ pub fn is_control_file_in_use(path: &Path) -> bool {
 
 #[derive(Debug)]
 struct Location {
-    word: SharedWord,
+    words: Mapping<SharedControl>,
     path: PathBuf,
     /// Keeps the lock that tells others that the file is in use.
     file: Arc<File>,
@@ -109,19 +113,21 @@ impl ControlFile {
         self.0.as_ref().map(|place| place.file.as_raw_fd())
     }
 
-    /// The command may believe in its control until then; zero is never.
-    pub(super) fn set(&self, until: Instant) {
-        if let Some(place) = &self.0 {
-            // One store of eight bytes: a reader in another process sees the old deadline or the
-            // new one, never half of each.
-            place.word.store(until.as_nanos(), Ordering::Release);
+    /// Tells the command this.
+    pub(super) fn set(&self, control: ControlState) {
+        if let Some(Location { words, .. }) = &self.0 {
+            // Each is one store of eight bytes: a reader in another process sees the old one or the new one,
+            // never half of each. The drain goes first: whoever reads that control is gone finds it, too.
+            let ControlState { until, drain } = control;
+            words.drain.store(drain.as_nanos(), Ordering::Release);
+            words.until.store(until.as_nanos(), Ordering::Release);
         }
     }
 
     /// Says "not in control" for ever, and removes the file.
     pub(super) fn retire(&mut self) {
         // Before it is removed: whoever has it mapped goes on reading it.
-        self.set(Instant::ZERO);
+        self.set(ControlState::NONE);
         if let Some(place) = self.0.take() {
             // The other side may have done so before.
             let _ = fs::remove_file(&place.path);
@@ -155,18 +161,18 @@ fn create_once_in(directory: &Path) -> io::Result<Location> {
         .open(&fresh)?;
     let made = (|| {
         // Written, not only made long: there is room for it, and the mapping cannot fault.
-        file.write_all(&0_u64.to_ne_bytes())?;
+        file.write_all(&[0; LENGTH])?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK)))?;
-        let word = SharedWord::of(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
+        let words = Mapping::of(&file, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?;
         fs::rename(&fresh, &path)?;
-        Ok(word)
+        Ok(words)
     })();
     match made {
-        Ok(word) => {
+        Ok(words) => {
             let file = Arc::new(file);
             lasting::add(&file);
-            Ok(Location { word, path, file })
+            Ok(Location { words, path, file })
         }
         Err(error) => {
             let _ = fs::remove_file(&fresh);
@@ -200,13 +206,13 @@ fn unsay(path: &Path) -> io::Result<()> {
         .write(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
-    file.write_all_at(&0_u64.to_ne_bytes(), 0)
+    file.write_all_at(&[0; LENGTH], 0)
 }
 
 /// A control file as its readers have it. It stays readable when the file is removed.
 #[derive(Debug)]
 pub struct View {
-    word: SharedWord,
+    words: Mapping<SharedControl>,
     /// Tells whether whoever writes there lives.
     file: File,
 }
@@ -224,22 +230,27 @@ impl View {
             .open(path)?;
         // Of the descriptor, and not of the path, which may be another file by now.
         let found = file.metadata()?;
-        if !found.is_file() || found.len() != LENGTH {
-            return Err(io::Error::other("it is not a file of eight bytes"));
+        let fits = READABLE.iter().any(|range| range.contains(&found.len()));
+        if !found.is_file() || !fits {
+            return Err(io::Error::other(
+                "it is not a file of eight or sixteen bytes",
+            ));
         }
-        let word = SharedWord::of(&file, ProtFlags::PROT_READ)?;
-        Ok(View { word, file })
+        let words = Mapping::of(&file, ProtFlags::PROT_READ)?;
+        Ok(View { words, file })
     }
 
-    /// Until when the command may believe in its control; [`Instant::ZERO`] if it may not. What was
-    /// written by those who are dead holds no more: nobody would have taken it back.
+    /// Reads what it says now. What was written by those who are dead holds no more: nobody would have taken
+    /// it back.
     #[must_use]
-    pub fn until(&self) -> Instant {
-        let until = Instant::from_nanos(self.word.load(Ordering::Acquire));
-        if until == Instant::ZERO || is_locked_by_another(&self.file) != Ok(true) {
-            return Instant::ZERO;
+    pub fn read(&self) -> ControlState {
+        let [until, drain] = [&self.words.until, &self.words.drain]
+            .map(|word| Instant::from_nanos(word.load(Ordering::Acquire)));
+        let read = ControlState { until, drain };
+        if read == ControlState::NONE || is_locked_by_another(&self.file) != Ok(true) {
+            return ControlState::NONE;
         }
-        until
+        read
     }
 }
 
@@ -254,16 +265,21 @@ mod tests {
         let mut control = ControlFile::create();
         let path = control.path().expect("a place").to_owned();
         let view = View::open(&path).expect("a control file");
-        assert_eq!(view.until(), Instant::ZERO);
-        control.set(Instant::FOREVER);
-        assert_eq!(view.until(), Instant::FOREVER);
-        let bytes = fs::read(&path).expect("readable");
-        assert_eq!(bytes, u64::MAX.to_ne_bytes());
+        assert_eq!(view.read(), ControlState::NONE);
+        let until = Instant::FOREVER;
+        let drain = Instant::from_nanos(7);
+        for told in [ControlState::until(until), ControlState { until, drain }] {
+            control.set(told);
+            assert_eq!(view.read(), told);
+            let bytes = fs::read(&path).expect("readable");
+            let words = [u64::MAX, told.drain.as_nanos()].map(u64::to_ne_bytes);
+            assert_eq!(bytes, words.concat());
+        }
         let mode = fs::metadata(&path).expect("there").mode();
         assert_eq!(mode & 0o7777, 0o444);
         control.retire();
         assert!(!path.exists());
-        assert_eq!(view.until(), Instant::ZERO);
+        assert_eq!(view.read(), ControlState::NONE);
     }
 
     #[test]
@@ -281,10 +297,11 @@ mod tests {
         let living = create_in(directory.path()).expect("a file");
         let dead = create_in(directory.path()).expect("a file");
         let left = dead.path.clone();
-        dead.word.store(u64::MAX, Ordering::Release);
+        dead.words.until.store(u64::MAX, Ordering::Release);
+        dead.words.drain.store(7, Ordering::Release);
         let view = View::open(&left).expect("a control file");
-        let mapped = SharedWord::of(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
-        assert_eq!(view.until(), Instant::FOREVER);
+        let mapped = Mapping::of(&File::open(&left).expect("there"), ProtFlags::PROT_READ);
+        assert_eq!(view.read().until, Instant::FOREVER);
         drop(dead);
         let unfinished = directory
             .path()
@@ -301,9 +318,10 @@ mod tests {
         }
         let next = next.0.expect("still there");
         assert!(!left.exists() && !unfinished.exists());
-        assert_eq!(view.until(), Instant::ZERO, "whoever wrote it is dead");
-        let word = mapped.expect("mapped").load(Ordering::Acquire);
-        assert_eq!(word, 0, "written by whoever swept it");
+        assert_eq!(view.read(), ControlState::NONE, "whoever wrote it is dead");
+        let SharedControl { until, drain } = &*mapped.expect("mapped");
+        let words = [until, drain].map(|word| word.load(Ordering::Acquire));
+        assert_eq!(words, [0, 0], "written by whoever swept it");
         assert!(living.path.exists() && next.path.exists() && foreign.exists());
     }
 

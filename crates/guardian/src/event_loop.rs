@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::state::ControlState;
 use super::state::{GuardianState, Input, Step, Steps};
 use super::wire::{Event, FRAME, Request};
 use trafficcop_core::clock::Instant;
@@ -173,22 +174,17 @@ impl<S: System> EventLoop<S> {
     fn happened(&mut self, event: Input) {
         let steps = self.state.step(Instant::now(), event);
         // Before anything is done about it: whoever is signalled finds the truth there.
-        let yielded = self.system.yields() && self.state.is_draining();
-        self.show_control(if yielded {
-            Instant::ZERO
-        } else {
-            self.state.control()
-        });
+        self.show_control(self.state.control());
         self.perform(&steps);
     }
 
-    fn show_control(&self, until: Instant) {
-        let until = if self.in_control {
-            until
+    fn show_control(&self, control: ControlState) {
+        let yielded = self.system.yields() && control.drain != Instant::ZERO;
+        self.system.show_control(if self.in_control && !yielded {
+            control
         } else {
-            Instant::ZERO
-        };
-        self.system.show_control(until);
+            ControlState::NONE
+        });
     }
 
     fn perform(&mut self, steps: &Steps) {
@@ -196,6 +192,7 @@ impl<S: System> EventLoop<S> {
             match step {
                 Step::Tell(event) => self.tell(Event::Workload(event)),
                 Step::SignalGroup(signal) => self.signal_group(signal),
+                Step::SignalMain(signal) => self.signal_main(signal),
                 Step::TermRest => self.term_rest(),
                 Step::Kill => self.kill_and_reap(),
                 Step::Depart => self.depart(),
@@ -212,6 +209,7 @@ impl<S: System> EventLoop<S> {
                 in_control,
                 deadlines,
                 stop_signal,
+                stop_to,
                 env,
                 release_info,
                 lock,
@@ -221,7 +219,7 @@ impl<S: System> EventLoop<S> {
                 self.set_release_info(changes.end, release_info);
                 self.in_control = in_control;
                 // The command may ask at once.
-                self.show_control(deadlines.kill_at);
+                self.show_control(ControlState::until(deadlines.kill_at));
                 let forked = self.descriptors(lock, input).and_then(|(lock, input)| {
                     self.lock = lock;
                     self.prepare(program, changes, deadlines)?;
@@ -230,7 +228,10 @@ impl<S: System> EventLoop<S> {
                     self.system.fork(deadlines, lock, input)
                 });
                 match forked {
-                    Ok(pid) => self.forked(pid, deadlines, stop_signal),
+                    Ok(pid) => {
+                        self.forked(pid, deadlines, stop_signal);
+                        self.state.stops(stop_to);
+                    }
                     Err(errno) => self.not_started(errno),
                 }
             }
@@ -321,7 +322,7 @@ impl<S: System> EventLoop<S> {
     fn not_started(&mut self, errno: Errno) {
         self.system.abandon();
         self.lock = None;
-        self.system.show_control(Instant::ZERO);
+        self.system.show_control(ControlState::NONE);
         let errno = errno as i32;
         self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
     }

@@ -174,6 +174,7 @@ impl GuardianHandle {
             in_control: request.in_control,
             deadlines: request.deadlines,
             stop_signal: request.stop_signal,
+            stop_to: request.stop_to,
             env,
             release_info,
             lock: request.lock.is_some(),

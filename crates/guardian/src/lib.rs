@@ -44,6 +44,7 @@ pub use liveness::{HealthCheck, all_answer};
 pub use process::{begin, leave_by_the_guardians, stdout_was_closed};
 pub use shared_memory::SharedBytes;
 pub use spawn::which;
+pub use state::{ControlState, StopTo};
 #[doc(hidden)]
 pub use tree::Change;
 pub use tty::{StopAsked, stop_ourselves};

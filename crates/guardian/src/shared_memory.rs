@@ -25,8 +25,8 @@ pub(super) unsafe trait Shared: Sized {
     const LENGTH: NonZeroUsize = NonZeroUsize::new(size_of::<Self>()).unwrap();
 }
 
-// SAFETY: it is an atomic.
-unsafe impl Shared for AtomicU64 {}
+// SAFETY: all of its fields are.
+unsafe impl Shared for SharedControl {}
 // SAFETY: all of its fields are.
 unsafe impl Shared for SharedDeadline {}
 // SAFETY: all of its fields are.
@@ -80,6 +80,17 @@ impl<T: Shared> Drop for Mapping<T> {
         // SAFETY: mapped by us with this length, and nobody borrows it any more.
         let _ = unsafe { munmap(self.0.cast(), T::LENGTH.get()) };
     }
+}
+
+/// The words of a control file. A file of the first word alone has zero for the second: the rest of a page
+/// behind the end of its file is mapped as zeros.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct SharedControl {
+    /// Until when the command may believe in its control.
+    pub(super) until: AtomicU64,
+    /// When the grace of a drain ends.
+    pub(super) drain: AtomicU64,
 }
 
 /// What the processes round a PID namespace share.

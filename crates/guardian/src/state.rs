@@ -50,6 +50,38 @@ pub enum Input {
     Emptied,
 }
 
+/// Content of a control file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlState {
+    /// The command may believe in its control until then; [`Instant::ZERO`] is never.
+    pub until: Instant,
+    /// The tree is killed at this moment, as it was asked to stop; [`Instant::ZERO`]: it was not.
+    pub drain: Instant,
+}
+
+impl ControlState {
+    /// No control, and nothing to stop.
+    pub const NONE: ControlState = ControlState::until(Instant::ZERO);
+
+    /// Control until this moment, with no drain begun.
+    #[must_use]
+    pub const fn until(until: Instant) -> ControlState {
+        let drain = Instant::ZERO;
+        ControlState { until, drain }
+    }
+}
+
+/// Processes of a command that get its stop signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum StopTo {
+    /// The command's process group, and what was started outside of it.
+    #[default]
+    Group,
+    /// The command's main process alone.
+    Main,
+}
+
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -57,6 +89,8 @@ pub enum Step {
     Tell(WorkloadEvent),
     /// Send this signal to the main process's group, and then SIGCONT to those of it who are stopped.
     SignalGroup(i32),
+    /// Send this signal to the main process alone, and then SIGCONT to those of its group who are stopped.
+    SignalMain(i32),
     /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT
     /// if it is stopped.
     TermRest,
@@ -115,13 +149,17 @@ pub struct GuardianState {
     phase: Phase,
     main: Main,
     deadlines: Deadlines,
+    /// 0: the command is not signalled, it asks.
     stop_signal: i32,
+    stop_to: StopTo,
     /// For a drain that no deadline gives a grace to.
     grace: Duration,
     /// For what a command left behind, while the supervisor lives: it grants that much, or less.
     left_behind: Option<Duration>,
-    /// What the group was sent last.
+    /// What the group, or the main process, was sent last.
     sent: i32,
+    /// Only the main process was sent it.
+    sent_to_main: bool,
     /// The supervisor is dead.
     orphaned: bool,
     /// From its death to the kill at most, where the lock dies with it.
@@ -140,9 +178,11 @@ impl GuardianState {
             main: Main::Ended,
             deadlines: Deadlines::NONE,
             stop_signal: 0,
+            stop_to: StopTo::Group,
             grace,
             left_behind: None,
             sent: 0,
+            sent_to_main: false,
             orphaned: false,
             orphan_grace: None,
             told_acting: false,
@@ -169,6 +209,11 @@ impl GuardianState {
         }
     }
 
+    /// The command that was started gets its stop signal so.
+    pub(super) fn stops(&mut self, stop_to: StopTo) {
+        self.stop_to = stop_to;
+    }
+
     /// Whether there is no tree to watch.
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
@@ -184,13 +229,25 @@ impl GuardianState {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Until when the command may believe in its control: what the control file says. Zero from
-    /// the moment it is asked to end because control is in doubt.
-    pub(super) fn control(&self) -> Instant {
+    /// Content of the control file. The command may believe in its control until the deadline, and no
+    /// more from the moment at which it is asked to end because control is in doubt.
+    pub(super) fn control(&self) -> ControlState {
+        let kill_at = self.deadlines.kill_at;
         match self.phase {
-            Phase::Running | Phase::Draining { .. } if self.told_acting => Instant::ZERO,
-            Phase::Running | Phase::Draining { .. } => self.deadlines.kill_at,
-            Phase::Idle | Phase::Killing { .. } => Instant::ZERO,
+            Phase::Idle => ControlState::NONE,
+            Phase::Running => ControlState::until(kill_at),
+            Phase::Draining { end } => ControlState {
+                until: if self.told_acting {
+                    Instant::ZERO
+                } else {
+                    kill_at
+                },
+                drain: end.min(kill_at),
+            },
+            Phase::Killing { since } => ControlState {
+                until: Instant::ZERO,
+                drain: since,
+            },
         }
     }
 
@@ -336,7 +393,7 @@ impl GuardianState {
             Phase::Idle | Phase::Killing { .. } => {}
             Phase::Running => {
                 self.phase = Phase::Draining { end };
-                self.signal_group(signal, steps);
+                self.signal(signal, steps);
             }
             Phase::Draining { end: before } => {
                 // A grace is fixed when it begins; it can be cut, not lengthened.
@@ -347,15 +404,21 @@ impl GuardianState {
                 // one: at a deadline the supervisor asks for what the guardian has begun, and to many
                 // programs a second signal means "at once".
                 if self.main != Main::Ended && self.sent != signal {
-                    self.signal_group(signal, steps);
+                    self.signal(signal, steps);
                 }
             }
         }
     }
 
-    fn signal_group(&mut self, signal: i32, steps: &mut Steps) {
+    fn signal(&mut self, signal: i32, steps: &mut Steps) {
         self.sent = signal;
-        steps.push(Step::SignalGroup(signal));
+        // Without its main process the rest of a tree has nobody to be told by.
+        self.sent_to_main = self.stop_to == StopTo::Main && self.main != Main::Ended;
+        match (signal, self.sent_to_main) {
+            (0, _) => {}
+            (_, true) => steps.push(Step::SignalMain(signal)),
+            (_, false) => steps.push(Step::SignalGroup(signal)),
+        }
     }
 
     fn kill(&mut self, now: Instant, steps: &mut Steps) {
@@ -378,15 +441,22 @@ impl GuardianState {
             self.told_left_behind = true;
             steps.push(Step::Tell(WorkloadEvent::LeftBehind));
         }
+        let signal = if self.stop_signal == 0 {
+            0
+        } else {
+            libc::SIGTERM
+        };
         if self.phase == Phase::Running {
             let grace = self.left_behind.filter(|_| !self.orphaned);
             let end = now + grace.unwrap_or_else(|| self.grace());
-            self.drain(libc::SIGTERM, end, steps);
-        } else if self.sent != libc::SIGTERM {
+            self.drain(signal, end, steps);
+        } else if self.sent != signal || self.sent_to_main {
             // Background jobs of a shell ignore SIGINT and SIGQUIT.
-            self.signal_group(libc::SIGTERM, steps);
+            self.signal(signal, steps);
         }
-        steps.push(Step::TermRest);
+        if signal != 0 {
+            steps.push(Step::TermRest);
+        }
     }
 
     fn emptied(&mut self, now: Instant, steps: &mut Steps) {

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use super::state::StopTo;
 use trafficcop_core::Deadlines;
 
 /// What is asked for to keep the command's tree together; as it is typed, with its help.
@@ -229,8 +230,10 @@ pub struct SpawnRequest {
     pub unset: Vec<OsString>,
     /// Until when it may run, unless they are moved.
     pub deadlines: Deadlines,
-    /// What the guardian's own drain sends first.
+    /// Signal that the guardian's own drain sends first; 0: none.
     pub stop_signal: i32,
+    /// Who gets it, in every drain.
+    pub stop_to: StopTo,
     /// Kept open by guardian and command until the tree is empty.
     pub lock: Option<OwnedFd>,
     /// The command's stdin, for a program that is not in front; not together with a lock.

@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use super::state::StopTo;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
 
@@ -41,6 +42,7 @@ pub enum Request {
         in_control: bool,
         deadlines: Deadlines,
         stop_signal: i32,
+        stop_to: StopTo,
         /// Bytes of `KEY=VALUE\0` (to set) and `KEY\0` (to unset) that follow.
         env: u32,
         /// Bytes of the release info that follow the environment.
@@ -162,6 +164,7 @@ impl Request {
                 in_control,
                 deadlines,
                 stop_signal,
+                stop_to,
                 env,
                 release_info,
                 lock,
@@ -171,6 +174,7 @@ impl Request {
                 flags: u16::from(lock)
                     | u16::from(in_control) << 1
                     | u16::from(input) << 2
+                    | u16::from(stop_to == StopTo::Main) << 3
                     | u16::from(program) << 8,
                 number: stop_signal,
                 a: deadlines.term_at.as_nanos(),
@@ -228,6 +232,10 @@ impl Request {
                 in_control: fields.flags & 2 == 2,
                 deadlines,
                 stop_signal: fields.number,
+                stop_to: match fields.flags & 8 {
+                    8 => StopTo::Main,
+                    _ => StopTo::Group,
+                },
                 env,
                 release_info,
                 lock: fields.flags & 1 == 1,
@@ -364,15 +372,16 @@ mod tests {
                 any::<i32>(),
                 length.clone(),
                 length.clone(),
-                any::<(bool, bool, bool, u8)>()
+                any::<(bool, bool, bool, bool, u8)>()
             )
                 .prop_map(|(deadlines, stop_signal, env, release_info, more)| {
-                    let (lock, input, in_control, program) = more;
+                    let (lock, input, in_control, to_main, program) = more;
                     Request::Start {
                         program,
                         in_control,
                         deadlines,
                         stop_signal,
+                        stop_to: if to_main { StopTo::Main } else { StopTo::Group },
                         env,
                         release_info,
                         lock,

@@ -4,11 +4,14 @@
 //! file systems that are known to be this machine's alone; everything else is taken for shared.
 //! It must never ask a shared drive anything: its server may be gone, and who asks hangs.
 
+mod planned;
+
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use self::planned::Planned;
 use super::file::OpenError;
 use trafficcop_core::machine::procfs;
 
@@ -117,6 +120,24 @@ pub fn of(path: &Path) -> Mount {
     under(&table(), path)
 }
 
+/// Like [`of`], for a decision that a table which cannot be read must not make.
+///
+/// # Errors
+/// Why the kernel's table of mounts cannot be read.
+pub fn known(path: &Path) -> Result<Mount, OpenError> {
+    Ok(under(&parse(&text_for(path)?), path))
+}
+
+fn text_for(path: &Path) -> Result<Vec<u8>, OpenError> {
+    text().map_err(|why| {
+        OpenError::in_words(format!(
+            "{}: the table of mounts cannot be read, so it is not known whether locks exclude there: \
+             /proc/self/mountinfo: {why}: mount /proc, or try again",
+            path.display()
+        ))
+    })
+}
+
 /// Whether cleaners of temporary files remove what lies at this path of a local disk and looks old.
 #[must_use]
 pub fn is_cleaned(path: &Path) -> bool {
@@ -162,23 +183,31 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
     })
 }
 
-/// Refuses a path below the upper directory of a mounted overlay: the same file has another inode through the
-/// overlay, so that neither locks nor directories exclude there.
-pub fn refuse_upper_directory(path: &Path) -> Result<(), OpenError> {
-    // Most machines have none, and each start of an instance comes by here: the whole table takes longer.
+/// Refuses a path at which a lock excludes nobody: below the upper directory of a mounted overlay, where the same file
+/// has another inode through the overlay; and below the mount point of a network drive that is not mounted, where
+/// the lock would be a local one.
+pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
+    // Most machines have neither, and each start of an instance comes by here: the whole table takes longer.
     const OVERLAY: &[u8] = b" - overlay ";
-    let text = text().map_err(|why| {
-        OpenError::in_words(format!(
-            "{}: the table of mounts cannot be read, so it is not known whether locks exclude there: \
-             /proc/self/mountinfo: {why}: mount /proc, or try again",
-            path.display()
-        ))
-    })?;
-    if !text.windows(OVERLAY.len()).any(|words| words == OVERLAY) {
+    let text = text_for(path)?;
+    let has_overlay = text.windows(OVERLAY.len()).any(|words| words == OVERLAY);
+    let planned = planned::all();
+    if !has_overlay && planned.is_empty() {
         return Ok(());
     }
     let mounts = parse(&text);
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let read_link = |path: &Path| std::fs::read_link(path).ok();
+    if let Some(drive) = unmounted_above(&mounts, &planned, &absolute, &read_link) {
+        return Err(OpenError::in_words(format!(
+            "{}: {} is the mount point of a network drive ({}, {}) that is not mounted, so a lock there would exclude no \
+             other machine: mount it, or name a file elsewhere",
+            path.display(),
+            drive.at.display(),
+            drive.kind,
+            drive.by.display()
+        )));
+    }
     match overlay_above(&mounts, &absolute, &|path| std::fs::read_link(path).ok()) {
         None => Ok(()),
         Some(overlay) => Err(OpenError::in_words(format!(
@@ -188,6 +217,24 @@ pub fn refuse_upper_directory(path: &Path) -> Result<(), OpenError> {
             overlay.at.display()
         ))),
     }
+}
+
+/// The network drive that belongs here and is not mounted.
+fn unmounted_above<'a>(
+    mounts: &[Mount],
+    planned: &'a [Planned],
+    path: &Path,
+    read_link: &dyn Fn(&Path) -> Option<PathBuf>,
+) -> Option<&'a Planned> {
+    let (mount, here) = walk(mounts, path, read_link)?;
+    // One that is mounted on demand (autofs) is mounted by the first look at the lock; what stays unmounted then has
+    // a kind of which no proof is known, and is refused.
+    let is_missing = |drive: &&Planned| {
+        here.starts_with(&drive.at)
+            && !mount.at.starts_with(&drive.at)
+            && !mounts.iter().any(|mount| mount.at == drive.at)
+    };
+    planned.iter().find(is_missing)
 }
 
 /// The mounted overlay in whose upper directory this path lies, by whatever name.
@@ -437,6 +484,34 @@ mod tests {
             let above = overlay_above(&mounts, Path::new(path), &read_link);
             let above = above.map(|mount| mount.at.as_path());
             assert_eq!(above, overlay.map(Path::new), "{path}");
+        }
+    }
+
+    #[test]
+    fn planned_network_drives_that_are_not_mounted_are_found() {
+        let mounts = parse(TABLE.as_bytes());
+        let plan = |at: &str| Planned {
+            at: at.into(),
+            kind: "nfs4".into(),
+            by: "/etc/fstab".into(),
+        };
+        let planned = ["/mnt/share", "/mnt/other", "/mnt", "/tmp/blob/x"].map(plan);
+        let read_link = |path: &Path| (path == Path::new("/link")).then(|| "/mnt/other".into());
+        for (path, missing) in [
+            ("/mnt/share/l", None),
+            ("/mnt/other/l", Some("/mnt/other")),
+            ("/link/l", Some("/mnt/other")),
+            ("/mnt/l", Some("/mnt")),
+            ("/mnt/share/local/l", None),
+            ("/mnt/otherwise/l", Some("/mnt")),
+            ("/srv/l", None),
+        ] {
+            let found = unmounted_above(&mounts, &planned, Path::new(path), &read_link);
+            assert_eq!(
+                found.map(|drive| &*drive.at),
+                missing.map(Path::new),
+                "{path}"
+            );
         }
     }
 

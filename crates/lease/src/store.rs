@@ -278,12 +278,14 @@ pub trait NamedLock: Send + Sync {
 
 /// The lock at this path, of which there are so many slots; `shared`: it is to be kept as on a drive that
 /// machines share, whatever it lies on.
-#[must_use]
-pub fn at_path(path: &Path, shared: bool, slots: u32) -> Arc<dyn NamedLock> {
+///
+/// # Errors
+/// Where it cannot be found out what the path lies on.
+pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
     // For tests, which start the real program: a release takes it for a path like any other.
     #[cfg(debug_assertions)]
     if let Some(lock) = ScriptedLock::at(path) {
-        return Arc::new(lock);
+        return Ok(Arc::new(lock));
     }
     // Asked of the slots and not of their common name, at which nothing ever lies: what a lock on the
     // server's own disk says of itself stands in its file. Of all of them: each is begun by whoever gets it first.
@@ -292,10 +294,12 @@ pub fn at_path(path: &Path, shared: bool, slots: u32) -> Arc<dyn NamedLock> {
         _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),
     };
     let path = path.to_owned();
-    match shared || names.iter().any(|name| file::is_shared(name)) {
-        true => Arc::new(shared_file::SharedFileLock(path)),
-        false => Arc::new(file::FileLock(path)),
+    for name in &names {
+        if shared || file::is_shared(name)? {
+            return Ok(Arc::new(shared_file::SharedFileLock(path)));
+        }
     }
+    Ok(Arc::new(file::FileLock(path)))
 }
 
 #[cfg(test)]
@@ -306,7 +310,7 @@ mod tests {
     fn one_slot_of_a_shared_drive_makes_all_of_them_that() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sem");
-        let leases = |slots| at_path(&path, false, slots).leases();
+        let leases = |slots| at_path(&path, false, slots).unwrap().leases();
         assert_eq!(leases(3), Duration::ZERO..=Duration::MAX);
         // Begun by a client of this disk's server, which got that slot first.
         std::fs::create_dir(dir.path().join("sem.2.versions")).unwrap();

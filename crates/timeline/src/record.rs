@@ -47,7 +47,7 @@ documented! {
         message_id: String = "of work: the message's id in the queue",
         session_id: String = "of work --sessions: the session that it belongs to",
         attempt: u32 = "which attempt of it this was, from 1",
-        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (moved to the poison or dead-letter queue), released (given back as it was), expired (gone before it was settled: its time to live had ended, or its queue was deleted), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not confirm it: it may come again), unsettled (the queue refused: it comes again)",
+        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (moved to the poison or dead-letter queue), failed (deleted before its command started, which did not succeed), released (given back as it was), expired (gone before it was settled: its time to live had ended, or its queue was deleted), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not confirm it: it may come again), unsettled (the queue refused: it comes again)",
         duration_ms: u64 = "for how many milliseconds its command ran",
         renewals: u32 = "how often its lock was renewed",
     }

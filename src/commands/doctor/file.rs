@@ -47,9 +47,9 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
     let (to, from) = channel();
     let (path, budget) = (path.to_owned(), *budget);
     let mount = mount::of(&path);
-    let shared = mount.shared || file::is_shared(&path);
-    if let Err(why) = mount::refuse_upper_directory(&path) {
-        findings.add(Check::fail("overlay", why.to_string(), ""));
+    let shared = mount.shared || file::is_shared(&path).unwrap_or(true);
+    if let Err(why) = mount::refuse_wrong_place(&path) {
+        findings.add(Check::fail("place", why.to_string(), ""));
     }
     let proof = mount.proof();
     findings.add(match shared {

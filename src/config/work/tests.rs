@@ -203,3 +203,36 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
         );
     }
 }
+
+#[test]
+fn at_most_once_refuses_what_needs_the_message_after_its_command() {
+    assert!(
+        config("--queue q --at-most-once -- job")
+            .unwrap()
+            .at_most_once
+    );
+    assert!(config("--queue q --at-most-once --max-attempts 3 --timeout 1m -- job").is_ok());
+    for flag in [
+        "--retry-delay 1s",
+        "--dead-letter-exit 1",
+        "--retry-exit 1",
+        "--renew-at 50",
+    ] {
+        let why = refused(&format!("--queue q --at-most-once {flag} -- job"));
+        let name = flag.split(' ').next().unwrap();
+        assert!(
+            why.starts_with(&format!("{name} does not go with --at-most-once")),
+            "{why}"
+        );
+    }
+}
+
+#[cfg(feature = "service-bus")]
+#[test]
+fn at_most_once_refuses_sessions() {
+    let why = refused("--service-bus q --sessions --at-most-once -- job");
+    assert!(
+        why.starts_with("--at-most-once does not go with --sessions"),
+        "{why}"
+    );
+}

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use super::{CommandWorkload, Parts};
 use crate::core::Deadlines;
-use crate::guardian::{self, SpawnRequest, StopAsked};
+use crate::guardian::{self, SpawnRequest, StopAsked, StopTo};
 use crate::hooks::Role;
 use crate::lease::{LeaseStore, StoreInfo};
 use crate::notify::{PRIVATE, VARIABLE};
@@ -103,6 +103,7 @@ impl CommandWorkload {
             unset: not_inherited(),
             deadlines,
             stop_signal,
+            stop_to: StopTo::Group,
             lock: orphan_release.descriptor,
             input: None,
             release_info: orphan_release.release_info.unwrap_or_default(),
@@ -126,6 +127,7 @@ impl CommandWorkload {
                 unset: not_inherited(),
                 deadlines,
                 stop_signal: libc::SIGTERM,
+                stop_to: StopTo::Group,
                 lock: None,
                 input: None,
                 release_info: self.standing_release.clone(),
@@ -140,6 +142,7 @@ impl CommandWorkload {
 
     fn command_under_the_lease(&self, deadlines: Deadlines) -> Result<SpawnRequest, i32> {
         let mut request = self.under_the_lease(0, self.parts.stop_signal, deadlines)?;
+        request.stop_to = self.parts.stop_to;
         let mut set = |name: &str, value: OsString| {
             request.unset.retain(|unset| unset != name);
             request.env.push((name.into(), value));

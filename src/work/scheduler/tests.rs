@@ -434,10 +434,7 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
     }
     scheduler.put_aside(now, now, refused());
     let why = "403".to_owned();
-    assert_eq!(
-        scheduler.next(now),
-        Next::Leave(Why::CannotPutAside { why })
-    );
+    assert_eq!(scheduler.next(now), Next::Leave(Why::CannotSettle { why }));
 }
 
 #[test]

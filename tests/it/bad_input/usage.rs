@@ -287,10 +287,6 @@ fn flags_that_belong_to_the_other_kind_of_lock() {
     bad_usage(&["--emulator"], &["--emulator"]);
     bad_usage(&["--no-create"], &["--no-create"]);
     bad_usage_on_blob(&["--blob", "locks/one", "--shared"], &["--shared"]);
-    bad_usage(
-        &["--heartbeat", "on"],
-        &["--heartbeat is gone", "leave it out"],
-    );
     bad_usage(&["--shared", "--lease", "70s"], &["--lease", "take 60s"]);
     bad_usage_on_blob(
         &["--blob", "locks/one", "--no-create", "--page-blob"],

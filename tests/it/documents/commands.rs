@@ -9,6 +9,7 @@ pub(crate) fn lines_of(document: &str) -> Vec<String> {
     let mut inside = false;
     let mut lines = Vec::new();
     for line in document.lines() {
+        let line = line.trim_start();
         if line.starts_with("```") {
             inside = line.starts_with("```sh");
         } else if inside {

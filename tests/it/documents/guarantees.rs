@@ -662,6 +662,23 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             &["replaced_metadata_never_take_the_token_back_and_are_reported"],
         )],
     },
+    Guarantee {
+        fault: "Any drain begins while the command has a piece of work in hand (a stop, a hand-over, a hang, a doubt, the supervisor's death)",
+        happens: "`check` says no before trafficcop sends the first signal. A piece that `check` allowed and that fits into the smaller of `--grace` and `check --remaining` is never cut short, except by the loss of the lease, a second stop signal, or the guardian's death.",
+        how_long: "`--grace`; `--grace-on-loss` if the supervisor dies under a lease.",
+        shown: &[
+            (
+                "check",
+                &[
+                    "every_drain_is_told_before_its_first_signal",
+                    "piece_that_check_allowed_is_finished_whenever_a_stop_comes",
+                    "examples_finish_their_piece_when_control_is_lost_or_a_stop_is_asked",
+                    "wait_lasts_for_its_time_and_ends_when_a_stop_begins",
+                ],
+            ),
+            ("lib", &["no_order_of_events_outlasts_the_deadline"]),
+        ],
+    },
 ];
 
 /// What the table of settings is about.

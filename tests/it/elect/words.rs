@@ -154,7 +154,7 @@ fn the_event_log_is_written_to_no_other_output() {
         .finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
     assert!(finished.stderr.contains("event log"), "{}", finished.stderr);
-    assert_eq!(std::fs::metadata(&control).unwrap().len(), 8);
+    assert_eq!(std::fs::metadata(&control).unwrap().len(), 16);
     assert_eq!(check(&link), Some(0));
 }
 

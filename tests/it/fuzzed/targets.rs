@@ -704,6 +704,7 @@ fn frame_sequences() -> Vec<Vec<u8>> {
             in_control: true,
             deadlines,
             stop_signal: 15,
+            stop_to: trafficcop_guardian::StopTo::Main,
             env: 12,
             release_info: 3,
             lock: true,

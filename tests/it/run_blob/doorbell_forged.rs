@@ -8,9 +8,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use nix::sys::resource::Resource;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{BELL, LEASE, STRANGER, Stage, TERM, advertised, await_polls_as_ever};
+use crate::support::await_for;
 use crate::support::azurite::azurite;
 use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
@@ -190,6 +192,48 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     );
     standby.signal(Signal::SIGTERM);
     assert_eq!(standby.finish().ended, TERM);
+}
+
+/// A holder that dies with its guardian; then another user answers at its address, with the nonce from the record.
+#[test]
+fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
+    let stage = Stage::new("liar-at-the-grave");
+    let journal = &stage.scene.journal;
+    let holder = stage.instance(azurite().port, "holder", &BELL, &[]);
+    journal.await_tag(What::Beat, "holder");
+    let bell = advertised(&stage);
+    let proxy = Proxy::before(azurite().port);
+    let options = ["--doorbell=127.0.0.1", "-v"];
+    let standby = stage.instance(proxy.port, "standby", &options, &[]);
+    standby.await_log("hears the holder's doorbell, 0 before us");
+    let guardian = Pid::from_raw(holder.guardian());
+    // Stopped first, or it would give the lease back for its guardian.
+    holder.signal(Signal::SIGSTOP);
+    kill(guardian, Signal::SIGKILL).expect("ours");
+    holder.signal(Signal::SIGKILL);
+    standby.await_log("the holder's doorbell has gone");
+    let liar = await_for(
+        "the holder's port",
+        || TcpListener::bind(bell.address).ok(),
+        || standby.stderr(),
+    );
+    std::thread::spawn(move || {
+        for mut guest in liar.incoming().flatten() {
+            let answer = bell.answer();
+            std::thread::spawn(move || {
+                let _ = guest.write_all(&answer);
+                while guest.write_all(b".").is_ok() {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+        }
+    });
+    // It hears the liar as it heard the holder, and polls every 500 ms all the same.
+    standby.await_log_times("hears the holder's doorbell, 0 before us", 2);
+    await_polls_as_ever(&proxy);
+    journal.await_tag(What::Beat, "standby");
+    stage.let_end("standby");
+    assert_eq!(standby.finish().ended, Ended::Code(0));
 }
 
 /// A standby that would look once an hour, before a bell that does this: how often it comes to the bell,

@@ -9,6 +9,7 @@ mod operated;
 mod proofs;
 mod refused;
 mod standing_still;
+mod stop_to;
 mod waiting;
 
 use std::fs::File;

@@ -1,6 +1,7 @@
 //! `trafficcop work --service-bus` against a stand-in broker in this process, with real commands.
 //! Read as a specification: each test is one sentence of it, on a broker of its own.
 
+mod at_most_once;
 mod exclusive;
 mod failing;
 mod keeping;

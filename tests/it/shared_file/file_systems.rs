@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::support::instance::assert_ended;
+use crate::support::namespaces::unshared_or_say_so;
+use crate::support::programs::trafficcop;
 
 const PROMISE: &str = "--mkdir-is-exclusive";
 
@@ -103,4 +105,56 @@ fn doctor_alone_says_that_no_other_came_and_fails_on_an_unknown_kind() {
     let (ended, said) = doctor(&unknown.path("c"), &[PROMISE]);
     assert_eq!(ended, Ended::Code(0), "{said}");
     assert!(said.contains("warn  machines"), "{said}");
+}
+
+#[test]
+fn mount_point_of_a_network_drive_that_is_not_mounted_is_refused() {
+    let scene = Scene::new();
+    let share = scene.path("share");
+    std::fs::create_dir(&share).expect("made");
+    let fstab = scene.path("fstab");
+    let line = format!("server:/x {} nfs4 noauto 0 0\n", share.display());
+    std::fs::write(&fstab, line).expect("written");
+    let with_fstab = format!(
+        "mount -t tmpfs none /etc && cp '{}' /etc/fstab && exec \"$@\"",
+        fstab.display()
+    );
+    let Some(mut shell) = unshared_or_say_so(&["--mount"], &with_fstab) else {
+        return;
+    };
+    let script = format!(
+        r#"cd '{}'
+        for options in '' --shared; do
+            '{program}' run -n --contain none $options --file share/lock -- echo ran; echo $?
+        done
+        ls -A share
+        '{program}' run -n --contain none --file lock -- echo beside
+        mount -t tmpfs none share
+        '{program}' run -n --contain none --file share/lock -- echo mounted"#,
+        scene.directory().display(),
+        program = trafficcop()
+    );
+    let output = shell.args(["sh", "-c", &script]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, b"69\n69\nbeside\nmounted\n", "{said}");
+    let reason = "is the mount point of a network drive (nfs4, /etc/fstab) that is not mounted";
+    assert_eq!(said.matches(reason).count(), 2, "{said}");
+}
+
+#[test]
+fn second_name_of_a_lock_is_refused_where_it_is_taken_and_looked_at_by_status() {
+    let scene = Scene::new();
+    let lock = scene.lock();
+    let held = run(&scene, &lock, "one", &["--shared"])
+        .command(["true"])
+        .finish();
+    assert_eq!(held.ended, Ended::Code(0), "{}", held.stderr);
+    std::fs::hard_link(&lock, scene.path("second")).expect("linked");
+    let refused = run(&scene, &lock, "one", &["-n"])
+        .command(["true"])
+        .finish();
+    assert_ended(&refused, 69, "it has a second name (a hard link)");
+    let looked = scene.verb("status").arg("--file").arg(&lock).finish();
+    assert_eq!(looked.ended, Ended::Code(1), "{}", looked.stderr);
+    assert!(looked.stdout.contains("free"), "{}", looked.stdout);
 }

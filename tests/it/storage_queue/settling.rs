@@ -132,6 +132,19 @@ async fn a_delete_in_doubt_whose_message_is_gone_after_the_lock_cannot_be_told()
     assert!(why.contains("cannot be said"), "{why}");
 }
 
+/// The request can be late on its way: another worker may have taken and deleted the message meanwhile.
+#[tokio::test]
+async fn delete_in_doubt_is_not_confirmed_by_an_answer_that_comes_after_the_lock() {
+    let scene = Scene::locking("x", 2);
+    let message = scene.take().await;
+    scene.proxy.next(Call::DeleteMessage, Fate::LoseReply);
+    is_transient(message.lock.settle(&Settlement::Complete, later()).await);
+    let late = Fate::DelayReply(Duration::from_secs(3));
+    scene.proxy.next(Call::DeleteMessage, late);
+    let why = is_transient(message.lock.settle(&Settlement::Complete, later()).await);
+    assert!(why.contains("cannot be said"), "{why}");
+}
+
 #[tokio::test]
 async fn a_settlement_in_doubt_says_nothing_of_another_one() {
     for (first, call, second) in [

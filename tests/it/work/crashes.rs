@@ -8,7 +8,7 @@ use crate::support::journal::What;
 use trafficcop::Instant;
 
 /// A journalist as the command: its token is the attempt.
-fn journalist(scene: &Scene, tag: &str, options: &[&str]) -> Vec<std::ffi::OsString> {
+pub(super) fn journalist(scene: &Scene, tag: &str, options: &[&str]) -> Vec<std::ffi::OsString> {
     let wrapper =
         "TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=worker exec \"$@\"";
     let shell = ["sh", "-c", wrapper, "sh"].map(std::ffi::OsString::from);

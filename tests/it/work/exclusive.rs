@@ -7,9 +7,22 @@ use crate::support::exclusive::{MAX_ATTEMPTS, Stand, WORKERS, judge, prove};
 use crate::support::journal::{Line, What};
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 
-struct OnStorage {
-    mailbox: Mailbox,
+/// A queue whose workers each have a network of their own that goes wrong.
+pub(super) struct OnStorage {
+    pub(super) mailbox: Mailbox,
     proxies: Vec<Proxy>,
+}
+
+impl OnStorage {
+    pub(super) fn fresh() -> OnStorage {
+        let mailbox = Mailbox::fresh();
+        mailbox.poison().create();
+        let proxies = (0..WORKERS).map(|_| Proxy::before(queues().port));
+        OnStorage {
+            mailbox,
+            proxies: proxies.collect(),
+        }
+    }
 }
 
 impl Stand for OnStorage {
@@ -127,12 +140,5 @@ fn the_judge_sees_an_attempt_too_many() {
 
 #[test]
 fn no_message_is_run_twice_at_a_time_and_none_is_lost() {
-    let mailbox = Mailbox::fresh();
-    mailbox.poison().create();
-    let proxies = (0..WORKERS).map(|_| Proxy::before(queues().port));
-    let stand = OnStorage {
-        mailbox,
-        proxies: proxies.collect(),
-    };
-    prove(&stand, 300);
+    prove(&OnStorage::fresh(), 300);
 }

@@ -1,6 +1,7 @@
 //! `trafficcop work` on a real (emulated) queue, with real commands and a network that fails on
 //! command. Read as a specification: each test is one sentence of it, on a queue of its own.
 
+mod at_most_once;
 mod crashes;
 mod exclusive;
 mod handing;

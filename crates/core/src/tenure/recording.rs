@@ -56,7 +56,9 @@ pub(super) fn after(
 ) -> Phase {
     if cause.is_hung() && run.exit == Some(Exit::Code(0)) {
         // That is how it ended when it was asked to, and no success.
-        run.exit = Some(Exit::Signal(context.rules.stop_signal));
+        // Without a stop signal it was only killed.
+        let signal = Some(context.rules.stop_signal).filter(|signal| *signal != 0);
+        run.exit = Some(Exit::Signal(signal.unwrap_or(libc::SIGKILL)));
     }
     if cause != Cause::CommandEnded && !cause.is_hung() {
         // It may have been in the middle of its work, whatever status it ended with.

@@ -21,6 +21,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use super::super::containment::Containment;
 use super::super::control::ControlFile;
 use super::super::spawn::{self, ExecImage, PassedFds, SpawnContext, spawn};
+use super::super::state::ControlState;
 use super::super::tree::{self, Change, Children};
 use super::super::wire::{self, Event};
 use super::super::{Partner, Setup, fork, raw};
@@ -349,8 +350,8 @@ impl System for Kernel {
         self.setup.tells_others
     }
 
-    fn show_control(&self, until: Instant) {
-        self.control.set(until);
+    fn show_control(&self, control: ControlState) {
+        self.control.set(control);
     }
 
     fn lend_terminal_again(&mut self, group: i32) {

@@ -19,6 +19,15 @@ impl<S: System> EventLoop<S> {
         }
     }
 
+    pub(super) fn signal_main(&mut self, signal: i32) {
+        if let Some(main) = &self.main
+            && !main.reaped
+        {
+            self.system.signal(main.pid, signal);
+            self.system.resume_group(main.pid);
+        }
+    }
+
     pub(super) fn pass_on(&mut self, signal: i32) {
         let Some(main) = &self.main else { return };
         if main.reaped {

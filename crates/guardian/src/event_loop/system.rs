@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 
 use super::super::tree::Change;
+use crate::state::ControlState;
 use trafficcop_core::Deadlines;
 use trafficcop_core::clock::Instant;
 
@@ -137,8 +138,8 @@ pub trait System {
 
     /// Whether the command is told of any drain as the end of control.
     fn yields(&self) -> bool;
-    /// Shows the command until when it may believe in its control.
-    fn show_control(&self, until: Instant);
+    /// Shows the command until when it may believe in its control, and whether it was asked to stop.
+    fn show_control(&self, control: ControlState);
     /// The command's group is to have the terminal again, if it had it.
     fn lend_terminal_again(&mut self, group: i32);
     /// The terminal that the command's group has is the supervisor's again.

@@ -17,8 +17,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::super::containment::Containment;
 use super::super::control::ControlFile;
+use super::super::state::ControlState;
 use super::super::{fork, tree};
-use trafficcop_core::clock::Instant;
 
 /// A guardian, seen from its supervisor. Nothing here waits.
 pub trait Peer: Send {
@@ -157,7 +157,7 @@ impl Peer for Process {
     fn take_over(&mut self) {
         self.kill();
         fork::forget_unrelated(self.pid);
-        self.control.set(Instant::ZERO);
+        self.control.set(ControlState::NONE);
     }
 
     /// It and all orphans are children of ours.

@@ -54,36 +54,36 @@ fn deadlines_are_acted_on_when_they_pass() {
 #[test]
 fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
     let mut watch = GuardianState::with_grace(Duration::from_secs(10));
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
     watch = running();
-    assert_eq!(watch.control(), at(200));
+    assert_eq!(watch.control().until, at(200));
     steps(&mut watch, 50, extended(300, 400));
-    assert_eq!(watch.control(), at(400));
+    assert_eq!(watch.control().until, at(400));
     // A requested drain is none for want of control.
     let drain = Input::DrainAsked {
         signal: libc::SIGTERM,
         end_of_grace: at(1000),
     };
     steps(&mut watch, 60, drain);
-    assert_eq!(watch.control(), at(400));
+    assert_eq!(watch.control().until, at(400));
     steps(&mut watch, 70, extended(500, 600));
-    assert_eq!(watch.control(), at(600));
+    assert_eq!(watch.control().until, at(600));
     steps(&mut watch, 80, Input::KillAsked);
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
 
     let mut watch = running();
     steps(&mut watch, 100, Input::Ticked);
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
     // Asked to end, it is not told that it may go on after all.
     steps(&mut watch, 110, extended(900, 1000));
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
 
     let mut watch = running();
     steps(&mut watch, 10, Input::Orphaned);
-    assert_eq!(watch.control(), at(200));
+    assert_eq!(watch.control().until, at(200));
     steps(&mut watch, 20, Input::MainExited(Exit::Code(0)));
     steps(&mut watch, 20, Input::Emptied);
-    assert_eq!(watch.control(), Instant::ZERO);
+    assert_eq!(watch.control().until, Instant::ZERO);
 }
 
 #[test]
@@ -245,6 +245,51 @@ fn what_is_left_behind_has_the_grace_of_a_stop_while_somebody_can_grant_it() {
     assert_eq!(orphan.next(), at(105));
 }
 
+#[test]
+fn only_the_main_process_is_signalled_where_that_is_asked_for() {
+    let mut watch = running();
+    watch.stops(StopTo::Main);
+    let drain = [ACTING, Step::SignalMain(libc::SIGINT)];
+    assert_eq!(steps(&mut watch, 100, Input::Ticked), drain);
+    // What it leaves behind is signalled as ever, also with the signal that the main process had.
+    steps(&mut watch, 110, Input::MainExited(Exit::Code(0)));
+    let left = Step::Tell(WorkloadEvent::LeftBehind);
+    let rest = [left, Step::SignalGroup(libc::SIGTERM), Step::TermRest];
+    assert_eq!(steps(&mut watch, 110, Input::OthersLive), rest);
+    assert_eq!(steps(&mut watch, 120, Input::OthersLive), [Step::TermRest]);
+    assert_eq!(steps(&mut watch, 200, Input::Ticked), [Step::Kill]);
+    // So is the tree of a dead supervisor.
+    let mut orphan = running();
+    orphan.stops(StopTo::Main);
+    let drain = [Step::SignalMain(libc::SIGINT)];
+    assert_eq!(steps(&mut orphan, 10, Input::Orphaned), drain);
+}
+
+#[test]
+fn no_process_is_signalled_without_a_stop_signal_and_all_are_killed_at_the_end_of_the_grace() {
+    let silent = || {
+        let mut watch = running();
+        watch.stop_signal = 0;
+        watch
+    };
+    let asked = Input::DrainAsked {
+        signal: 0,
+        end_of_grace: at(150),
+    };
+    let mut watch = silent();
+    assert_eq!(steps(&mut watch, 50, asked), []);
+    assert_eq!(watch.control().drain, at(150));
+    assert_eq!(steps(&mut watch, 150, Input::Ticked), [Step::Kill]);
+    let mut watch = silent();
+    assert_eq!(steps(&mut watch, 100, Input::Ticked), [ACTING]);
+    assert_eq!(steps(&mut watch, 200, Input::Ticked), [Step::Kill]);
+    let mut watch = silent();
+    steps(&mut watch, 10, Input::MainExited(Exit::Code(0)));
+    let left = [Step::Tell(WorkloadEvent::LeftBehind)];
+    assert_eq!(steps(&mut watch, 10, Input::OthersLive), left);
+    assert_eq!(steps(&mut watch, 110, Input::Ticked), [Step::Kill]);
+}
+
 /// At a deadline both act: the supervisor asks for what the guardian has begun.
 #[test]
 fn nobody_is_asked_twice_to_end_in_the_same_words() {
@@ -322,7 +367,7 @@ proptest! {
     ) {
         let mut watch = running();
         let mut kill_at = at(200);
-        let (mut now, mut killed, mut ends) = (0, false, 0);
+        let (mut now, mut asked, mut killed, mut ends) = (0, false, false, 0);
         for (gap, event) in events {
             now += gap;
             let was_killing = watch.is_killing();
@@ -335,12 +380,16 @@ proptest! {
             }
             for step in steps(&mut watch, now, event) {
                 killed |= step == Step::Kill;
+                asked |= matches!(step, Step::SignalGroup(_) | Step::TermRest);
                 ends += usize::from(matches!(
                     step,
                     Step::Tell(WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. })
                 ));
             }
-            prop_assert!(watch.control() <= kill_at);
+            let ControlState { until, drain } = watch.control();
+            prop_assert!(until <= kill_at && (drain <= kill_at || watch.is_killing()));
+            // Whoever is signalled finds the stop there.
+            prop_assert!(!asked || watch.is_idle() || drain != Instant::ZERO);
             prop_assert!(at(now) < kill_at || watch.is_idle() || (watch.is_killing() && killed));
             if was_killing {
                 prop_assert!(watch.is_killing() || event == Input::Emptied);

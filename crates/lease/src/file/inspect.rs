@@ -87,7 +87,7 @@ impl Inspector for FileInspector {
         // with, but nobody knows a lease shorter than the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Manner {
-            shortest_break: shortest.filter(|_| open::is_shared(&self.path)),
+            shortest_break: shortest.filter(|_| open::is_shared(&self.path).unwrap_or(true)),
             force_breaks: false,
         }
     }

@@ -177,10 +177,12 @@ pub(super) fn shared(path: &Path) -> OpenError {
 
 /// Whether the lock at this path is one of a shared drive: because it lies on one, or because it says
 /// so itself (on the server's own disk). What lies on a shared drive is not asked.
-#[must_use]
-pub fn is_shared(path: &Path) -> bool {
+///
+/// # Errors
+/// Where the kernel's table of mounts cannot be read: a guess could make a local lock a shared one for good.
+pub fn is_shared(path: &Path) -> Result<bool, OpenError> {
     // In this order: a shared drive whose server is gone hangs whoever asks it anything.
-    mount::of(path).shared || bears_versions(path)
+    Ok(mount::known(path)?.shared || bears_versions(path))
 }
 
 /// Whether the path bears a lock of a shared drive, or has its versions beside it: then others may

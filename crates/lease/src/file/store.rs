@@ -61,7 +61,7 @@ impl NamedLock for FileLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {
-        crate::mount::refuse_upper_directory(&self.0)?;
+        crate::mount::refuse_wrong_place(&self.0)?;
         Ok(Arc::new(File::open(&self.0, competitor)?))
     }
 

@@ -50,9 +50,7 @@ fn last(share: &Share) -> Result<Last, Failure> {
 
 fn last_now(share: &Share) -> Result<Last, Failure> {
     let failed = |what: &str, error| share.refusal(what, &error);
-    let versions = share
-        .examine()
-        .map_err(|error| failed("reading it", error))?;
+    let versions = share.place().map_err(|error| failed("reading it", error))?;
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
         // What was written hours ago, by the last who could, speaks of what has been removed since.
         Hint::Record(record) => share

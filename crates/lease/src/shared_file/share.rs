@@ -150,16 +150,25 @@ impl Share {
         files::write(self.path.clone(), false, true, record.encode_hint())
     }
 
-    /// Whether the path is the only name of its file, and what stands where the versions are kept, if anything does,
+    /// Refuses a second name (a hard link) of the lock's file, and else like [`Share::place`]. Asked where a lock is
+    /// taken.
+    pub(super) fn examine(&self) -> io::Result<Option<Found>> {
+        match files::stat_link(&self.path) {
+            Ok(found) if found.kind == Kind::File && found.has_another_name => Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "it has a second name (a hard link): remove one of them",
+            )),
+            _ => self.place(),
+        }
+    }
+
+    /// Whether the path is the lock's file itself, and what stands where the versions are kept, if anything does,
     /// can be that. The versions lie beside the name: by another name of the same file another chain would be
     /// spoken of, and two would have the lock.
-    pub(super) fn examine(&self) -> io::Result<Option<Found>> {
+    pub(super) fn place(&self) -> io::Result<Option<Found>> {
         let why = match files::stat_link(&self.path) {
             Ok(found) if found.kind == Kind::Link => {
                 Some("it is a symbolic link: name the file itself")
-            }
-            Ok(found) if found.kind == Kind::File && found.has_another_name => {
-                Some("it has a second name (a hard link): remove one of them")
             }
             _ if mount::of(&self.path).at == self.path => Some(
                 "it is mounted by itself, and its versions beside it are not: mount its directory",

@@ -57,7 +57,7 @@ impl NamedLock for SharedFileLock {
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {
-        mount::refuse_upper_directory(&self.0)?;
+        mount::refuse_wrong_place(&self.0)?;
         Ok(Arc::new(SharedFile::open(&self.0, competitor)?))
     }
 

@@ -295,7 +295,7 @@ fn instances_begin_at_different_slots() {
             mkdir_is_exclusive: false,
             in_place: false,
         };
-        let lock = crate::at_path(&directory.path().join("lock"), false, 8);
+        let lock = crate::at_path(&directory.path().join("lock"), false, 8).unwrap();
         let slots = Slots::open(lock, 8, competitor).unwrap();
         assert!(!slots.info().wakes);
     }

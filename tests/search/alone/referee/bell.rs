@@ -21,6 +21,8 @@ pub(super) struct Listening {
     pub(super) looked: Option<Instant>,
     pub(super) look: Option<Window>,
     pub(super) hurry: Option<(Instant, Duration)>,
+    /// It ended once without a release: it does not space looks any more.
+    pub(super) ended: bool,
     /// It is to be listened to, or to none.
     pub(super) attend: Option<Option<Bell>>,
 }
@@ -74,7 +76,7 @@ impl Listening {
             }
             self.attend = bell.filter(|_| self.rank.is_none()).map(Some);
         }
-        if self.rank.is_some() && !self.polls_as_ever {
+        if self.rank.is_some() && !self.polls_as_ever && !self.ended {
             return Some(Window::about(now, poll.max(secs(12))));
         }
         let (until, pace) = self.hurry?;
@@ -94,6 +96,7 @@ impl Listening {
         let Some(rank) = self.rank else { return };
         // As long as a poll, from any moment within it.
         let soon = Window(now + Duration::from_nanos(1), now + poll * 6 / 5);
+        self.ended |= ring == Ring::Silent || ring == Ring::Closed;
         if ring == Ring::Silent {
             self.rank = None;
             return self.look(soon);
@@ -102,6 +105,7 @@ impl Listening {
         if self.rings > 10 {
             (self.rank, self.look) = (None, None);
             self.deaf_until = Some(now + secs(60));
+            self.ended = true;
             self.attend = Some(None);
             return self.look(soon);
         }

@@ -105,7 +105,7 @@ impl World {
         for step in steps.iter() {
             match step {
                 Step::Tell(event) => self.news(event),
-                Step::SignalGroup(signal) => {
+                Step::SignalGroup(signal) | Step::SignalMain(signal) => {
                     if let Some(tree) = self.tree.as_ref().filter(|tree| !tree.deaf) {
                         let ends = Due::MainEnds(tree.generation, Exit::Signal(signal));
                         self.due(self.now + ends_within, ends);

@@ -107,14 +107,13 @@ impl State {
         failure
     }
 
-    /// The receipt was refused to a settlement that was sent at `sent`; `earlier`: one that was
-    /// sent before and may have been carried out.
+    /// The receipt was refused to a settlement; `earlier`: one that was sent before and may have been
+    /// carried out.
     fn judge(
         &mut self,
         settlement: &Settlement,
         earlier: Option<&Settlement>,
         error: &ServiceError,
-        sent: Instant,
     ) -> Result<(), Failure> {
         // Refused at the first try: no doubt of ours explains that, so somebody else has it, or has
         // deleted it.
@@ -133,9 +132,10 @@ impl State {
                 // It was not deleted: it is there, under the receipt of another.
                 return Err(self.lose(error));
             }
-            // Nobody else could be given it yet: what made our receipt stale was our own first
-            // request.
-            if sent < self.until {
+            // No other worker could be given it until now: our own first request made our receipt stale. The
+            // moment of the answer counts, not that of the request, which can be late on its way: another worker
+            // may by then have taken the message and deleted it.
+            if Instant::now() < self.until {
                 return Ok(());
             }
         }
@@ -271,7 +271,6 @@ impl Held {
         let (client, id) = (&self.service.client, self.message.id.as_str());
         // Written down before it is asked for: this call can be dropped at any await.
         let earlier = state.settling.replace(settlement.clone());
-        let sent = Instant::now();
         let (answer, operation) = match last {
             Last::Delete => (
                 client.delete(id, &state.receipt, give_up_at).await,
@@ -296,7 +295,7 @@ impl Held {
                 }
                 _ if !is_not_found(&error) => return Err(error.doubt(operation)),
                 _ if self.has_gone(state, &error) => {}
-                _ => state.judge(settlement, earlier.as_ref(), &error, sent)?,
+                _ => state.judge(settlement, earlier.as_ref(), &error)?,
             }
         }
         state.closed = Some(Closed::Settled(settlement.clone()));

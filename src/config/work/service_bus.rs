@@ -1,0 +1,125 @@
+//! The options of a queue on Service Bus and of its sessions, validated. Called by [`Source`], with what was typed.
+
+use super::*;
+
+const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
+// The default, too. Every worker waits at least this long: `Sessions::GRACE_ON_LOSS` relies on it.
+const SHORTEST_LOCK_DELAY: Duration = Duration::from_secs(2);
+// Longer than any queue locks a session for.
+const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
+
+/// Makes sense of what was typed of a queue on Service Bus.
+pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageError> {
+    /// What a queue on Service Bus can lock a message for.
+    const LOCK_TIME: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
+    let bus = &typed.bus;
+    for (flag, is_typed, why) in [
+        (
+            "--create",
+            typed.create,
+            "making a queue takes the right to manage the namespace: make it with 'az servicebus queue create'",
+        ),
+        (
+            "--emulator",
+            typed.emulator,
+            "that is the emulator of storage: write UseDevelopmentEmulator=true into the connection string",
+        ),
+        (
+            "--poison-queue",
+            typed.poison_queue.is_some(),
+            "dead-lettered messages go to the dead-letter queue that every queue has",
+        ),
+        (
+            "--encoding",
+            typed.encoding.is_some(),
+            "its messages are bytes, and are handed over as they are",
+        ),
+    ] {
+        if is_typed {
+            return Err(UsageError::new(format!(
+                "{flag} does not go with --service-bus: {why}"
+            )));
+        }
+    }
+    if bus.dead_letter_queue {
+        let puts_aside = [
+            ("--max-attempts", typed.max_attempts.is_some()),
+            ("--dead-letter-exit", typed.dead_letter_exit.is_some()),
+        ];
+        refuse_first(puts_aside, |flag| {
+            format!(
+                "{flag} does not go with --dead-letter-queue: what is there cannot be dead-lettered again: leave it out (or unset its variable)"
+            )
+        })?;
+    }
+    let string_in = bus.connection_string_env.clone().transpose()?;
+    let lock_time = typed.lock_time.clone().transpose()?;
+    if let Some(time) = lock_time.filter(|time| !LOCK_TIME.contains(time)) {
+        return Err(UsageError::new(format!(
+            "--lock-time {}: a queue on Service Bus locks for 5s to 5m; take what it is set to",
+            show(time)
+        )));
+    }
+    Ok(ServiceBus {
+        asked: ServiceBusOptions {
+            entity,
+            dead_letters: bus.dead_letter_queue,
+            string_in,
+        },
+        // Its emulator is named by the connection string.
+        options: options(false, &typed.access),
+        lock_time,
+        link_settle: bus.link_settle,
+        sessions: sessions(typed)?,
+    })
+}
+
+/// How sessions are to be taken, if they are.
+pub(super) fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
+    let bus = &typed.bus;
+    let idle = bus.session_idle.clone().transpose()?;
+    let messages = bus.session_messages.clone().transpose()?;
+    let lock_delay = bus.lock_delay.clone().transpose()?;
+    if !bus.sessions {
+        let alone = [
+            ("--session-idle", idle.is_some()),
+            ("--session-messages", messages.is_some()),
+            ("--lock-delay", lock_delay.is_some()),
+        ];
+        let whose = match bus.service_bus {
+            Some(_) => "--sessions",
+            None => "--service-bus NAME --sessions",
+        };
+        refuse_first(alone, |flag| {
+            format!("{flag} belongs to {whose}: without it messages are taken one by one")
+        })?;
+        return Ok(None);
+    }
+    if bus.dead_letter_queue {
+        return Err(UsageError::new(
+            "--sessions does not go with --dead-letter-queue: dead letters come in no order: take them one by one",
+        ));
+    }
+    if bus.link_settle {
+        return Err(UsageError::new(
+            "--sessions does not go with --link-settle: what comes in sessions is settled by its lock token",
+        ));
+    }
+    if let Some(delay) = lock_delay.filter(|delay| *delay < SHORTEST_LOCK_DELAY) {
+        return Err(UsageError::new(format!(
+            "--lock-delay {}: a worker that loses a session has until then to kill its command: take 2s or more",
+            show(delay)
+        )));
+    }
+    if let Some(delay) = lock_delay.filter(|delay| *delay > LONGEST_LOCK_DELAY) {
+        return Err(UsageError::new(format!(
+            "--lock-delay {}: no session is locked for longer than 5m: take what the queue is set to",
+            show(delay)
+        )));
+    }
+    Ok(Some(Sessions {
+        idle: idle.unwrap_or(DEFAULT_SESSION_IDLE),
+        messages,
+        lock_delay: lock_delay.unwrap_or(SHORTEST_LOCK_DELAY),
+    }))
+}

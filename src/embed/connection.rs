@@ -1,0 +1,212 @@
+//! [`Connection`]: the storage account and the credential that a program has, where its environment does not
+//! name them. It finds locks and queues in that account, by the rules of [`Account::find`].
+//!
+//! Made by [`TrafficCop::builder`](super::TrafficCop::builder) and [`Worker::builder`](super::Worker::builder).
+//! It must never show a secret, nor take a credential from the environment beside one that was given.
+
+use std::fmt;
+#[cfg(feature = "entra")]
+use std::sync::Arc;
+
+#[cfg(feature = "entra")]
+use azure_core::credentials::TokenCredential;
+
+use super::worker::WorkerBuilder;
+use super::{Builder, Error};
+use crate::azure::{
+    ACCOUNT, Account, BLOB, CREDENTIALS, Credential, GIVEN, KEY, QUEUE, SAS, STRING, Service,
+};
+use crate::host;
+use crate::lease::blob;
+use crate::queue::storage;
+
+/// The storage account of a lock or a queue, and the credential for it.
+///
+/// With nothing said both come from the environment, as for [`TrafficCop::blob`](super::TrafficCop::blob). Once
+/// one of the methods below was called, no `AZURE_…` variable is read. Proxies and the system's certificates are
+/// found as before.
+///
+/// ```
+/// # fn main() -> Result<(), trafficcop::Error> {
+/// use trafficcop::{AccountCredential, TrafficCop};
+///
+/// # let secret = "UseDevelopmentStorage=true";
+/// let first = TrafficCop::builder().connection_string(secret);
+/// let index = first.blob("locks/index")?;
+///
+/// # let key = "Zm9vYmFy";
+/// let second = TrafficCop::builder().account("contoso", AccountCredential::key(key));
+/// let orders = second.queue("orders")?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A program that has a `BlobClient` of `azure_storage_blob` passes its URL and its credential:
+/// `TrafficCop::builder().credential(credential).blob(client.url().as_str())`. The requests go by a client of this
+/// library, because one that repeats requests by itself would repeat renewals.
+#[derive(Clone, Default)]
+#[must_use = "it names an account, and does nothing by itself"]
+pub struct Connection {
+    /// By the variable that would say it.
+    given: Vec<(&'static str, String)>,
+    token: Option<Credential>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Takes account and credential from a connection string, as the portal shows it;
+    /// `UseDevelopmentStorage=true` is Azurite on this machine.
+    pub fn connection_string(self, text: impl Into<String>) -> Connection {
+        self.with(STRING, text.into())
+    }
+
+    /// Names the account (of Azure's public cloud), and the credential for it.
+    pub fn account(self, name: impl Into<String>, by: impl Into<AccountCredential>) -> Connection {
+        self.with(ACCOUNT, name.into()).credential(by)
+    }
+
+    /// Takes this credential, for a blob or a queue that is named by its URL.
+    pub fn credential(self, by: impl Into<AccountCredential>) -> Connection {
+        match by.into().0 {
+            Kind::Key(key) => self.with(KEY, key),
+            Kind::Sas(sas) => self.with(SAS, sas),
+            #[cfg(feature = "entra")]
+            Kind::Token(token) => Connection {
+                token: Some(Credential::of_program(token)),
+                ..self
+            },
+        }
+    }
+
+    /// Prepares to compete for a lease on a blob of this account: `CONTAINER/NAME`, or its URL. Both are created
+    /// if they are missing. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// A name that cannot be a blob's; an account or a credential that cannot be one, or that contradict each other.
+    pub fn blob(&self, name: &str) -> Result<Builder, Error> {
+        let target = blob::Target::parse(name).map_err(Error::refused)?;
+        let account = self.find(&BLOB, target.url())?;
+        Ok(Builder::of_blob(target, account))
+    }
+
+    /// Prepares to take messages from a queue of this account: its name, or its URL. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// As [`Connection::blob`].
+    pub fn queue(&self, name: &str) -> Result<WorkerBuilder, Error> {
+        let target = storage::Target::parse(name).map_err(Error::refused)?;
+        let account = self.find(&QUEUE, target.url())?;
+        Ok(WorkerBuilder::of(target, account))
+    }
+
+    /// The account in which it finds a blob.
+    #[cfg(test)]
+    pub(super) fn account_of_a_blob(&self) -> Account {
+        self.find(&BLOB, None).expect("an account")
+    }
+
+    fn with(mut self, variable: &'static str, value: String) -> Connection {
+        self.given.push((variable, value));
+        self
+    }
+
+    /// Returns the value for this variable, where something was given.
+    fn variable(&self, name: &str, get: fn(&str) -> Option<String>) -> Option<String> {
+        let mut given = self.given.iter().rev();
+        match given.find(|(variable, _)| *variable == name) {
+            Some((_, value)) => Some(value.clone()),
+            // Neither a credential of the environment nor an identity that it names.
+            None if name.starts_with("AZURE_") || CREDENTIALS.contains(&name) => None,
+            None => get(name),
+        }
+    }
+
+    fn find(&self, service: &'static Service, url: Option<&url::Url>) -> Result<Account, Error> {
+        if self.given.is_empty() && self.token.is_none() {
+            let found = Account::of_program(service, &host::variable, url, None);
+            return found.map_err(Error::refused);
+        }
+        let given = |name: &str| self.variable(name, host::variable);
+        let found = Account::of_program(service, &given, url, self.token.clone());
+        // A program that set no variable is told of the methods that it called.
+        found.map_err(|why| {
+            let words = GIVEN
+                .iter()
+                .fold(why.to_string(), |text, (variable, word)| {
+                    text.replace(variable, word)
+                });
+            Error::refused(words)
+        })
+    }
+}
+
+/// A credential for a storage account: a key, a shared access signature, or (with the feature `entra`) an
+/// `Arc` of any `azure_core::credentials::TokenCredential`.
+#[derive(Clone)]
+pub struct AccountCredential(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Key(String),
+    Sas(String),
+    #[cfg(feature = "entra")]
+    Token(Arc<dyn TokenCredential>),
+}
+
+impl fmt::Debug for AccountCredential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AccountCredential").finish_non_exhaustive()
+    }
+}
+
+impl AccountCredential {
+    /// An account key, in base64 as the portal shows it.
+    pub fn key(key: impl Into<String>) -> AccountCredential {
+        AccountCredential(Kind::Key(key.into()))
+    }
+
+    /// A shared access signature, with or without its question mark.
+    pub fn sas(sas: impl Into<String>) -> AccountCredential {
+        AccountCredential(Kind::Sas(sas.into()))
+    }
+}
+
+#[cfg(feature = "entra")]
+impl<T: TokenCredential + 'static> From<Arc<T>> for AccountCredential {
+    fn from(token: Arc<T>) -> AccountCredential {
+        AccountCredential(Kind::Token(token))
+    }
+}
+
+#[cfg(feature = "entra")]
+impl From<Arc<dyn TokenCredential>> for AccountCredential {
+    fn from(token: Arc<dyn TokenCredential>) -> AccountCredential {
+        AccountCredential(Kind::Token(token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_credential_of_the_environment_counts_beside_one_that_was_given() {
+        let given = Connection::default().account("contoso", AccountCredential::key("Zm9v"));
+        let of = |name: &str| given.variable(name, |_| Some("of the environment".to_owned()));
+        assert_eq!(of(ACCOUNT).as_deref(), Some("contoso"));
+        assert_eq!(of(KEY).as_deref(), Some("Zm9v"));
+        for name in CREDENTIALS
+            .iter()
+            .filter(|name| ![ACCOUNT, KEY].contains(name))
+        {
+            assert_eq!(of(name), None, "{name}");
+        }
+        assert_eq!(of("AZURE_STORAGE_ENDPOINT_SUFFIX"), None);
+        assert!(of("HTTPS_PROXY").is_some());
+    }
+}

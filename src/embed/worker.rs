@@ -1,0 +1,210 @@
+//! [`Worker`]: takes the messages of a storage queue for a program, each with a lock that renews itself.
+//!
+//! It takes by the rules of `trafficcop work`: one message at a time, each as often as it may be tried, and what
+//! cannot be read is put aside. It must never hand out a message whose body it could not read.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Connection, Error, MessageLock};
+use crate::azure::Account;
+use crate::clock::{self, Instant};
+use crate::core::Failure;
+use crate::core::budget::ATTEMPT;
+use crate::core::retry::Backoff;
+use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
+use crate::queue::{Message, Queue as _, Settlement};
+use crate::work::lease::MessageLease;
+
+// The command line's defaults.
+const LOCK_TIME: Duration = Duration::from_secs(60);
+const MAX_ATTEMPTS: u32 = 5;
+const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
+// More than a storage queue takes.
+const LONGEST_BODY: usize = 1 << 20;
+
+/// Takes messages from a storage queue.
+///
+/// Several tasks may share one, each with a message of its own.
+///
+/// ```no_run
+/// # async fn handle(_body: &[u8]) {}
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use trafficcop::Worker;
+///
+/// let orders = Worker::queue("orders")?.start().await?;
+/// loop {
+///     let message = orders.next().await?;
+///     match message.run(handle(message.body())).await {
+///         Ok(()) => message.complete().await?,
+///         Err(lost) => eprintln!("{lost}"), // Another worker may have it now.
+///     }
+/// }
+/// # }
+/// ```
+pub struct Worker {
+    queue: StorageQueue,
+    max_attempts: u32,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("queue", &self.queue.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How to take messages: made by [`Worker::queue`] and [`Connection::queue`].
+#[derive(Debug)]
+#[must_use = "nothing is taken before it is started"]
+pub struct WorkerBuilder {
+    config: Config,
+    max_attempts: u32,
+}
+
+impl WorkerBuilder {
+    pub(super) fn of(target: Target, account: Account) -> WorkerBuilder {
+        WorkerBuilder {
+            config: Config {
+                target,
+                account,
+                lock_time: LOCK_TIME,
+                encoding: Some(Encoding::Text),
+                max_body: LONGEST_BODY,
+                poison: None,
+                create: false,
+            },
+            max_attempts: MAX_ATTEMPTS,
+        }
+    }
+
+    /// How long a message is locked by each request (default 60 s): whole seconds, 2 s to 7 days. This is also the
+    /// time until a message comes again whose program died.
+    pub fn lock_time(mut self, lock_time: Duration) -> WorkerBuilder {
+        self.config.lock_time = lock_time;
+        self
+    }
+
+    /// How often a message is handed out before it is put aside into the poison queue (default 5; at least 1).
+    pub fn max_attempts(mut self, attempts: u32) -> WorkerBuilder {
+        self.max_attempts = attempts.max(1);
+        self
+    }
+
+    /// How senders encode messages (default: as text, handed out as it was sent).
+    pub fn encoding(mut self, encoding: Encoding) -> WorkerBuilder {
+        self.config.encoding = Some(encoding);
+        self
+    }
+
+    /// The name of the queue for what is put aside (default: `QUEUE-poison`); created when it is first needed.
+    pub fn poison_queue(mut self, name: impl Into<String>) -> WorkerBuilder {
+        self.config.poison = Some(name.into());
+        self
+    }
+
+    /// Creates the queue if it is missing.
+    pub fn create(mut self) -> WorkerBuilder {
+        self.config.create = true;
+        self
+    }
+
+    /// Looks at the queue.
+    ///
+    /// # Errors
+    /// A setting that cannot hold; no such queue; a queue that is out of reach or refuses the credential; no runtime.
+    pub async fn start(self) -> Result<Worker, Error> {
+        // tokio's timers would panic instead.
+        tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let queue = StorageQueue::open(self.config).map_err(Error::refused)?;
+        let looked = queue.prepare(Instant::now() + ATTEMPT).await;
+        looked.map_err(Error::refused)?;
+        Ok(Worker {
+            queue,
+            max_attempts: self.max_attempts,
+        })
+    }
+}
+
+impl Worker {
+    /// Prepares to take messages from a storage queue, by its name or its URL. Account and credential come from
+    /// the environment, as for [`TrafficCop::blob`](super::TrafficCop::blob).
+    ///
+    /// # Errors
+    /// A name that cannot be a queue's; no account or credential, or ones that contradict each other.
+    pub fn queue(name: &str) -> Result<WorkerBuilder, Error> {
+        Worker::builder().queue(name)
+    }
+
+    /// Names the account and the credential of a queue, instead of by the environment.
+    pub fn builder() -> Connection {
+        Connection::default()
+    }
+
+    /// Waits for the next message. An empty queue is looked at again after pauses of 100 ms to 30 s; so is one
+    /// that does not answer. For a time limit use `tokio::time::timeout`: a message that was taken by a request
+    /// which is dropped comes again when its lock ends.
+    ///
+    /// # Errors
+    /// The queue refuses the credential, or does not exist any more.
+    pub async fn next(&self) -> Result<MessageLock, Error> {
+        let mut pauses = WAITS;
+        loop {
+            let limit = ATTEMPT.min(self.queue.lock_time() / 2);
+            match self.queue.take(1, Instant::now() + limit).await {
+                Ok(messages) => {
+                    if let Some(message) = messages.into_iter().next() {
+                        match self.problem(&message) {
+                            None => return MessageLock::hold(message),
+                            Some((reason, detail)) => {
+                                self.put_aside(&message, reason, detail).await?;
+                                continue;
+                            }
+                        }
+                    }
+                }
+                Err(Failure::Fatal { why, denied }) => {
+                    return Err(Error::of_store(&why, denied));
+                }
+                Err(failure) if self.queue.is_deleted() => return Err(Error::refused(failure)),
+                Err(failure) => tracing::warn!("cannot take messages: {failure}; retrying"),
+            }
+            clock::sleep(pauses.next_pause()).await;
+        }
+    }
+
+    /// Why this message is put aside, if it is: one word for machines, and one line for a person.
+    fn problem(&self, message: &Message) -> Option<(&'static str, String)> {
+        if let Err(why) = &message.body {
+            return Some((why.reason, why.detail.clone()));
+        }
+        let (attempt, most) = (message.attempt, self.max_attempts);
+        (attempt > most).then(|| {
+            let detail = format!("it was taken {attempt} times, max_attempts is {most}");
+            ("TooManyAttempts", detail)
+        })
+    }
+
+    async fn put_aside(
+        &self,
+        message: &Message,
+        reason: &str,
+        detail: String,
+    ) -> Result<(), Error> {
+        tracing::warn!("message {}: put aside: {reason} ({detail})", message.id);
+        let settlement = Settlement::DeadLetter {
+            reason: reason.to_owned(),
+            detail,
+        };
+        let lease = MessageLease::new(message, self.queue.name());
+        match lease.settle(&settlement).await {
+            // Another worker has it, and will see to it.
+            Ok(()) | Err(Failure::Lost { .. }) => Ok(()),
+            Err(failure) => Err(Error::refused(format!(
+                "message {} cannot be put aside: {failure}",
+                message.id
+            ))),
+        }
+    }
+}
