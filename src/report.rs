@@ -81,7 +81,10 @@ pub enum Volume {
 pub const FIELDS: &[(&str, &str)] = &[
     ("ts", "when, by the wall clock (RFC 3339, UTC)"),
     ("level", "error, warn, info, or debug (with --verbose)"),
-    ("message", "what a text log says; its wording may change"),
+    (
+        "message",
+        "the message of a text log; its wording may change",
+    ),
     ("lock", "the lock's address, as soon as it is known"),
     (
         "identity",

@@ -104,7 +104,7 @@ fn cannot_work(config: &Config) -> Option<Ending> {
     if config.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(
-            "cannot run {}: {why}: --on-acquire has to see to it",
+            "cannot run {}: {why}: --on-acquire must provide it",
             config.candidate.command
         );
         return None;
@@ -218,7 +218,7 @@ pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
         return UsageError::new(refusal.to_string()).into();
     }
     UsageError::of_the_machine(format!(
-        "{refusal}: nothing was started: look at the limits of this machine (ulimit -a, pids.max, \
+        "{refusal}: nothing was started: check the limits of this machine (ulimit -a, pids.max, \
          /proc), and try again"
     ))
     .into()
@@ -232,7 +232,7 @@ fn server(
 ) -> anyhow::Result<serve::Server> {
     let control = guardian
         .view()
-        .context("--listen: /leader could never say yes")?;
+        .context("--listen: /leader could never answer 200")?;
     let StoreInfo { name, lease, .. } = store.info();
     let health_check = vec![guardian.health_check()];
     let shared_status = serve::SharedStatus::new(&name, false, lease, control, health_check);

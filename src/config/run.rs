@@ -175,7 +175,7 @@ impl Config {
         };
         if is_it {
             return Err(UsageError::new(format!(
-                "{name} is held for the command that we are a part of, and would never be free for us: leave the inner trafficcop out, or name another lock"
+                "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: leave the inner trafficcop out, or name another lock"
             )));
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Config {
     pub(crate) fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
         refuse_no_command(
             &typed.command,
-            "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
+            "no command: write it after --, as in 'trafficcop run --file PATH -- ./job'",
         )?;
         let common = &typed.common;
         refuse_a_lock_behind(common, &typed.command)?;
@@ -411,7 +411,7 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
             let target = target.clone()?;
             if typed.no_create && typed.page_blob.is_some() {
                 return Err(UsageError::new(
-                    "--page-blob says what to create, and --no-create to create nothing: choose one",
+                    "--page-blob and --no-create contradict each other: choose one",
                 ));
             }
             Ok(Lock::Blob {

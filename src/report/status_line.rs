@@ -200,7 +200,7 @@ fn words(standing: &Standing, now: Instant, today: &str) -> String {
         _ => text.push_str(&behind(info)),
     }
     if standing.next_look == Instant::FOREVER {
-        text.push_str(", we are woken when it is free");
+        text.push_str(", the kernel wakes this instance when it is free");
     } else {
         // Half a second is no news: what is shown is rounded up, and never less than the truth.
         let left = standing.next_look.since(now) + Duration::from_millis(999);

@@ -68,13 +68,13 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
         Notice::Fit => "fit to take control: competing again".into(),
         Notice::Recorded { outcome, attempt } => match (outcome.exit, outcome.over) {
             (Exit::Code(0), _) => "recorded that the task is done".into(),
-            (_, false) => format!("recorded that attempt {attempt} has failed"),
+            (_, false) => format!("attempt {attempt} failed"),
             (_, true) => {
-                format!("recorded that attempt {attempt} has failed, and that nobody tries again")
+                format!("attempt {attempt} failed; no instance will try again")
             }
         },
         Notice::Unrecorded { why } => {
-            format!("cannot record what the command came to: {why}; retrying")
+            format!("cannot record the command's result: {why}; retrying")
         }
         Notice::Pausing { until } => format!(
             "keeping the lock for {}, then the next candidate tries",
@@ -84,14 +84,14 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             "the command was stopped, so the task is not done: it can run again".into()
         }
         Notice::Overlapped => {
-            "the command may have run beside another holder's: look at what both have written"
+            "the command may have run at the same time as another holder's: check what both have written"
                 .into()
         }
         Notice::Released => "gave the lock back".into(),
         Notice::FoundLost { why } => {
-            format!("the lease was no longer ours when it was given back: {why}")
+            format!("another instance had the lease when it was given back: {why}")
         }
-        Notice::LeftToRunOut { why } => format!("the lease is left to run out: {why}"),
+        Notice::LeftToRunOut { why } => format!("the lease is not given back and will expire: {why}"),
     };
     (level(notice), text)
 }
@@ -192,7 +192,7 @@ pub(super) fn of_ending(
     // Before everything else, whatever the cause: this is what somebody has to look into.
     if ending.overlap {
         let line = format!(
-            "{reason}; the command may have run beside another holder's: exit status {}",
+            "{reason}; the command may have run at the same time as another holder's: exit status {}",
             leave.status()
         );
         return Some((Level::ERROR, line));
@@ -232,7 +232,7 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::GivenUp(HandOverReason::Hung(hung)) => hangs(*hung),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotRecorded { why } => format!(
-            "the command ended, but what it came to could not be recorded: {why}; the task can run again"
+            "the command ended, but its result could not be recorded: {why}; the task can run again"
         ),
         Cause::AlreadyDone(result) => {
             let (holder, at, token) = (&result.holder, &result.at, result.token);
@@ -260,10 +260,8 @@ fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
         Unfit::TimedOut => "the --if command did not end in time".into(),
-        Unfit::Unasked => {
-            "the --if command cannot be run any more: start this instance again".into()
-        }
-        Unfit::Said => "the program says so of this machine".into(),
+        Unfit::Unasked => "the --if command cannot run any more: start this instance again".into(),
+        Unfit::Said => "the program reports that this machine is not fit".into(),
     }
 }
 
@@ -309,7 +307,7 @@ fn probe_failed(how: ProbeFailure) -> String {
         ProbeFailure::Answered(status) => format!("was answered {status}"),
         ProbeFailure::NoConnection => "could not connect".into(),
         ProbeFailure::NoTls(why) => no_tls(why).into(),
-        ProbeFailure::BrokeOff => "was not answered to the end".into(),
+        ProbeFailure::BrokeOff => "got an incomplete answer".into(),
     }
 }
 
@@ -317,19 +315,19 @@ fn probe_failed(how: ProbeFailure) -> String {
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
-            "met a certificate for which nobody vouches whom this machine trusts: name its authority's in SSL_CERT_FILE or --ca-file"
+            "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE or --ca-file"
         }
         TlsFailure::OtherName => {
-            "met a certificate for another name: ask the name that it is for, or make one for the name that is asked"
+            "met a certificate for another name: use that name in the URL, or replace the certificate"
         }
         TlsFailure::OutOfDate => {
-            "met a certificate that has expired, or is not valid yet: renew it, or look at this machine's clock"
+            "met a certificate that has expired, or is not valid yet: renew it, or check this machine's clock"
         }
         TlsFailure::IsAuthority => {
             "met the certificate of an authority (CA:TRUE) as the server's own: have the authority sign one for the server"
         }
-        TlsFailure::NotSpoken => "met a server that does not speak TLS: take http://",
-        TlsFailure::Other => "could not begin TLS: -v says why",
+        TlsFailure::NotSpoken => "met a server that does not speak TLS: use http://",
+        TlsFailure::Other => "could not begin TLS: -v shows why",
     }
 }
 
@@ -344,7 +342,7 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
         HealthEvent::NotAsked { errno, .. } => {
             let how = probe_failed(ProbeFailure::NoRoom(*errno));
             Some(format!(
-                "--health {how}: this says nothing about the command and does not count; look at the limits of this machine (ulimit -a, pids.max)"
+                "--health {how}: this is no failure of the command and does not count; check the limits of this machine (ulimit -a, pids.max)"
             ))
         }
         HealthEvent::Hung(hung) => Some(hangs(*hung)),
@@ -372,25 +370,25 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
     let advice = match errno {
         libc::ENOENT if is_one_text(command) => {
             for_a_shell = format!(
-                "all of it is taken for a program's name: leave the quotes out, or let a shell read it: -- sh -c {command}"
+                "the whole text was taken as a program's name: leave the quotes out, or use a shell: -- sh -c {command}"
             );
             &for_a_shell
         }
         // `--doorbell ADDR -- job`: clap ends the flags at the first word that is none.
         libc::ENOENT if is_a_value_of_a_flag(command) => {
-            "what stands before -- is taken for the command, because no flag wants it (--doorbell and --page-blob want '=' before a value)"
+            "the words before -- were taken as the command, because no flag takes them (write --doorbell and --page-blob with '=')"
         }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => {
-            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH may not be searched"
+            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH is not searchable"
         }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // What the guardian and the hooks say where a tree is still there that should be gone.
         libc::EBUSY => {
-            "nothing was run: perhaps something that a dead instance left here cannot be killed (ps shows state D)"
+            "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
         }
         _ if exit::is_for_want_of_room(errno) => {
-            "nothing was run: this machine has none to spare: look at its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
+            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
         }
         _ => "nothing was run",
     };

@@ -258,7 +258,7 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     let base = PathBuf::from(base);
     let refuse = |why: &str| {
         Err(format!(
-            "{flag}: {} {why}: set TMPDIR to a directory that will do",
+            "{flag}: {} {why}: set TMPDIR to another directory",
             base.display()
         ))
     };
@@ -267,7 +267,7 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     };
     // Whoever can rename our directory could hand the command another message.
     if !is_safe_from_others(&found) {
-        return refuse("is no directory that others cannot tamper with");
+        return refuse("is a directory that other users can change");
     }
     // Tried now: the first message would be taken for nothing.
     match Folder::create(&base) {

@@ -71,7 +71,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         command: config::quoted(&config.command),
     });
     let Some(first) = guardians.first() else {
-        return Err(UsageError::new("-j 0: nothing could ever be done: take 1 or more").into());
+        return Err(UsageError::new("-j 0: no command could ever run: take 1 or more").into());
     };
     let contain = first.containment().to_string();
     tracing::info!(

@@ -117,7 +117,7 @@ impl AccountBuilder {
         if !is_sas(sas) {
             return Err(malformed(
                 format!("the SAS in {source}"),
-                "has no signature (`sig=`): copy it again, whole",
+                "has no signature ('sig='): copy it again, whole",
             ));
         }
         agree(&mut self.sas, sas.to_owned(), source, "different SAS")
@@ -134,7 +134,7 @@ impl AccountBuilder {
         if !suffix.split('.').all(label) {
             return Err(malformed(
                 format!("the endpoint suffix in {source}"),
-                "is not a domain, as core.windows.net is one",
+                "is not a domain like core.windows.net",
             ));
         }
         let suffix = suffix.to_owned();
@@ -154,7 +154,7 @@ impl AccountBuilder {
         if query || !url.username().is_empty() || url.password().is_some() {
             return Err(malformed(
                 what,
-                "carries a query or a user name: give a SAS as SharedAccessSignature",
+                "has a query or a user name: write a SAS as SharedAccessSignature",
             ));
         }
         safe(&url)?;
@@ -174,7 +174,7 @@ impl AccountBuilder {
                 "usedevelopmentstorage" => {
                     return Err(malformed(
                         format!("UseDevelopmentStorage in {STRING}"),
-                        "can only be `true`",
+                        "can only be 'true'",
                     ));
                 }
                 "accountname" => self.name(value, STRING)?,
@@ -198,7 +198,7 @@ impl AccountBuilder {
         self.key(EMULATOR_KEY, THE_FLAG)?;
         match &self.endpoint {
             Some((known, first)) if !is_loopback(known) && !names_the_emulator(known) => {
-                let about = "the emulator's account is not there";
+                let about = "it does not have the emulator's account";
                 Err(contradiction(*first, THE_FLAG, about))
             }
             // A port of one's own stands; else the well-known one, unless the URL has one.
@@ -243,7 +243,7 @@ impl AccountBuilder {
             if protocol != "https" && protocol != "http" {
                 return Err(malformed(
                     format!("DefaultEndpointsProtocol in {STRING}"),
-                    "is neither `https` nor `http`",
+                    "is neither 'https' nor 'http'",
                 ));
             }
             let suffix = self

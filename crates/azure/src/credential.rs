@@ -96,7 +96,7 @@ pub(super) fn connection_string<'a>(
         // At the first one only: a key is base64, and ends in more of them.
         let (name, value) = part
             .split_once('=')
-            .ok_or_else(|| malformed(source, "has a part without `=`: copy it again, whole"))?;
+            .ok_or_else(|| malformed(source, "has a part without '=': copy it again, whole"))?;
         Ok((name.trim().to_ascii_lowercase(), value.trim()))
     });
     parts.collect()
@@ -220,8 +220,7 @@ impl Credential {
         Err(super::account::missing(
             "the credential",
             format!(
-                "Entra ID cannot be had, this trafficcop was built without the feature `entra`: \
-                 {}, or build it anew",
+                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it again",
                 purpose.instead
             ),
         ))
@@ -279,7 +278,7 @@ pub(super) fn choose(
                     Err(contradiction(
                         found.what,
                         named,
-                        "two credentials: --auth key, sas or entra says which",
+                        "two credentials: choose with --auth key, sas or entra",
                     ))
                 }
                 (Ok(found), Err(_), _) | (Err(_), Ok(found), _) => Ok(Some(found.credential)),
@@ -336,7 +335,7 @@ impl CaCertificates {
         for (at, found) in CertificateDer::pem_slice_iter(&text).enumerate() {
             let broken = || {
                 refuse(format!(
-                    "holds a certificate that cannot be read (number {}): make it anew, in PEM",
+                    "has a certificate that cannot be read (number {}): replace it",
                     at + 1
                 ))
             };
@@ -349,7 +348,7 @@ impl CaCertificates {
         }
         if trust.is_empty() {
             return Err(refuse(
-                "holds no certificate: it must be in PEM (-----BEGIN CERTIFICATE-----)".to_owned(),
+                "has no certificate: name a file in PEM (-----BEGIN CERTIFICATE-----)".to_owned(),
             ));
         }
         Ok(CaCertificates(trust))

@@ -65,7 +65,7 @@ impl Operation {
             Operation::Record => ("write the metadata of", "w"),
             Operation::Renew => ("renew the lease of", "w"),
             Operation::Release => ("release the lease of", "w"),
-            Operation::Break => ("ask for the rest of the lease of", "w"),
+            Operation::Break => ("read the rest of the lease of", "w"),
             Operation::BreakLease => ("break the lease of", "w"),
             Operation::List => ("list the blobs of", "l"),
             Operation::Delete => ("delete", "d"),

@@ -109,11 +109,11 @@ pub fn page_blob_size(text: &str) -> Result<u64, String> {
     match size.checked_mul(scale) {
         Some(size) if size > 0 && size % 512 == 0 && size <= PAGE_BLOB_LIMIT => Ok(size),
         Some(size) if size <= PAGE_BLOB_LIMIT => Err(format!(
-            "a page blob's size is a multiple of 512 bytes, and {size} is not: {} would do",
+            "a page blob's size is a multiple of 512 bytes, and {size} is not: take {}",
             size.next_multiple_of(512).max(512)
         )),
         _ => Err(format!(
-            "'{text}' is more than a page blob can have: 8T at most"
+            "'{text}' is too large for a page blob: take 8T at most"
         )),
     }
 }

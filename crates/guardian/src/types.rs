@@ -171,7 +171,7 @@ pub enum SetupError {
     #[error("a guardian cannot be forked from a process of {0} threads")]
     Threads(usize),
     /// A kind of containment was asked for by name and is not to be had here.
-    #[error("--contain={asked} cannot be had: {why}")]
+    #[error("--contain={asked} is not available: {why}")]
     Contain {
         /// The name of it.
         asked: &'static str,

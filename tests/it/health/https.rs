@@ -236,7 +236,7 @@ fn a_server_that_is_trusted_and_does_not_answer_well_costs_control() {
         (
             Begins::Plain,
             "",
-            "met a server that does not speak TLS: take http://",
+            "met a server that does not speak TLS: use http://",
         ),
     ] {
         let server = Server::that(begins, says);

@@ -116,7 +116,7 @@ async fn a_queue_that_is_not_there_is_missing_or_made() {
     match queue.prepare(later()).await {
         Err(Missing::NoQueue(said)) => assert_eq!(
             said,
-            format!("no such queue {}: make it, or say --create", queue.name())
+            format!("no such queue {}: create it, or add --create", queue.name())
         ),
         other => panic!("{other:?}"),
     }

@@ -117,7 +117,7 @@ impl BlobInspector {
         // Writing the record would put a number in its place, and the token could go back.
         if let Some(token) = &view.metadata.broken_token {
             return Err(fatal(format!(
-                "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
+                "the metadata trafficcop_token of {} is '{token}', not a number: correct it first",
                 self.address
             )));
         }
@@ -143,7 +143,7 @@ impl BlobInspector {
     async fn give_back(&self, id: &str, give_up_at: Instant) {
         if let Err(error) = self.client.release(id, give_up_at).await {
             tracing::warn!(
-                "the lease could not be given back, and keeps others out for {SECONDS} seconds: {}",
+                "the lease could not be given back, and keeps other instances out for {SECONDS} seconds: {}",
                 error.why()
             );
         }
@@ -278,7 +278,7 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
     let unread = metadata.has_unread_results();
     let broken = metadata.broken_token.as_ref();
     let broken =
-        broken.map(|token| format!("the metadata trafficcop_token is `{token}`, not a number"));
+        broken.map(|token| format!("the metadata trafficcop_token is '{token}', not a number"));
     let foreign = (lease == LeaseState::Endless).then(|| {
         format!(
             "leased by another program, without an end: no instance gets control until '{}' ends the lease",

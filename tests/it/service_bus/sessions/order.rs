@@ -161,7 +161,7 @@ fn after_so_many_messages_the_others_have_their_turn() {
     stage.talk("a", &["1", "2", "3"]);
     let done = stage.all(&["--session-messages", "1"], "cat; echo");
     assert_eq!(done.stdout, "1\n2\n3\n");
-    assert!(done.stderr.contains("it has had --session-messages"));
+    assert!(done.stderr.contains("--session-messages is reached"));
     assert_eq!(stage.accepted(), 3);
     stage.assert_holds(0, 0);
 }
@@ -241,7 +241,7 @@ fn a_queue_of_the_other_kind_is_refused_with_the_flag_to_use() {
         (
             JOBS,
             &[][..],
-            "its messages come in sessions: say --sessions",
+            "its messages come in sessions: add --sessions",
         ),
         (
             "plain",
