@@ -370,7 +370,7 @@ mod tests {
             "{text}"
         );
         let (_, text) = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
-        assert!(text.contains("hung up"), "{text}");
+        assert!(text.contains("closed the pipe"), "{text}");
         assert!(worded(&Notice::Released, now).is_none());
     }
 }

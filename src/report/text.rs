@@ -518,7 +518,7 @@ mod tests {
             "standing by: web2-9 is in control, token 7, which is stopping"
         );
         let (_, text) = of_notice(&Notice::StandingBy(HolderInfo::default()), Instant::ZERO);
-        assert_eq!(text, "standing by: another is in control");
+        assert_eq!(text, "standing by: another instance is in control");
     }
 
     #[test]
@@ -555,7 +555,7 @@ mod tests {
         let mut overlap = ending(Cause::CommandEnded);
         overlap.overlap = true;
         let (level, text) = of_ending(&overlap, ExitAction::Status(71), "job").unwrap();
-        assert!(level == Level::ERROR && text.contains("beside") && text.contains("71"));
+        assert!(level == Level::ERROR && text.contains("at the same time") && text.contains("71"));
     }
 
     #[test]
@@ -669,9 +669,9 @@ mod tests {
                 "{command}"
             );
         }
-        assert!(said("10.0.0.4 -- ./job").contains("want '='"));
-        assert!(said("[::1]:7000 -v -- ./job").contains("want '='"));
-        assert!(said("512 -- ./job").contains("want '='"));
+        assert!(said("10.0.0.4 -- ./job").contains("with '='"));
+        assert!(said("[::1]:7000 -v -- ./job").contains("with '='"));
+        assert!(said("512 -- ./job").contains("with '='"));
         let denied = reason(
             &Cause::NotStarted {
                 errno: libc::EACCES,

@@ -241,7 +241,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
         TlsError::InvalidCertificate(bad) => bad,
         TlsError::InvalidMessage(_) => {
             return format!(
-                "{server} speaks plain http, not https: begin its address with http://, or use its https port"
+                "{server} does not speak TLS: begin its address with http:// (an emulator), or correct its port"
             );
         }
         _ => return format!("TLS with {server} failed: {error}"),
@@ -391,7 +391,7 @@ mod tests {
             ),
             (TlsError::InvalidCertificate(Bad::Expired), "clock"),
             (TlsError::InvalidCertificate(Bad::NotValidYet), "clock"),
-            (TlsError::InvalidCertificate(Bad::Revoked), "another"),
+            (TlsError::InvalidCertificate(Bad::Revoked), "revoked"),
             (TlsError::InvalidCertificate(Bad::BadEncoding), "refused"),
             (
                 TlsError::InvalidMessage(rustls::InvalidMessage::InvalidContentType),

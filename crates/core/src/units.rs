@@ -226,7 +226,7 @@ mod tests {
         assert!(
             page_blob_size("1000")
                 .unwrap_err()
-                .contains("1024 would do")
+                .contains("take 1024")
         );
         for text in [
             "",

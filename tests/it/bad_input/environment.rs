@@ -194,7 +194,7 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
         let first = finished.stderr.lines().next().unwrap_or_default();
         assert!(
             first.starts_with("trafficcop: error: ")
-                && first.contains("held for the command that we are a part of"),
+                && first.contains("held for the command that this trafficcop is a part of"),
             "{verb}: {}",
             finished.stderr
         );

@@ -137,7 +137,7 @@ fn why_there_is_no_tls() {
             "[::ffff:127.0.0.1]",
             speaks,
             &["--ca-file", file],
-            ["is for another name", "use the name"],
+            ["is for another name", "use that name"],
         ),
         (
             "127.0.0.1",

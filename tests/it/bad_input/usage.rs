@@ -62,7 +62,7 @@ fn a_value_that_a_flag_cannot_have() {
         &scene,
         run().args(["--doorbell", "10.0.0.4"]),
         127,
-        &["cannot run 10.0.0.4 -- touch", "--doorbell", "want '='"],
+        &["cannot run 10.0.0.4 -- touch", "--doorbell", "with '='"],
     );
     refused(
         &scene,
@@ -110,7 +110,7 @@ fn a_verb_that_is_none() {
         (&["completions", "tcsh"], "bash, elvish"),
         (
             &["run", "true", "--file=x"],
-            "--file stands behind the command",
+            "--file after the command belongs to the command",
         ),
         (&["run", "--", "job", "-x"], "no lock: name one"),
         (
@@ -332,7 +332,7 @@ fn a_status_file_that_would_replace_what_is_no_file() {
     }
     let link = scene.elect().arg("--file").arg(scene.lock());
     let finished = link.arg("--control-file").arg(&stdout).finish();
-    let words = ["--control-file", "a symbolic link that is not ours"];
+    let words = ["--control-file", "another program's symbolic link"];
     judge(&scene, &finished.stderr, finished.ended, 64, &words);
     assert!(stdout.symlink_metadata().unwrap().is_symlink());
     // A file, and a link to one, is what it may be.

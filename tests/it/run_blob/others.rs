@@ -130,7 +130,7 @@ fn a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back() {
     assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
     let said = one.stderr();
     assert!(
-        said.contains("no longer ours when it was given back"),
+        said.contains("another instance had the lease when it was given back"),
         "{said}"
     );
     assert!(said.contains("may have run beside another"), "{said}");

@@ -281,7 +281,7 @@ fn a_message_that_cannot_be_dead_lettered_is_not_run_and_after_five_the_worker_l
         .current_dir(stage.scene.directory())
         .shell("touch never")
         .finish();
-    assert_ended(&done, 69, "put aside cannot be");
+    assert_ended(&done, 69, "messages cannot be dead-lettered");
     assert!(!stage.scene.path("never").exists());
     let counts = stage.counts(JOBS);
     assert_eq!(counts.ready + counts.locked, 6, "nothing was lost");

@@ -595,7 +595,10 @@ mod tests {
         assert!(!sweep(home.path(), Duration::ZERO), "nobody may kill it");
         fs::write(left.join("cgroup.kill"), "").unwrap();
         let sweeper = lock(FlockArg::LockSharedNonblock).unwrap();
-        assert!(!sweep(home.path(), Duration::ZERO), "another sweeps");
+        assert!(
+            !sweep(home.path(), Duration::ZERO),
+            "another instance removes"
+        );
         drop(sweeper);
         fs::write(left.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
         assert!(sweep(home.path(), Duration::ZERO), "nothing lives in it");

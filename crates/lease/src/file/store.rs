@@ -34,8 +34,7 @@ use trafficcop_core::{Failure, Grant, util};
 // replaces it all the time must not keep us here.
 const REPLACEMENTS: usize = 4;
 // Why a lock that nobody has taken away is lost all the same.
-const REPLACED: &str =
-    "the lock file was removed or replaced, so another instance can lock the new one";
+const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
 
 /// A file's lock, as one instance competes for it.
 ///

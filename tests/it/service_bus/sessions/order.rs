@@ -176,7 +176,7 @@ fn messages_are_counted_across_sessions() {
         stage.talk("a", &["1", "2"]);
         stage.talk("b", &["3", "4"]);
         let done = stage.session_worker().args(more).command(["true"]).finish();
-        assert_ended(&done, 0, "as many messages as asked for");
+        assert_ended(&done, 0, "--max-messages is reached");
         stage.assert_holds(left, 0);
         assert_eq!(
             stage
@@ -200,7 +200,7 @@ fn no_session_is_taken_for_messages_that_another_has_begun() {
     running.await_log("last");
     stage.talk("b", &["3"]);
     let done = running.finish();
-    assert_ended(&done, 0, "as many messages as asked for");
+    assert_ended(&done, 0, "--max-messages is reached");
     // The request that was under way may have brought it, once.
     assert!(stage.accepted() <= 2, "{}", done.stderr);
     stage.assert_holds(1, 0);
