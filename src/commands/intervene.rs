@@ -192,7 +192,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     let held = view.held == Some(true);
     if held && !typed.force {
         return nothing(
-            "an instance has the lock, and may be running this task (wait until it is free, or add --force)",
+            "the lock is held, and its holder may be running this task (wait until it is free, or add --force)",
         );
     }
     let what = view.lines()
@@ -278,11 +278,11 @@ fn consequence_of_reset(tasks: &Tasks, force_breaks: bool, state: LockState) -> 
     let force = match (state, force_breaks) {
         (LockState::Missing | LockState::Free, _) => "",
         (LockState::Held | LockState::Breaking, true) => {
-            " An instance has the lock, so its lease is BROKEN first: the holder learns of it with its next \
+            " The lock is held, so its lease is BROKEN first: the holder learns of it with its next \
              renewal and stops its command before the lease ends, within 60 seconds. The result of its present run is not recorded. It competes again, unless it runs with --if-lost exit."
         }
         (LockState::Held | LockState::Breaking, false) => {
-            " An instance has the lock, and continues: if it runs this task, its result is still recorded; if it records one at this moment, the result can be lost, and the task then runs again."
+            " The lock is held, and its holder continues: if it runs this task, its result is still recorded; if it records one at this moment, the result can be lost, and the task then runs again."
         }
     };
     what + force

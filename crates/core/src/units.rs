@@ -223,11 +223,7 @@ mod tests {
         assert_eq!(page_blob_size("1k"), Ok(1024));
         assert_eq!(page_blob_size("1G"), Ok(1 << 30));
         assert_eq!(page_blob_size("8T"), Ok(8 << 40));
-        assert!(
-            page_blob_size("1000")
-                .unwrap_err()
-                .contains("take 1024")
-        );
+        assert!(page_blob_size("1000").unwrap_err().contains("take 1024"));
         for text in [
             "",
             "0",

@@ -143,7 +143,7 @@ fn what_a_variable_says_is_refused_by_its_name() {
     assert!(!said.contains("TRAFFICCOP"), "{said}");
     let bytes = OsStr::from_bytes(b"5\xff");
     let run = scene.run_on_file().env("TRAFFICCOP_GRACE", bytes);
-    refused(&scene, run, 64, &["TRAFFICCOP_GRACE: no text in UTF-8"]);
+    refused(&scene, run, 64, &["TRAFFICCOP_GRACE is not UTF-8"]);
 }
 
 #[test]

@@ -128,10 +128,7 @@ fn why_there_is_no_tls() {
             "localhost",
             speaks,
             &[][..],
-            [
-                "whom this machine trusts vouches for localhost:",
-                "--ca-file",
-            ],
+            ["the issuer of localhost:", "--ca-file"],
         ),
         (
             "[::ffff:127.0.0.1]",

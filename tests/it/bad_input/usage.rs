@@ -61,8 +61,8 @@ fn a_value_that_a_flag_cannot_have() {
     refused(
         &scene,
         run().args(["--doorbell", "10.0.0.4"]),
-        127,
-        &["cannot run 10.0.0.4 -- touch", "--doorbell", "with '='"],
+        64,
+        &["no flag takes '10.0.0.4'", "--doorbell", "with '='"],
     );
     refused(
         &scene,
@@ -120,7 +120,7 @@ fn a_verb_that_is_none() {
         // What cannot be seen, or would do something to a terminal, is spelt.
         (
             &["work", "--queue", "ab\x1bcd", "--", "true"],
-            "`ab\\u{1b}cd` cannot be a queue",
+            "'ab\\u{1b}cd' cannot be a queue",
         ),
         (
             &[
@@ -322,7 +322,11 @@ fn a_status_file_that_would_replace_what_is_no_file() {
     let (pipe, stdout) = (scene.path("pipe"), scene.path("stdout"));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     std::os::unix::fs::symlink("/proc/self/fd/1", &stdout).unwrap();
-    let words = ["--status-file", "is replaced at every change", "no file"];
+    let words = [
+        "--status-file",
+        "replaces it at every change",
+        "not a regular file",
+    ];
     for there in [&pipe, &stdout] {
         let before = there.symlink_metadata().unwrap().file_type();
         let run = scene.run_on_file().arg("--status-file").arg(there);
