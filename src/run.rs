@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use crate::azure;
 use crate::clock::Instant;
 use crate::config::{Ask, Config, UsageError};
-use crate::core::{Cause, Ending, Rules, Tenure};
+use crate::core::{Cause, Ending, Exit, Rules, Tenure};
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, drive};
 use crate::exit::ExitAction;
@@ -266,6 +266,7 @@ async fn compete(
         .only_if(config.asks_every())
         .telling_health(config.health.rules.is_told_every(), report::recorded_health);
     let lock = store.info().name;
+    let on_terminal = workload.is_on_terminal();
     let mut ending = drive(
         tenure,
         store,
@@ -285,7 +286,23 @@ async fn compete(
         .await;
     let leave = report::ending(&ending, config.conflict_status);
     observers.finish(&ending, leave);
-    Ok(leave)
+    Ok(typed_stop(&ending, leave, on_terminal))
+}
+
+/// After Ctrl-C trafficcop dies of that signal, whatever the status of its command, and the group that it was started in gets
+/// it as well: so a script that waits for it ends, too, as after a plain command.
+pub(crate) fn typed_stop(ending: &Ending, leave: ExitAction, took_terminal: bool) -> ExitAction {
+    let Cause::Stopped(signal @ (libc::SIGINT | libc::SIGQUIT)) = ending.cause else {
+        return leave;
+    };
+    if ending.overlap || !guardian::is_in_foreground() {
+        return leave;
+    }
+    // The terminal sent it to the command's group alone.
+    if took_terminal && ending.exit == Some(Exit::Signal(signal)) {
+        guardian::pass_to_own_group(signal);
+    }
+    ExitAction::Signal(signal)
 }
 
 /// Has the workload look after the command's health, if the config says so.

@@ -30,9 +30,8 @@ use crate::report;
 use crate::signals::{SignalEvent, Signals};
 use crate::units;
 
-// How long the command has to stop after Ctrl-Z or `kill -TSTP` before we stop ourselves
-// (research on supervision, section 8).
-const PAUSE: Duration = Duration::from_millis(100);
+// How long the command has to stop after Ctrl-Z or `kill -TSTP` before it gets SIGSTOP, which it cannot catch.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The number of what is not there: no guardian knows it.
 pub(super) const NOBODY: u8 = u8::MAX;
@@ -81,6 +80,8 @@ pub struct CommandWorkload {
     standing_release: Vec<u8>,
     /// We were asked to pause, by whom, and wait for what runs to stop until then.
     pausing: Option<(StopAsked, Instant)>,
+    /// The command did not stop by itself, and has got SIGSTOP.
+    is_forced: bool,
     /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
     /// How often it is to speak there.
@@ -100,6 +101,7 @@ impl CommandWorkload {
             inbox: VecDeque::new(),
             tenure: Vec::new(),
             pausing: None,
+            is_forced: false,
             notify_socket: None,
             watchdog: None,
             health: None,
@@ -348,7 +350,7 @@ impl CommandWorkload {
             biased;
             event = handle.next_event() => self.on_event(event),
             () = sleep(paused.unwrap_or_default()), if paused.is_some() => {
-                self.on_event(WorkloadEvent::Stopped);
+                self.pause_is_over();
             }
             () = sleep(due) => {
                 let effects = self.hooks.woke(Instant::now());
@@ -442,6 +444,7 @@ impl Workload for CommandWorkload {
         let asked = StopAsked::of_a_signal();
         if self.hooks.on().is_some() {
             self.parts.handle.signal(libc::SIGTSTP);
+            self.is_forced = false;
             self.pausing = Some((asked, Instant::now() + PAUSE));
         } else {
             self.stop_ourselves(asked);

@@ -27,6 +27,7 @@ pub mod tty;
 mod types;
 #[doc(hidden)]
 pub mod wire;
+mod witness;
 
 pub use control::View;
 pub use control::{is_control_file, is_control_file_in_use};
@@ -47,5 +48,5 @@ pub use spawn::which;
 pub use state::{ControlState, StopTo};
 #[doc(hidden)]
 pub use tree::Change;
-pub use tty::{StopAsked, stop_ourselves};
+pub use tty::{StopAsked, is_in_foreground, pass_to_own_group, stop_ourselves};
 pub use types::{Contain, Partner, Program, Setup, SetupError, SpawnRequest};

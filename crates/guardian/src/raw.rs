@@ -193,6 +193,17 @@ pub(super) unsafe fn fork() -> io::Result<Forked> {
     }
 }
 
+/// Forks a helper of the guardian, which runs this and exits. The guardian has one thread, so the helper's memory
+/// is consistent; it makes system calls only.
+pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
+    // SAFETY: one thread, and the child does not return from here.
+    let Forked::Parent(pid) = (unsafe { fork() })? else {
+        run();
+        exit(0)
+    };
+    Ok(pid)
+}
+
 /// A descriptor for a living (or un-reaped) process; close-on-exec.
 pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes two integers.

@@ -12,6 +12,7 @@ use nix::sys::signal::{SigSet, Signal, killpg, raise};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::unistd::{Pid, getpgid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcsetpgrp};
 
+use super::witness::Witness;
 use super::{raw, tree};
 
 /// Our controlling terminal, in the foreground of which we were started.
@@ -99,6 +100,8 @@ pub(super) struct Foreground {
     terminal: Option<Terminal>,
     /// The command has it, or takes it as soon as it lives.
     lent: bool,
+    /// Sees what is typed to end the command.
+    pub(super) witness: Witness,
 }
 
 impl Foreground {
@@ -107,6 +110,7 @@ impl Foreground {
         Foreground {
             terminal: Terminal::ours(sigint_is_ignored),
             lent: false,
+            witness: Witness::default(),
         }
     }
 
@@ -115,6 +119,7 @@ impl Foreground {
         Foreground {
             terminal: None,
             lent: false,
+            witness: Witness::default(),
         }
     }
 
@@ -132,6 +137,13 @@ impl Foreground {
     /// meanwhile. Looked at here, because in a PID namespace our group has no number.
     pub(super) fn lend(&mut self) {
         self.lent = self.terminal.as_ref().is_some_and(Terminal::is_ours);
+    }
+
+    /// The command was forked, and leads this group.
+    pub(super) fn is_lent_to(&mut self, group: i32) {
+        if self.lent {
+            self.witness.begin(group);
+        }
     }
 
     /// In the command's process, which leads its group and has all signals blocked. Makes one
@@ -200,6 +212,20 @@ fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
     Ok(done?)
 }
 
+/// Whether our group is in the foreground of the controlling terminal.
+#[must_use]
+pub fn is_in_foreground() -> bool {
+    // A terminal whose line is down would let an open wait for its carrier.
+    let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let terminal = open("/dev/tty", flags, Mode::empty());
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+}
+
+/// Sends a signal to our own group, of which the terminal sent it only to the command's group.
+pub fn pass_to_own_group(signal: i32) {
+    raw::kill(0, signal);
+}
+
 /// Where a request to stop ourselves came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopAsked {
@@ -216,10 +242,7 @@ impl StopAsked {
     /// has its foreground.
     #[must_use]
     pub fn of_a_signal() -> StopAsked {
-        // A terminal whose line is down would let an open wait for its carrier.
-        let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let terminal = open("/dev/tty", flags, Mode::empty());
-        if terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp())) {
+        if is_in_foreground() {
             StopAsked::ByTheTerminal
         } else {
             StopAsked::BySomebody

@@ -3,9 +3,11 @@
 //! Part of [`CommandWorkload`].
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use super::{CommandWorkload, Parts};
-use crate::core::Deadlines;
+use crate::clock::Instant;
+use crate::core::{Deadlines, WorkloadEvent};
 use crate::guardian::{self, SpawnRequest, StopAsked, StopTo};
 use crate::hooks::Role;
 use crate::lease::{LeaseStore, StoreInfo};
@@ -51,7 +53,22 @@ impl Parts {
     }
 }
 
+// After SIGSTOP the guardian only has to be scheduled to tell.
+const FORCED_PAUSE: Duration = Duration::from_millis(100);
+
 impl CommandWorkload {
+    /// The command had its time to stop.
+    pub(super) fn pause_is_over(&mut self) {
+        if let Some((_, until)) = &mut self.pausing
+            && !std::mem::replace(&mut self.is_forced, true)
+        {
+            self.parts.handle.signal(libc::SIGSTOP);
+            *until = Instant::now() + FORCED_PAUSE;
+            return;
+        }
+        self.on_event(WorkloadEvent::Stopped);
+    }
+
     /// Stops this process until it is continued; the guardian and the time go on.
     pub(super) fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;

@@ -8,17 +8,14 @@ use crate::support::scene::Scene;
 
 /// A loop of pieces, as a worker has it: a piece dies of SIGTERM, the loop ends after the piece in hand.
 const LOOP: &str = r#"trap 'stop=1' TERM
-while [ -z "$stop" ] && "$TRAFFICCOP_BIN" check; do
+while [ -z "$stop" ] && "$BIN" check; do
     sh -c 'echo Starting; sleep 0.5; echo Finished'
 done
 echo safe"#;
 
 fn start(scene: &Scene, options: &[&str], script: &str) -> Instance {
     let binary = env!("CARGO_BIN_EXE_trafficcop");
-    let run = scene
-        .run_on_file()
-        .env("TRAFFICCOP_BIN", binary)
-        .args(options);
+    let run = scene.run_on_file().env("BIN", binary).args(options);
     run.shell(script).start()
 }
 
@@ -66,7 +63,7 @@ fn deaf_tree_is_gone_at_the_end_of_the_grace_whoever_is_signalled() {
 #[test]
 fn processes_left_by_a_signalled_main_process_are_signalled_when_it_has_ended() {
     let scene = Scene::new();
-    let script = "(trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.1; done) & trap 'exit 0' TERM; wait";
+    let script = "trap 'exit 0' TERM; (trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.1; done) & wait";
     let mut one = start(&scene, &["--stop-to", "main", "--grace", "30s"], script);
     await_output(&one, "ready");
     one.signal(Signal::SIGTERM);
@@ -78,8 +75,8 @@ fn processes_left_by_a_signalled_main_process_are_signalled_when_it_has_ended() 
 fn command_without_a_stop_signal_asks_and_is_never_signalled() {
     let scene = Scene::new();
     let script = r#"trap 'echo signalled' TERM INT
-until "$TRAFFICCOP_BIN" check --wait 100ms; do break; done
-while "$TRAFFICCOP_BIN" check --wait 100ms; do echo works; done
+until "$BIN" check --wait 100ms; do break; done
+while "$BIN" check --wait 100ms; do echo works; done
 echo safe"#;
     let mut one = start(&scene, &["--stop-signal", "none", "--grace", "30s"], script);
     await_output(&one, "works");

@@ -265,7 +265,7 @@ impl System for Kernel {
     }
 
     fn is_helper(&self, pid: i32) -> bool {
-        self.containment.is_helper(pid)
+        self.containment.is_helper(pid) || self.context.foreground.witness.is(pid)
     }
 
     fn hides_some(&self) -> bool {
@@ -337,6 +337,9 @@ impl System for Kernel {
             }
         };
         self.exec_result = Some(child.exec_result);
+        if image.in_front {
+            self.context.foreground.is_lent_to(child.pid);
+        }
         Ok(child.pid)
     }
 
@@ -360,6 +363,18 @@ impl System for Kernel {
 
     fn take_terminal_back(&mut self, group: i32) {
         self.context.foreground.take_back(group);
+    }
+
+    fn look_at_witness(&mut self) {
+        self.context.foreground.witness.look(Instant::now());
+    }
+
+    fn typed(&mut self) -> Option<i32> {
+        let now = Instant::now();
+        // A command that handles it and goes on for longer ends for another reason.
+        let grace = self.setup.left_behind.unwrap_or(self.setup.grace);
+        let typed = self.context.foreground.witness.end(now);
+        typed.and_then(|(signal, at)| (now <= at + grace).then_some(signal))
     }
 
     fn take_precedence(&mut self) {

@@ -7,7 +7,7 @@ use super::super::state::Input;
 use super::super::tree::Change;
 use super::super::wire::Event;
 use super::{EventLoop, LONGEST_LOOK, System};
-use trafficcop_core::WorkloadEvent;
+use trafficcop_core::{Exit, WorkloadEvent};
 
 impl<S: System> EventLoop<S> {
     pub(super) fn signal_group(&mut self, signal: i32) {
@@ -122,6 +122,7 @@ impl<S: System> EventLoop<S> {
 
     /// Notes the end (or stop) of the main process and reaps all others that have ended.
     fn reap(&mut self, reaped: &mut bool) {
+        self.system.look_at_witness();
         if let Some(main) = &self.main
             && !main.ended
         {
@@ -142,6 +143,8 @@ impl<S: System> EventLoop<S> {
                         main.ended = true;
                     }
                     *reaped = true;
+                    // The command may have handled it and exited with 0: for the job it is an end by that signal.
+                    let exit = self.system.typed().map_or(exit, Exit::Signal);
                     self.system.take_terminal_back(pid);
                     self.happened(Input::MainExited(exit));
                 }

@@ -89,6 +89,13 @@ pub trait System {
     /// Lets those of a group act who are stopped and so could not hear what they were sent.
     fn resume_group(&self, leader: i32);
 
+    /// Takes in what the witness in the command's group saw.
+    fn look_at_witness(&mut self) {}
+    /// The command has ended: the signal that was typed at its terminal to end it.
+    fn typed(&mut self) -> Option<i32> {
+        None
+    }
+
     // --- what contains them ---
 
     /// Ends what instances that have died meanwhile left beside us.

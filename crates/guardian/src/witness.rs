@@ -1,0 +1,120 @@
+//! A process in the command's group that dies of the terminal's SIGINT or SIGQUIT, and so tells the guardian of it.
+//!
+//! The terminal sends these to the foreground group alone. The command may handle them and exit 0, and then nothing else
+//! would show that a person wanted the whole job to end. The witness has no descriptors, does nothing, and dies with
+//! its guardian.
+
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Pid, getpid, getppid, setpgid};
+use trafficcop_core::Exit;
+use trafficcop_core::clock::Instant;
+
+use super::raw::{self, Whose};
+
+/// Signals that a person types to end a job.
+const TYPED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
+// Looks until an asked witness must have died. It only has to be scheduled.
+const LOOKS: u32 = 50;
+const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// The witness of the command's group.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    pid: Option<i32>,
+    /// The group that it is in.
+    group: i32,
+    /// What it died of last, and when.
+    typed: Option<(i32, Instant)>,
+}
+
+impl Witness {
+    /// Watches this group, whose leader was just forked. Without a process to spare nothing is seen.
+    pub(super) fn begin(&mut self, group: i32) {
+        *self = Witness {
+            group,
+            ..Witness::default()
+        };
+        self.fork();
+    }
+
+    fn fork(&mut self) {
+        let guardian = getpid();
+        let (member, group) = (|pid| Pid::from_raw(pid), Pid::from_raw(self.group));
+        let forked = raw::fork_helper(|| {
+            let is_in = setpgid(member(0), group).is_ok();
+            let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+            if !is_in || getppid() != guardian {
+                raw::exit(0);
+            }
+            // Nothing of the guardian's may be kept open by it: neither the lock nor the socket.
+            if raw::close_range(0, u32::MAX).is_err() {
+                raw::exit(0);
+            }
+            let ends = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+            for signal in 1..libc::SIGRTMAX() {
+                match ends.contains(&signal) {
+                    true => raw::set_default(signal),
+                    false => raw::ignore(signal),
+                }
+            }
+            let _ = SigSet::empty().thread_set_mask();
+            loop {
+                nix::unistd::pause();
+            }
+        });
+        if let Ok(pid) = forked {
+            // Both do it, so that it is done before either relies on it.
+            let _ = setpgid(member(pid), group);
+            self.pid = Some(pid);
+        }
+    }
+
+    /// Whether this process is the witness.
+    pub(super) fn is(&self, pid: i32) -> bool {
+        self.pid == Some(pid)
+    }
+
+    /// Takes in its death, and puts another in its place.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.take_in(now) {
+            self.fork();
+        }
+    }
+
+    /// Whether it has died; reaps it then.
+    fn take_in(&mut self, now: Instant) -> bool {
+        let Some(pid) = self.pid else { return false };
+        let Ok(Some((_, exit))) = raw::waitid(Whose::Child(pid), libc::WEXITED) else {
+            return false;
+        };
+        raw::reap(pid);
+        self.pid = None;
+        match exit {
+            Exit::Signal(signal) if TYPED.contains(&signal) => self.typed = Some((signal, now)),
+            Exit::Signal(_) | Exit::Code(_) => return false,
+        }
+        true
+    }
+
+    /// Ends the witness, because the command has ended. Returns the signal that was typed last, and when.
+    pub(super) fn end(&mut self, now: Instant) -> Option<(i32, Instant)> {
+        if let Some(pid) = self.pid {
+            // Of signals that are pending the one with the smallest number is delivered first: so it dies of an
+            // interrupt that it had no time for yet, and of this only without one.
+            raw::kill(pid, libc::SIGTERM);
+            raw::kill(pid, libc::SIGCONT);
+            for _ in 0..LOOKS {
+                self.take_in(now);
+                if self.pid.is_none() {
+                    break;
+                }
+                std::thread::sleep(LOOK);
+            }
+        }
+        if let Some(pid) = self.pid.take() {
+            raw::kill(pid, libc::SIGKILL);
+        }
+        self.typed.take()
+    }
+}
