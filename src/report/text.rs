@@ -490,6 +490,28 @@ mod tests {
     }
 
     #[test]
+    fn another_command_on_the_lock_gets_a_hint_and_several_holders_a_plural() {
+        let info = |command: &str| HolderInfo {
+            holder: Some("web1, web2".into()),
+            command: Some(command.into()),
+            ..HolderInfo::default()
+        };
+        let said = reason(&Cause::NotObtained(info("./other -x")), "./job -y");
+        assert!(said.contains("web1, web2 are in control"), "{said}");
+        assert!(said.contains("another command (./other)"), "{said}");
+        let said = reason(&Cause::NotObtained(info("./job -x")), "./job -y");
+        assert!(!said.contains("another command"), "{said}");
+    }
+
+    #[test]
+    fn a_command_that_ctrl_c_ended_is_no_warning() {
+        let now = Instant::from_nanos(0);
+        let ended = |signal| of_notice(&Notice::CommandEnded(Exit::Signal(signal)), now).0;
+        assert_eq!(ended(libc::SIGINT), Level::INFO);
+        assert_eq!(ended(libc::SIGSEGV), Level::WARN);
+    }
+
+    #[test]
     fn doubt_says_when_it_becomes_serious() {
         let now = Instant::from_nanos(5_000_000_000);
         let notice = Notice::Doubt {
