@@ -234,7 +234,7 @@ impl Blob {
             _ => return holder_info(&view.metadata),
         };
         HolderInfo {
-            foreign: Some(foreign),
+            foreign: Some(foreign.into()),
             ..HolderInfo::default()
         }
     }
@@ -433,16 +433,17 @@ pub fn data_warning(name: &str, bytes: u64) -> String {
 }
 
 fn holder_info(metadata: &Metadata) -> HolderInfo {
+    let some = |text: &str| (!text.is_empty()).then(|| text.into());
     let Some(record) = &metadata.record else {
         return HolderInfo::default();
     };
     HolderInfo {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
-        command: Some(record.command.clone()).filter(|command| !command.is_empty()),
+        command: some(&record.command),
         draining: record.draining,
         bell: record.bell.parse().ok().map(Box::new),
-        since: Some(record.since.clone()).filter(|since| !since.is_empty()),
+        since: some(&record.since),
         ..HolderInfo::default()
     }
 }

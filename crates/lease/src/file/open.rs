@@ -230,9 +230,9 @@ pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
         Ok(Content::Record(record)) => HolderInfo {
             holder: some(record.holder),
             token: Some(record.token),
-            command: some(record.command),
+            command: some(record.command).map(Into::into),
             draining: record.draining,
-            since: some(record.since),
+            since: some(record.since).map(Into::into),
             ..HolderInfo::default()
         },
         _ => HolderInfo::default(),

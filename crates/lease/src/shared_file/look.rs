@@ -411,9 +411,9 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
     HolderInfo {
         holder: some(&record.record.holder),
         token: Some(record.record.token),
-        command: some(&record.record.command),
+        command: some(&record.record.command).map(Into::into),
         draining: record.state == State::Draining,
-        since: some(&record.record.since),
+        since: some(&record.record.since).map(Into::into),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
         // A standby that looks less often takes over later: it counts from when it saw the last renewal.
