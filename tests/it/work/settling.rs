@@ -197,11 +197,11 @@ fn a_command_that_takes_too_long_is_stopped_and_has_failed() {
 fn a_command_that_cannot_be_started_costs_the_message_nothing() {
     let (scene, mailbox) = with("x");
     let script = scene.path("script");
-    std::fs::write(&script, "#!/nowhere/at/all\n").unwrap();
+    std::fs::write(&script, "#!/etc\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).unwrap();
     let done = worker(&scene, &mailbox).command([&script]).finish();
-    assert_ended(&done, 127, "released, attempt 1");
+    assert_ended(&done, 126, "released, attempt 1");
     assert_eq!(mailbox.visible().len(), 1, "visible at once");
     // What can be seen before is seen before anything is taken.
     for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
