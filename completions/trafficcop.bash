@@ -7,6 +7,16 @@ _trafficcop() {
         cur="${COMP_WORDS[COMP_CWORD]}"
     fi
     prev="$3"
+    for (( i = 1; i < COMP_CWORD; i++ )); do
+        if [[ ${COMP_WORDS[i]} == -- ]]; then
+            if declare -F _command_offset >/dev/null; then
+                _command_offset $(( i + 1 ))
+            elif (( i + 1 == COMP_CWORD )); then
+                COMPREPLY=( $(compgen -c -- "${cur}") )
+            fi
+            return 0
+        fi
+    done
     cmd=""
     opts=""
 

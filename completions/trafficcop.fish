@@ -26,44 +26,44 @@ end
 
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -s h -l help -d 'Print help'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -s V -l version -d 'Print version'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "run" -d 'Run a command while, and only while, we hold the lock'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "work" -d 'Run a command for each message of a queue, one instance at a time for each'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "run" -d 'Run a command while, and only while, this instance holds the lock'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "work" -d 'Run a command for each message of a queue'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "check" -d 'Ask, from inside a command, whether it may begin another piece of work'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "status" -d 'Show who has a lock, and since when'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "list" -d 'List the locks of a container or a directory'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "watch" -d 'Write a line for each change of a lock'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "break" -d 'Break another\'s lease'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "reset" -d 'Forget that a task is done'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "doctor" -d 'Try whether everything works that run needs'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "doctor" -d 'Check that this machine has what run needs'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "timeline" -d 'Show who held control when, from event logs'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "completions" -d 'Write a script that completes command lines in a shell'
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "man" -d 'Write the manual pages'
-complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Tell a program on stdout who is in control, instead of running a command'
+complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Report on stdout who is in control, instead of running a command'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'This file: on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if -d 'Compete only while this, run by \'sh -c\', exits 0' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth-patience -d 'Exit with 77 after the store has refused the credential for this long [default: 5m]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if -d 'Compete only while CMD, run by \'sh -c\', exits 0' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within D [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth-patience -d 'Exit with 77 after the store has refused the credential for D [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'How many may have it at once [default: 1]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby looks [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'How many holders at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby checks the lock [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace-on-loss -d 'From the stop signal to SIGKILL when the lease could not be renewed' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l margin -d 'Between SIGKILL and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l identity -d 'How this instance is called in the log and in the lock\'s record [default: HOST-PID]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l identity -d 'Name of this instance in the log and in the lock\'s record [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l status-file -d 'Keep a JSON file with the present state' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
@@ -72,107 +72,107 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace -d '
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group, and what was started outside of it'
 main\t'The command\'s main process alone'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'What keeps the command\'s processes together' -r -f -a "auto\t'A cgroup where one can be had, else as with none'
-cgroup\t'A cgroup of the command\'s own, killed at one stroke'
-pidns\t'A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'How the command\'s processes are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
+cgroup\t'A cgroup of the command\'s own, killed at once'
+pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart -d 'Start a command again that ended [default: never]' -r -f -a "never\t'Its end is ours'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart -d 'Restart the command when it ends [default: never]' -r -f -a "never\t'Exit when it exits'
 on-failure\t'After a status other than 0, or a signal'
-always\t'After every end'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-limit -d 'Hand control over instead of restarting more often than this within --restart-window [default: 5]' -r
+always\t'Whenever it ends'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-limit -d 'Hand control over instead of restarting more often than N times within --restart-window [default: 5]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-window -d 'The time in which --restart-limit counts [default: 5m]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after this time: stop the command, give the lock back, compete again' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock this long although the command has ended by itself' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms on a local file; after a command that hung, a lease]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'The task\'s name: it is run once for each [default: once]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run it once in each period of D (1h, 1d), by the store\'s clock' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after D: stop the command, give the lock back, compete again' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock for D even if the command ends earlier' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after a hand-over [default: twice --poll; 500ms on a local file; after a command that hung, a lease]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'Name of the task: each name is run once [default: once]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run once in each period of D (1h, 1d) of the store\'s clock' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
-stop\t'The task has failed: that is recorded, and everybody exits with the command\'s status'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'So many failed runs, of all candidates together, are a failure for good [default: no limit]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog -d 'It hangs if it does not say WATCHDOG=1 every D' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog-start -d 'It hangs if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health -d 'It hangs if this fails: a \'sh -c\', or a GET' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-timeout -d 'How long one --health may take; then it is killed, and has failed [default: 5s, or --health-every if that is shorter]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-failures -d 'So many of --health that fail in a row mean that the command hangs [default: 3]' -r
+stop\t'The task has failed: that is recorded, and all instances exit with the command\'s status'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'Number of failed runs, of all candidates together, after which the task has failed for good [default: no limit]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog -d 'Treat the command as hung unless it sends WATCHDOG=1 every D' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog-start -d 'Treat the command as hung if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health -d 'Treat as hung if this fails: \'sh -c CMD\', or GET URL' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-every -d 'Interval from the start of one --health to that of the next [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-timeout -d 'Time after which one --health is killed and has failed [default: 5s, or --health-every if that is shorter]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-failures -d 'Number of consecutive --health failures before the command counts as hung [default: 3]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l health-delay -d 'From the command\'s start to the first --health [default: 0s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run this by \'sh -c\' on each instance not in control' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run this by \'sh -c\' before the command starts' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run this by \'sh -c\' after control has ended' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d 'Run CMD by \'sh -c\' on each instance not in control' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run CMD by \'sh -c\' before the command starts' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run CMD by \'sh -c\' after control has ended' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l vm-name -d 'Name of this machine in the events [default: the metadata service\'s name for it, else HOST]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ready -d 'When systemd is told that the service is ready (Type=notify)' -r -f -a "standby\t'Standing by, or in control: an instance that waits is a sound one'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ready -d 'When systemd is told that the service is ready (Type=notify)' -r -f -a "standby\t'Standing by, or in control'
 held\t'In control, and the command was started (give the unit TimeoutStartSec=infinity)'
-command\t'The command itself says READY=1 (the same)'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen -d 'Answer over HTTP: health, status and metrics' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'
+command\t'The command itself sends READY=1 (the unit needs the same)'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen -d 'Serve health, status and metrics over HTTP' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s n -l no-wait -d 'Give up at once (exit 75) if another instance has the lock'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l mkdir-is-exclusive -d 'Promise that exactly one of two machines makes a directory on this drive'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l shared -d 'Treat the file as on a drive that machines share, whatever file system it is on'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l mkdir-is-exclusive -d 'Promise that if two machines make the same directory here, exactly one succeeds'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s v -l verbose -d 'Log each renewal and each attempt'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s q -l quiet -d 'Log only warnings and errors'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep our credentials from the command, its hooks and checks'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l no-credentials -d 'Keep trafficcop\'s credentials from the command, its hooks and checks'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once -d 'Run the command once for all machines, and never again'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or removed'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ack-events -d 'Approve such an event as soon as the command has ended and the lock was given back'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l queue -d 'An Azure storage queue' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l service-bus -d 'An Azure Service Bus queue or subscription' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l connection-string-env -d 'The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-idle -d 'Give a session up when it had no message for this time [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-idle -d 'Give a session up after D without a message [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-messages -d 'Give a session up after N messages [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-delay -d 'How long the first command of a session waits [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where dead-lettered messages go [default: QUEUE-poison]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How senders to a storage queue encode messages [default: text, with a warning]' -r -f -a "base64\t'Decode every message; dead-letter what is not base64'
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How senders to a storage queue encode messages [default: text, with a warning]' -r -f -a "base64\t'Decode every message; dead-letter one that is not base64'
 text\t'Pass every message on as it was sent'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body -d 'The longest body; longer ones are dead-lettered [default: 100M]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages are worked on at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages to work on at once [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messages -d 'Exit 0 after N messages' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 when there was no message for this time' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth-patience -d 'Exit with 77 after the queue has refused the credential for this long [default: 5m]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 after D without a message' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth-patience -d 'Exit with 77 after the queue has refused the credential for D [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'How the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
 file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group, and what was started outside of it'
 main\t'The command\'s main process alone'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'What keeps the command\'s processes together' -r -f -a "auto\t'A cgroup where one can be had, else as with none'
-cgroup\t'A cgroup of the command\'s own, killed at one stroke'
-pidns\t'A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'How the processes of a command are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
+cgroup\t'A cgroup of the command\'s own, killed at once'
+pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'How often a message is tried [default: 5]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'How often a message is tried before it is dead-lettered [default: 5]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-delay -d 'The pause before a retry [default: 10s..5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-exit -d 'Exit statuses of final failures [default: 65]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-exit -d 'Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-time -d 'How long a message is locked for us [default: 60s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l renew-at -d 'After how much of its time a lock is renewed, in per cent [default: 70%]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'How long commands may go on after a stop [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-exit -d 'Exit statuses that always retry, even if --dead-letter-exit includes them in a range [default: 75]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-time -d 'How long this worker locks a message [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l renew-at -d 'When to renew a lock, in per cent of its time [default: 70%]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'How long commands may continue after a stop [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l kill-after -d 'From the stop signal to SIGKILL [default: 10s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l identity -d 'How this worker is called in the log [default: HOST-PID]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l identity -d 'Name of this worker in the log [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l status-file -d 'Keep a JSON file with the present state' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l event-log -d 'Append every change of state to this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Answer over HTTP: health, status and metrics' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen -d 'Serve health, status and metrics over HTTP' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-queue -d 'Work on the dead-letter queue of --service-bus'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l sessions -d 'Take sessions, and the messages of each in their order'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l sessions -d 'Take sessions, and the messages of each in order'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l link-settle -d 'Settle on the link that brought the message, not by its lock token'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l create -d 'Create the queue if it is missing'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l emulator -d 'Use Azurite, the emulator, on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l once -d 'Take one message, and exit with its command\'s status'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l no-credentials -d 'Keep our credentials from the command that handles messages'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l no-credentials -d 'Keep trafficcop\'s credentials from the command that handles messages'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l at-most-once -d 'Delete each message before its command starts'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s v -l verbose -d 'Log each renewal and each attempt'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l listen-any -d 'Let --listen take an address that other machines can reach'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s h -l help -d 'Print a summary; --help prints everything'
@@ -182,92 +182,92 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remainin
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d 'Answer as one JSON object, for slots as an array of them'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l json -d 'Answer as a JSON array of the objects of status'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l file -d 'A lock on this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'How often to look [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l json -d 'Write one JSON object a line'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l file -d 'A lock on this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l period -d 'End the lease after N seconds, 0 to 60, if it does not end before [default: at its end]' -r
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l period -d 'End the lease after N seconds, 0 to 60, unless it ends before [default: at its end]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l emulator -d 'With --blob: use Azurite on this machine'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s y -l yes -d 'Do not ask'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s y -l yes -d 'Do not ask for confirmation'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l file -d 'A lock on this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l once-key -d 'The task to forget [default: the only one there is]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l all -d 'Forget all tasks of this lock, and results that cannot be read'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l force -d 'Do it even if somebody has the lock'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s y -l yes -d 'Do not ask'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l force -d 'Forget it even if an instance has the lock'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s y -l yes -d 'Do not ask for confirmation'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l file -d 'A lock on this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'The lease that round trips are judged by, as for run [default: 60s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Try the doorbell, too: ours, and that of whoever has the lock' -r
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'Judge round trips by this lease, as for run [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Test the doorbell of this machine and of the holder' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l mkdir-is-exclusive -d 'Judge a shared drive as for a run with this flag'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l json -d 'Answer as one JSON object'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -s h -l help -d 'Print a summary; --help prints everything'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l svg -d 'Draw it, too, as an SVG in this file' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l skew -d 'How far the wall clocks of two machines may be apart' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l svg -d 'Also draw it, as an SVG in this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l skew -d 'Largest difference between the wall clocks of two machines' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -l json -d 'Print JSON instead of a table'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand timeline" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand completions" -s h -l help -d 'Print a summary; --help prints everything'
@@ -275,51 +275,64 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand man" -s h -l help 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'This file: on a local disk or a shared drive' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if -d 'Compete only while this, run by \'sh -c\', exits 0' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within this time [default: 30s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth-patience -d 'Exit with 77 after the store has refused the credential for this long [default: 5m]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if -d 'Compete only while CMD, run by \'sh -c\', exits 0' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within D [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth-patience -d 'Exit with 77 after the store has refused the credential for D [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential to use, of those in the environment' -r -f -a "auto\t'The one that is there'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, however it can be had'
+entra\t'A token of Entra ID, by the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of whoever is logged in with the Azure CLI'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file -d 'Trust the certificates in this file (PEM) too, besides the system\'s' -r -F
+cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l identity -d 'How this instance is called in the log and in the lock\'s record [default: HOST-PID]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l identity -d 'Name of this instance in the log and in the lock\'s record [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l status-file -d 'Keep a JSON file with the present state' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l log -d 'The log on stderr' -r -f -a "text\t'One plain line for each change of state'
 json\t'One JSON object a line'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l event-log -d 'Append every change of state to this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace -d 'From the line \'standby\' to the lock\'s release [default: 5s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-file -d 'Link the control file here, for \'trafficcop check\'' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after this time, and compete again' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to cool down (not to compete) after control was handed over [default: twice --poll]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'What this machine is called in the events [default: what the metadata service says, else HOST]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after D, and compete again' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to cool down (not to compete) after a hand-over [default: twice --poll]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'Name of this machine in the events [default: the metadata service\'s name for it, else HOST]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'How many may have it at once [default: 1]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l poll -d 'How often a standby looks [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'How many holders at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l poll -d 'How often a standby checks the lock [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace-on-loss -d 'From the line \'standby\' to the last moment when the lease could not be renewed' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l margin -d 'Between that last moment and the end of the lease' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-every -d 'From the beginning of one --health to that of the next [default: 10s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-every -d 'Interval from the start of one --health to that of the next [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-delay -d 'From the line \'holder\' to the first --health [default: 0s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-timeout -d 'How long one --health may take; then it has failed [default: 5s, or --health-every if that is shorter]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-failures -d 'So many of --health that fail in a row mean that the reader hangs [default: 3]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-timeout -d 'Time after which one --health has failed [default: 5s, or --health-every if that is shorter]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health-failures -d 'Number of consecutive --health failures before the reader counts as hung [default: 3]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l health -d 'Hand control over if GET of this URL fails' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another has it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s n -l no-wait -d 'Give up at once (exit 75) if another instance has the lock'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l no-create -d 'Create neither container nor blob; refuse if one is missing'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l shared -d 'Keep the lock as on a drive that machines share, whatever the file lies on'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l mkdir-is-exclusive -d 'Promise that exactly one of two machines makes a directory on this drive'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal, and what is tried on the way'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l shared -d 'Treat the file as on a drive that machines share, whatever file system it is on'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l mkdir-is-exclusive -d 'Promise that if two machines make the same directory here, exactly one succeeds'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s v -l verbose -d 'Log each renewal and each attempt'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s q -l quiet -d 'Log only warnings and errors'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l json -d 'Print one JSON object a line'
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events -d 'Hand control over before this virtual machine is frozen, rebooted, redeployed or removed'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ack-events -d 'Approve such an event as soon as the reader\'s grace is over and the lock was given back'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s h -l help -d 'Print a summary; --help prints everything'
+
+function __fish_trafficcop_command
+    set -l words (commandline -opc)
+    set -l at (contains -i -- -- $words)
+    or return
+    set -l current (commandline -ct)
+    if test $at -eq (count $words)
+        __fish_complete_command
+    else
+        complete -C (string join -- ' ' $words[(math $at + 1)..-1] "$current")
+    end
+end
+complete -c trafficcop -n 'contains -- -- (commandline -opc)' -a '(__fish_trafficcop_command)'

@@ -2,7 +2,7 @@
 //!
 //! The guardian is forked inside `run`, so no thread may exist before it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 
 use crate::exit::{self, ExitAction, UsageError};
@@ -19,6 +19,14 @@ pub fn check_stack() -> Result<(), ExitAction> {
         report::failure(&refusal.into());
         ExitAction::Status(exit::UNAVAILABLE)
     })
+}
+
+/// Whether this is one text in quotes.
+fn is_in_quotes(value: &OsStr) -> bool {
+    match value.as_encoded_bytes() {
+        [first @ (b'"' | b'\''), inner @ .., last] => first == last && !inner.contains(first),
+        _ => false,
+    }
 }
 
 /// The program `trafficcop`: what was typed, down to how it is to end.
@@ -61,8 +69,19 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
     report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));
     if typed.verb.reads_settings() {
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-        for name in args::unknown(set.map(|(name, _)| name)) {
-            tracing::warn!("{name} is no setting of trafficcop: it does nothing; is it mistyped?");
+        let (names, values): (Vec<_>, Vec<_>) = set.unzip();
+        for (name, value) in names.iter().zip(&values) {
+            if name.as_encoded_bytes().starts_with(b"TRAFFICCOP_") && is_in_quotes(value) {
+                let name = name.display();
+                tracing::warn!(
+                    "the value of {name} is in quotes, which are part of it (docker's --env-file keeps them): remove them"
+                );
+            }
+        }
+        for name in args::unknown(names) {
+            tracing::warn!(
+                "{name} is no setting of trafficcop and changes nothing: check its name"
+            );
         }
     }
     if matches!(typed.verb, args::Verb::Run(_))
@@ -72,13 +91,15 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
         report::show_the_wait(std::env::var("TERM").ok().as_deref());
     }
     let ended = match typed.verb {
-        args::Verb::Run(typed) => config::Config::new(*typed, &config::Host::here())
+        args::Verb::Run(typed) => config::refuse_a_word_before(&words, &typed.command)
+            .and_then(|()| config::Config::new(*typed, &config::Host::here()))
             .map_err(anyhow::Error::from)
             .and_then(run::run),
         args::Verb::Elect(typed) => config::Config::of_elect(*typed, &config::Host::here())
             .map_err(anyhow::Error::from)
             .and_then(|(config, telling)| elect::elect(config, &telling)),
-        args::Verb::Work(typed) => config::Work::new(*typed, &config::Host::here())
+        args::Verb::Work(typed) => config::refuse_a_word_before(&words, &typed.command)
+            .and_then(|()| config::Work::new(*typed, &config::Host::here()))
             .map_err(anyhow::Error::from)
             .and_then(work::work),
         args::Verb::Announce(typed) => elect::announce(&typed),

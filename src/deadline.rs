@@ -21,16 +21,16 @@ pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 pub enum DeadlineError {
     /// There is no `TRAFFICCOP_CONTROL` in the environment.
     #[error(
-        "TRAFFICCOP_CONTROL is not set: this is to be asked by a command that trafficcop runs, as in 'trafficcop run --file PATH -- ./job'"
+        "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, as in 'trafficcop run --file PATH -- ./job'"
     )]
     Outside,
     /// `TRAFFICCOP_CONTROL` is empty: there was no directory for a control file.
     #[error(
-        "TRAFFICCOP_CONTROL is empty: trafficcop found no directory for a control file, its log says why"
+        "TRAFFICCOP_CONTROL is empty: trafficcop found no directory for a control file; its log has the reason"
     )]
     None,
     /// The file cannot be read, or is not what it should be.
-    #[error("{path}: {why}: it is there for as long as the command runs, and readable by all on this machine", path = .path.display())]
+    #[error("{path}: {why}: it exists while the command runs, and all users of this machine can read it", path = .path.display())]
     Unreadable {
         /// Which file.
         path: PathBuf,

@@ -145,7 +145,7 @@ impl Doorbell {
                 format!("--doorbell {wanted}: it is in use: name another port, or none")
             }
             io::ErrorKind::AddrNotAvailable => format!(
-                "--doorbell {wanted}: this machine has no such address: name one of its own"
+                "--doorbell {wanted}: this machine has no such address: name one that it has"
             ),
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
         });
@@ -164,7 +164,7 @@ impl Doorbell {
         let address = self.own.address;
         if !self.own.is_near() {
             tracing::warn!(
-                "nobody will hear our doorbell at {address}: standbys connect to private addresses only: name one with --doorbell=ADDR"
+                "no standby will hear the doorbell at {address}: standbys connect to private addresses only: name one with --doorbell=ADDR"
             );
         }
     }
@@ -293,7 +293,7 @@ fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
     }
     AFAR.into_iter()
         .find_map(|afar| address_towards(afar).ok())
-        .ok_or_else(|| io::Error::other("no network leads anywhere from here"))
+        .ok_or_else(|| io::Error::other("this machine has no network"))
 }
 
 /// Nothing is sent: the kernel only says which way it would go.
@@ -413,7 +413,7 @@ pub fn greeting(nonce: u128, rank: u32) -> [u8; 12] {
     greeting
 }
 
-/// The rank in a [`greeting`]; `None` if it is somebody else's.
+/// The rank in a [`greeting`]; `None` if another has it's.
 #[must_use]
 pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
     let (half, rank) = greeting.split_first_chunk::<8>()?;
@@ -491,8 +491,7 @@ async fn greet(bell: Bell) -> io::Result<(TcpStream, u32)> {
     holder.write_all(&halves(bell.nonce).0).await?;
     let mut greeting = [0; 12];
     holder.read_exact(&mut greeting).await?;
-    let rank =
-        rank_in(greeting, bell.nonce).ok_or_else(|| io::Error::other("it is somebody else"))?;
+    let rank = rank_in(greeting, bell.nonce).ok_or_else(|| io::Error::other("another has it"))?;
     Ok((holder, rank))
 }
 

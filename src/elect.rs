@@ -313,7 +313,7 @@ fn link(
         return Ok(None);
     };
     let Some(target) = control else {
-        anyhow::bail!("--control-file: no directory was found for a control file; see the log");
+        anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
     // Again: another may have begun while the store was asked.
@@ -322,7 +322,7 @@ fn link(
     }
     let made = ControlLink::make(path, target).map_err(|why| {
         refused(&format!(
-            "cannot make the link: {why}: name a place that can be written to"
+            "cannot make the link: {why}: name a writable directory"
         ))
     })?;
     Ok(Some((made, lasting::of_link(path)?)))
@@ -373,6 +373,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         identity: config.candidate.identity.clone(),
         command: CHILD.into(),
     });
+    config.warn_of_idle_flags(store.info().lease);
     tracing::debug!("competes for {lock}");
     let control = guardian.control_file().map(Path::to_owned);
     let _link = link(telling, control.as_deref())?;
@@ -451,7 +452,7 @@ async fn compete(
 /// How we leave where there was no reader to begin with.
 fn nobody_reads() -> Option<ExitAction> {
     if guardian::stdout_was_closed() {
-        let why = "it is closed (give it a reader, or >/dev/null)";
+        let why = "it is closed (add a reader, or >/dev/null)";
         lines::hung_up(Some(why), exit::CANNOT_WRITE.into());
         return Some(ExitAction::Status(exit::CANNOT_WRITE));
     }

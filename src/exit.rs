@@ -46,31 +46,23 @@ pub const NOT_FOUND: u8 = 127;
 /// Every exit status and what it means: the one list from which the help and the man pages are
 /// made.
 pub const TABLE: &[(&str, &str)] = &[
-    ("0-255", "the command's own exit status"),
     (
-        "128+n",
-        "the command died of signal n, or a stop was requested by signal n before it ran: trafficcop dies of the same signal, which a shell shows as 128+n (as PID 1 it exits 128+n)",
+        "0-255",
+        "the command's own; 128+n if signal n ended the command or the wait",
     ),
-    (
-        "64",
-        "bad usage, or settings that cannot hold; nothing was started",
-    ),
+    ("64", "bad usage, or settings that contradict each other"),
     (
         "69",
-        "the store was out of reach or refused to work, or the machine did (no process, memory or descriptor to spare, no guardian to be had, a /proc of another PID namespace), before anything could start; or --on-acquire failed, so that the command was not started (-n, -w)",
+        "nothing started: the store or this machine was not available",
     ),
     (
         "70",
-        "control was lost and the command was stopped in time (--if-lost exit), or the guardian died or fell silent (with --if-lost compete too), or trafficcop itself failed and the guardian stopped the command, or the result of --once could not be recorded",
+        "control was lost, and the command was stopped in time",
     ),
-    (
-        "71",
-        "control was lost and an overlap with another holder cannot be excluded",
-    ),
+    ("71", "control was lost, and an overlap cannot be excluded"),
     ("75", "control was not obtained (-n, -w); -E changes it"),
     ("77", "not authorised, or no permission"),
-    ("126", "the command was found but cannot be run"),
-    ("127", "the command was not found"),
+    ("126, 127", "the command cannot be run, or was not found"),
 ];
 
 /// Why nothing is started: one line. It stands for exit status 64, or 69 where it is the machine
@@ -98,6 +90,15 @@ impl UsageError {
         UsageError {
             line: spelt_out(&line.into()),
             status: UNAVAILABLE,
+        }
+    }
+
+    /// A refusal of a command whose interpreter cannot be found.
+    #[must_use]
+    pub fn of_the_command(line: impl Into<String>) -> UsageError {
+        UsageError {
+            line: spelt_out(&line.into()),
+            status: NOT_FOUND,
         }
     }
 
@@ -431,7 +432,10 @@ mod tests {
             NOT_RUNNABLE,
             NOT_FOUND,
         ] {
-            let named = TABLE.iter().any(|(name, _)| *name == status.to_string());
+            let status = status.to_string();
+            let named = TABLE
+                .iter()
+                .any(|(names, _)| names.split(", ").any(|name| name == status));
             assert!(named, "{status}");
         }
     }

@@ -125,13 +125,11 @@ pub(crate) fn program() -> String {
 #[must_use]
 pub(crate) fn unfit_identity(identity: &str) -> Option<String> {
     if identity.trim().is_empty() || identity.chars().any(is_unprintable) {
-        return Some(
-            "it is shown to people, and cannot be empty or have control characters".to_owned(),
-        );
+        return Some("it cannot be empty or have control characters".to_owned());
     }
     (identity.len() > IDENTITY_LIMIT).then(|| {
         format!(
-            "{} bytes are too many: {IDENTITY_LIMIT} at most",
+            "{} bytes are too many: take {IDENTITY_LIMIT} at most",
             identity.len()
         )
     })

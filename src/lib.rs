@@ -1,4 +1,4 @@
-//! Run a command, or a part of a program, on exactly one of many machines, and never on two.
+//! Run a command, or a part of a program, on many machines, on at most one at a time.
 //!
 //! A program on tokio (with its features `macros` and `rt`) that waits for control, has it, and gives it back:
 //! ```no_run

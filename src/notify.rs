@@ -32,12 +32,12 @@ use socket::{Proxy, Socket};
 /// When the service manager is told that we are ready; as it is typed, with its help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ready {
-    /// Standing by, or in control: an instance that waits is a sound one
+    /// Standing by, or in control
     #[default]
     Standby,
     /// In control, and the command was started (give the unit TimeoutStartSec=infinity)
     Held,
-    /// The command itself says READY=1 (the same)
+    /// The command itself sends READY=1 (the unit needs the same)
     Command,
 }
 
@@ -144,7 +144,7 @@ impl ServiceManager {
         let socket = here.socket().and_then(|name| {
             let socket = Socket::open(&name).inspect_err(|why| {
                 let name = report::plain(&name.to_string_lossy());
-                tracing::warn!("NOTIFY_SOCKET={name} cannot be used: {why}; going on without it");
+                tracing::warn!("NOTIFY_SOCKET={name} cannot be used: {why}; continuing without it");
             });
             socket.ok()
         });
@@ -158,7 +158,7 @@ impl ServiceManager {
         });
         let proxy = proxy.ok();
         if proxy.is_none() && ready == Ready::Command {
-            tracing::warn!("the command cannot say that it is ready: ready means started");
+            tracing::warn!("the command cannot report that it is ready: ready means started");
             ready = Ready::Held;
         }
         let state = State {
@@ -401,7 +401,7 @@ impl Observer for ServiceManager {
 }
 
 fn unheard(why: &io::Error) {
-    tracing::warn!("what the command says of itself is not heard: {why}");
+    tracing::warn!("the command's notifications are not received: {why}");
 }
 
 impl Heard {

@@ -81,7 +81,10 @@ pub enum Volume {
 pub const FIELDS: &[(&str, &str)] = &[
     ("ts", "when, by the wall clock (RFC 3339, UTC)"),
     ("level", "error, warn, info, or debug (with --verbose)"),
-    ("message", "what a text log says; its wording may change"),
+    (
+        "message",
+        "the message of a text log; its wording may change",
+    ),
     ("lock", "the lock's address, as soon as it is known"),
     (
         "identity",
@@ -89,7 +92,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "pid",
-        "the process that says it: the supervisor's, or its guardian's",
+        "the process that logs it: the supervisor, or its guardian",
     ),
     (
         "event",
@@ -97,7 +100,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "token",
-        "the fencing token of our tenure; while standing by that of the holder",
+        "the fencing token of the tenure; while standing by that of the holder",
     ),
     (
         "left_ms",
@@ -105,7 +108,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "exit",
-        "on the last line: our own exit status (128+n where we die of signal n)",
+        "on the last line: the exit status of trafficcop (128+n if it dies of signal n)",
     ),
     (
         "contain",
@@ -384,6 +387,15 @@ where
     }
 }
 
+/// The text without the numbers that the standard library puts behind the kernel's errors.
+fn without_numbers(mut text: String) -> String {
+    while let Some(at) = text.find(" (os error ") {
+        let end = text[at..].find(')').map_or(text.len(), |end| at + end + 1);
+        text.replace_range(at..end, "");
+    }
+    text
+}
+
 /// What an event says.
 #[derive(Default)]
 struct LineFields {
@@ -406,7 +418,7 @@ impl Visit for LineFields {
         self.record_debug(field, &format_args!("{value}"));
     }
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = plain(&format!("{value:?}"));
+        let text = without_numbers(plain(&format!("{value:?}")));
         if field.name() == "message" {
             self.message = text;
         } else {
@@ -444,6 +456,14 @@ mod tests {
         ] {
             assert_eq!(line(reader, level, who), expected);
         }
+    }
+
+    #[test]
+    fn errors_of_the_kernel_are_shown_without_their_numbers() {
+        let error = std::io::Error::from_raw_os_error(libc::ENOENT);
+        let text = without_numbers(format!("a: {error}: b, {error}"));
+        let why = "No such file or directory";
+        assert_eq!(text, format!("a: {why}: b, {why}"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod health;
 mod observers;
 mod on_lost;
 mod open;
+mod script;
 mod workload;
 
 use std::ffi::{OsStr, OsString};
@@ -37,6 +38,7 @@ use health::{HealthMonitor, Prober};
 pub(crate) use observers::Observers;
 use on_lost::OnLostHook;
 pub(crate) use open::{Opened, open};
+pub(crate) use script::refuse_unusable_script;
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
@@ -66,9 +68,13 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
         identity: config.candidate.identity.clone(),
         command: config.candidate.command.clone(),
     });
+    config.warn_of_idle_flags(store.info().lease);
     // After the lock is known: its line says of which one.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));
+    }
+    if config.roles.on_acquire.is_none() {
+        script::refuse_unusable_script(&config.command)?;
     }
     // Before the first thread: of a process with threads a fork inherits locks that nobody gives back.
     let guardians = Guardians::fork(&config, &rules(&config, &*store))?;
@@ -98,7 +104,7 @@ fn cannot_work(config: &Config) -> Option<Ending> {
     if config.roles.on_acquire.is_some() {
         let why = errno.desc();
         tracing::warn!(
-            "cannot run {}: {why}: --on-acquire has to see to it",
+            "cannot run {}: {why}: --on-acquire must provide it",
             config.candidate.command
         );
         return None;
@@ -212,7 +218,7 @@ pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
         return UsageError::new(refusal.to_string()).into();
     }
     UsageError::of_the_machine(format!(
-        "{refusal}: nothing was started: look at the limits of this machine (ulimit -a, pids.max, \
+        "{refusal}: nothing was started: check the limits of this machine (ulimit -a, pids.max, \
          /proc), and try again"
     ))
     .into()
@@ -226,7 +232,7 @@ fn server(
 ) -> anyhow::Result<serve::Server> {
     let control = guardian
         .view()
-        .context("--listen: /leader could never say yes")?;
+        .context("--listen: /leader could never answer 200")?;
     let StoreInfo { name, lease, .. } = store.info();
     let health_check = vec![guardian.health_check()];
     let shared_status = serve::SharedStatus::new(&name, false, lease, control, health_check);

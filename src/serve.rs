@@ -98,7 +98,7 @@ impl Server {
                     }
                 });
                 if let Err(why) = served {
-                    tracing::warn!("nobody answers at {address} any more: {why}");
+                    tracing::warn!("/healthz and the other pages at {address} are gone: {why}");
                 }
             })?;
         tracing::info!(listen = place_told, "answering at {place_told}");
@@ -218,11 +218,11 @@ const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
     (
         "/readyz",
-        "200 for holder and standby, 503 until the store has answered and where --if says no",
+        "200 for holder and standby, 503 until the store has answered and while --if fails",
     ),
     ("/leader", "200 only while this instance leads, else 503"),
     ("/primary", "the same as /leader"),
-    ("/status", "what the status file says, and more, as JSON"),
+    ("/status", "the status file, and more, as JSON"),
     ("/metrics", "for Prometheus"),
 ];
 /// The name of all other paths in the counter of requests.
@@ -353,7 +353,7 @@ fn readyz(snapshot: &Snapshot) -> Page {
 fn leader(snapshot: &Snapshot) -> Page {
     // Never a yes: a balancer would follow whichever worker it asked first.
     if snapshot.worker {
-        return Page::yes_or_no(false, "a worker leads nobody: ask /readyz");
+        return Page::yes_or_no(false, "a worker has no leader: use /readyz");
     }
     let token = snapshot.status.token.unwrap_or(0);
     let line = match (snapshot.leads(), snapshot.control_left()) {

@@ -40,7 +40,7 @@ documented! {
         cause: Option<String> = "why the last tenure ended; of one that is cordoned, unfit or refused, why that is so",
         command_exit: Option<i32> = "how the command ended last: its exit status, or 128+n for signal n",
         overlap: bool = "true: an overlap with another holder cannot be excluded",
-        exit: Option<i32> = "our own exit status, once it is known (128+n where we die of signal n)",
+        exit: Option<i32> = "the exit status of trafficcop, once it is known (128+n if it dies of signal n)",
     }
 }
 

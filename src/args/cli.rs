@@ -18,19 +18,22 @@ const WIDTH: usize = 100;
 /// How wide every terminal is.
 const NARROW: usize = 80;
 
-/// Run a command on exactly one of many machines, and never on two.
+/// Run a command on many machines, on at most one at a time.
 ///
-/// Many machines start trafficcop with the same lock; on exactly one of them the command runs. The
-/// others stand by and take over when it ends, is stopped, crashes or is cut off. No process of the
-/// command's tree lives at a moment when another instance could already have been given control.
+/// Many machines start trafficcop with the same lock; the command runs on at most one of them at a
+/// time. The others stand by and take over when the holder ends, is stopped, crashes or is cut off. No
+/// process of the command's tree lives at a moment when another instance could already have been given
+/// control.
 #[derive(Debug, Parser)]
 #[command(
     name = "trafficcop",
     version,
     max_term_width = WIDTH,
     subcommand_required = true,
-    subcommand_value_name = "VERB",
-    subcommand_help_heading = "Verbs"
+    // `parse` answers it, in the words of this house.
+    disable_help_subcommand = true,
+    subcommand_value_name = "COMMAND",
+    subcommand_help_heading = "Commands"
 )]
 #[command(after_help = after_help())]
 pub struct Cli {
@@ -42,38 +45,40 @@ pub struct Cli {
 /// What trafficcop can do.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Run a command while, and only while, we hold the lock
+    /// Run a command while, and only while, this instance holds the lock
     ///
-    /// Waits for the lock, runs COMMAND, gives the lock back. If control is lost the command is stopped
-    /// (SIGTERM, a grace, SIGKILL to its whole tree) before anybody else can have been given control.
+    /// Waits for the lock, runs COMMAND, gives the lock back. If control is lost, trafficcop stops the
+    /// command (SIGTERM, a grace period, SIGKILL to its whole process tree) before another instance can
+    /// have been given control.
     ///
-    /// Durations are written 10s, 1m30s, 500ms or 2h; a bare number is seconds.
+    /// Durations are written 500ms, 10s, 1m30s, 2h or 1d; a bare number is seconds.
     Run(Box<Run>),
 
-    /// Run a command for each message of a queue, one instance at a time for each
+    /// Run a command for each message of a queue
     ///
-    /// Takes a message, runs COMMAND with its exact body on stdin, keeps the message locked for as long as
-    /// that takes, and settles it by the command's exit status: done, once more, or dead-lettered. If the
-    /// lock is lost the command is killed before anybody else can have been given the message.
+    /// Takes a message, runs COMMAND with its exact body on stdin, keeps the message locked while COMMAND
+    /// runs, and settles it by the command's exit status: done, retried, or dead-lettered. If the lock is
+    /// lost, trafficcop kills the command before another instance can have been given the message.
     ///
-    /// A message can come more than once: when a worker died before it could say that it was done, say.
-    /// A command that must not do a thing twice remembers TRAFFICCOP_MESSAGE_ID. Durations are
-    /// written 10s, 1m30s, 500ms or 2h; a bare number is seconds.
+    /// A message can come more than once, for example when a worker died before it could settle it. A
+    /// command that must not do a thing twice remembers TRAFFICCOP_MESSAGE_ID. Durations are written 500ms,
+    /// 10s, 1m30s, 2h or 1d; a bare number is seconds.
     Work(Box<Work>),
 
-    /// Tell a program on stdout who is in control, instead of running a command
+    /// Report on stdout who is in control, instead of running a command
     ///
-    /// Competes as 'run' does, and prints one line for each change: 'holder TOKEN' when we have control,
-    /// 'standby HOLDER' when we have not ('unknown' where nobody knows who has). For a script or a program
-    /// that reads them through a pipe, and itself starts and stops what may run once only.
+    /// Competes as 'run' does, and prints one line for each change: 'holder TOKEN' while this instance has
+    /// control, 'standby HOLDER' while it does not ('unknown' if the holder is not known). A script or a
+    /// program reads these lines through a pipe, and itself starts and stops its part.
     ///
-    /// 'standby' is printed while nobody else can have control yet: the reader has --grace-on-loss to stop
-    /// where the lease cannot be renewed, --grace where a stop was asked for or control is handed over. It
-    /// is printed too if trafficcop is killed or stopped. The end of the output means 'standby'.
+    /// trafficcop prints 'standby' while no other instance can have control yet. The reader then has
+    /// --grace-on-loss to stop if the lease cannot be renewed, and --grace if a stop was requested or
+    /// control is handed over. 'standby' is also printed if trafficcop is killed or stopped. The end of the
+    /// output means 'standby'.
     ///
-    /// What 'holder' says was true when it was written. Nobody stops the reader: what must not go
-    /// wrong has to ask before each step whether there is still time (--control-file), or be fenced with
-    /// the token. When the reader closes the pipe, the lock is given back at once.
+    /// A line 'holder' was true when it was written. trafficcop does not stop the reader: a reader that
+    /// must not overlap checks before each step whether there is still time (--control-file), or uses the
+    /// fencing token. When the reader closes the pipe, the lock is given back at once.
     Elect(Box<Elect>),
 
     /// Tell the reader of `elect` (what its guardian starts).
@@ -95,41 +100,42 @@ pub enum Verb {
 
     /// Show who has a lock, and since when
     ///
-    /// Only looks: it creates, acquires and disturbs nothing. Whether the lock is held is what the
-    /// store says (for a file, the kernel); the rest is the record that the holder left with it.
+    /// Reads only: it creates, acquires and disturbs nothing. The store (for a file, the kernel) tells
+    /// whether the lock is held; the rest comes from the record that the holder left with the lock.
     Status(Status),
 
     /// List the locks of a container or a directory
     ///
-    /// Blobs and files that bear a record of trafficcop, whoever has them. Only looks.
+    /// Shows the blobs and files that have a record of trafficcop, held or free. Changes nothing.
     List(List),
 
     /// Write a line for each change of a lock
     ///
-    /// Looks as often as a standby does, so what lasts shorter than --poll can be missed; the fencing
-    /// token tells. Ends by Ctrl-C, or when nobody reads its lines any more.
+    /// Polls as often as a standby does, so it can miss a change that lasts shorter than --poll; the
+    /// fencing token shows that. Ends at Ctrl-C, or when its reader closes the pipe.
     Watch(Watch),
 
     /// Break another's lease
     ///
-    /// On a blob, or on a shared drive. Says what will happen to its holder, and asks before. The holder
-    /// learns of it with its next renewal, stops its command, and competes again (unless it runs with
-    /// --if-lost exit). If the record changes while you think, nothing is broken. A lock on a local file
-    /// is the kernel's and cannot be broken.
+    /// Works on a blob and on a shared drive. Shows what will happen to the holder, and asks for
+    /// confirmation. The holder learns of it with its next renewal, stops its command, and competes again
+    /// (unless it runs with --if-lost exit). If the record changes while you decide, nothing is broken. The
+    /// kernel keeps a lock on a local file: that cannot be broken.
     Break(Break),
 
     /// Forget that a task is done
     ///
-    /// The next 'run --once' that gets control does it again. Says what is known of the task, and asks
-    /// before. Done under the lock itself, and only while nobody has it, so it cannot come in between
-    /// somebody's run and its result. The fencing token and the rest of the record stay as they are.
+    /// The next 'run --once' that gets control runs the task again. Shows what is known of the task, and
+    /// asks for confirmation. The result is removed under the lock itself, and only while the lock is free,
+    /// so a reset cannot come between a run and its result. The fencing token and the rest of the record
+    /// stay as they are.
     Reset(Reset),
 
-    /// Try whether everything works that run needs
+    /// Check that this machine has what run needs
     ///
-    /// Each line is ok, warn or fail, with what to do. What must be written is written to a blob or a
-    /// file of its own beside the lock, NAME.trafficcop-doctor-RANDOM, and deleted afterwards. The
-    /// lock itself is only looked at.
+    /// Each line is ok, warn or fail, with what to do. Tests that write use a blob or a file of their own
+    /// beside the lock, NAME.trafficcop-doctor-RANDOM, and delete it afterwards. The lock itself is only
+    /// read.
     Doctor(Doctor),
 
     /// Say whether a file is locked (the second process of doctor)
@@ -138,25 +144,25 @@ pub enum Verb {
 
     /// Show who held control when, from event logs
     ///
-    /// Merges what any number of instances have written with --event-log, and prints for each lock
-    /// who held control when, when nobody did, and whether two did at the same time or one broke a rule
-    /// that keeps two apart (exit status 1): the fencing token grows with every tenure, the command's
-    /// deadline lies before the end of the lease, nothing of the command outlives the lease, and the
-    /// lease is given back only after the command's tree is empty.
-    /// Half a line at the end of a log, a clock that was set, and an instance that was killed before it
-    /// could say how it ended are told and do no harm.
+    /// Merges the files that any number of instances wrote with --event-log. For each lock it prints who
+    /// held control when, and when no instance did. Exit status 1 means that two instances had control at
+    /// the same time, or that one broke a rule which keeps two apart: the fencing token grows with every
+    /// tenure, the command's deadline lies before the end of the lease, no process of the command outlives
+    /// the lease, and the lease is given back only after the command's process tree is empty. An incomplete
+    /// last line, a clock that was set, and an instance that was killed before it could log its end are
+    /// reported and do no harm.
     Timeline(Timeline),
 
     /// Write a script that completes command lines in a shell
     ///
-    /// Packages install it; it is for those who have built trafficcop themselves.
+    /// Packages install these scripts; this command is for trafficcop built from source.
     Completions(Completions),
 
     /// Write the manual pages
     ///
-    /// Packages install them; it is for those who have only the binary. 'man trafficcop-run' and the others
-    /// are found then where the directory is one that man looks into (manpath says which), and by
-    /// 'man -M DIR trafficcop-run' elsewhere.
+    /// Packages install them; this command is for those who have only the binary. man finds 'man
+    /// trafficcop-run' and the others if the directory is in its search path (manpath prints it), else with
+    /// 'man -M DIR trafficcop-run'.
     Man(Man),
 }
 
@@ -226,14 +232,15 @@ fn after_help() -> String {
     let (_, queue) = WORK_EXAMPLES[0];
     format!(
         "Examples:
-  A line in the crontab of ten machines, run by one of them each night:
-      {once}
-  A service that runs on one machine and moves when that one fails:
-      {service}
+  A line in the crontab of ten machines; one of them runs it each day.
+  Days meet at midnight UTC: start the job well before or after that hour.
+    {once}
+  A service that runs on one machine and moves when that machine fails:
+    {service}
   A command for each message of a queue, four at a time:
-      {queue}
+    {queue}
 
-'trafficcop VERB -h' shows the usual flags, 'trafficcop help VERB' all there is."
+'trafficcop COMMAND -h' shows the usual flags, 'trafficcop help COMMAND' all."
     )
 }
 
@@ -248,21 +255,21 @@ fn with_its_help(verb: clap::Command) -> clap::Command {
     let variables = match (with.is_empty(), without.is_empty()) {
         (true, _) => String::new(),
         (false, true) => {
-            "\nEvery --flag-name has a variable, TRAFFICCOP_FLAG_NAME; what is typed wins.".into()
+            "\nEvery --flag-name has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins.".into()
         }
         (false, false) => format!(
-            "\nEvery --flag-name but {} has a variable, TRAFFICCOP_FLAG_NAME; what is typed wins.",
+            "\nEvery --flag-name but {} has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins.",
             without.join(" and ")
         ),
     };
     let is_span = |arg: &clap::Arg| arg.get_value_names().is_some_and(|names| names == ["D"]);
     let spans = match verb.get_arguments().any(is_span) {
-        true => "\nD is a duration, as 500ms, 10s, 1m30s or 2h; a bare number is seconds.",
+        true => "\nD is a duration: 500ms, 10s, 1m30s, 2h or 1d; a bare number is seconds.",
         false => "",
     };
     let text = |help: Option<&StyledStr>| help.map(ToString::to_string).unwrap_or_default();
     let name = verb.get_name();
-    let more = format!("\nAll flags, exit statuses and more examples: 'trafficcop {name} --help'");
+    let more = format!("\nAll flags and more examples: 'trafficcop {name} --help'");
     let short = text(verb.get_after_help()) + &variables + spans + &more;
     let long = text(verb.get_after_long_help()) + &variables;
     // Where there are many headings, the one without would stand before them all, with nothing else.
@@ -310,7 +317,7 @@ fn with_its_variable(arg: clap::Arg) -> clap::Arg {
 /// [`clap::Error::use_stderr`]).
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     // Kept: it may have to be parsed a second time.
-    let line: Vec<OsString> = line.into_iter().collect();
+    let line = without_help(line.into_iter().collect());
     if let Some(run) = sound_run(&line) {
         let verb = Verb::Run(Box::new(run));
         return Ok(Cli { verb });
@@ -329,6 +336,16 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         }
     }
     Cli::from_arg_matches(&matches)
+}
+
+/// The line that `trafficcop help COMMAND` stands for, `trafficcop COMMAND --help`; any other line as it is.
+fn without_help(mut line: Vec<OsString>) -> Vec<OsString> {
+    if line.get(1).is_some_and(|word| word == "help") {
+        line.retain(|word| !["help", "-h", "--help"].iter().any(|help| word == help));
+        line.truncate(2);
+        line.push("--help".into());
+    }
+    line
 }
 
 /// How the names of all our variables begin.

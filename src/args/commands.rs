@@ -115,15 +115,15 @@ pub struct Break {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// End the lease after N seconds, 0 to 60, if it does not end before [default: at its end]
+    /// End the lease after N seconds, 0 to 60, unless it ends before [default: at its end]
     ///
-    /// Without it the lease ends when its time is over: the holder learns of it and has stopped its
-    /// command by then. With 0 others can have control at once, while the holder's command runs until
-    /// the holder's next renewal. On a shared drive it is 0, or 10 to 60.
+    /// Without it the lease ends when its time is over: by then the holder has noticed and has stopped its
+    /// command. With 0, another instance can have control at once, while the holder's command runs until
+    /// the holder's next renewal. On a shared drive N is 0, or 10 to 60.
     #[arg(long, value_name = "N")]
     pub period: Option<String>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -136,11 +136,11 @@ pub struct Doctor {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// The lease that round trips are judged by, as for run [default: 60s]
+    /// Judge round trips by this lease, as for run [default: 60s]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", value_parser = checked(duration))]
     pub lease: Option<Checked<Duration>>,
 
-    /// Try the doorbell, too: ours, and that of whoever has the lock
+    /// Test the doorbell of this machine and of the holder
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
@@ -168,7 +168,7 @@ const DENIED: &str = "not authorised, or no permission";
 
 /// Every exit status of `trafficcop status`.
 pub const STATUS_STATUS: Rows<'_> = rows! {
-    "0" => "somebody has the lock",
+    "0" => "an instance has the lock",
     "1" => "it is free",
     "64" => "bad usage",
     "69" => UNAVAILABLE,
@@ -180,33 +180,33 @@ pub const STATUS_STATUS: Rows<'_> = rows! {
 pub const STATUS_JSON: Rows<'_> = rows! {
     "name" => "a short name: CONTAINER/NAME, or the path",
     "lock" => "the lock's address: what the command finds in TRAFFICCOP_LOCK",
-    "state" => "held, draining (held by an instance that is stopping its command), breaking \
-        (somebody broke the lease, which still keeps others out), free, or missing (free, and no \
-        such blob or file yet); for watch also unknown",
-    "held" => "true or false: whether it is kept from others; null if that is unknown",
-    "holder" => "the identity of the holder or, if the lock is free, of the last one; null if no \
-        record tells, as for the next ones",
+    "state" => "held, draining (held by an instance that is stopping its command), breaking (the \
+        lease was broken and still keeps others out), free, or missing (free, and no such \
+        blob or file yet); for watch also unknown",
+    "held" => "true or false: whether other instances are kept out; null if that is unknown",
+    "holder" => "the identity of the holder or, if the lock is free, of the last one; null, like the \
+        next ones, if there is no record",
     "host" => "the machine",
     "pid" => "the supervisor's process id there",
     "command" => "the beginning of the command, as it could be typed",
     "since" => "when the tenure began, by the holder's clock (RFC 3339, UTC)",
     "seconds" => "for how long, by this machine's clock; null if the lock is free",
     "token" => "the fencing token of the present or last tenure",
-    "health" => "failing or hung, where the holder knows that of its command (run --watchdog, --health): \
+    "health" => "failing or hung, if the holder knows that of its command (run --watchdog, --health): \
         some seconds late, on a shared drive up to a third of the lease; else null",
-    "health_cause" => "why, in words; else null",
-    "once" => "what is known of tasks that are to be done once (run --once): an array, empty if \
-        nothing is, of objects of the next seven",
+    "health_cause" => "the reason; else null",
+    "once" => "tasks that are done once (run --once): an array of objects of the next seven fields, \
+        empty if there are none",
     "once[].key" => "the task's name (--once-key)",
     "once[].slot" => "the beginning of the period that was run last (RFC 3339, UTC); null \
         without --once-per",
-    "once[].exit" => "the recorded exit status: 0 if it is done, else it has failed for good; \
-        null if there is none, as for the next two",
+    "once[].exit" => "the recorded exit status: 0 if it is done, else it has failed for good; null, like \
+        the next two, if there is none",
     "once[].by" => "the identity of the instance that ran it",
     "once[].at" => "when that was recorded (RFC 3339, UTC)",
     "once[].token" => "the fencing token of the last run",
     "once[].failed" => "how many runs have failed since, in this period",
-    "flaw" => "what is wrong with the record or the place, in words; else null",
+    "flaw" => "what is wrong with the record or the place; else null",
 };
 
 /// What `watch --json` adds.
@@ -225,7 +225,7 @@ pub const LIST_STATUS: Rows<'_> = rows! {
 
 /// Every exit status of `trafficcop watch`.
 pub const WATCH_STATUS: Rows<'_> = rows! {
-    "128+n" => "ended by signal n: 130 by Ctrl-C, 141 because nobody reads what it writes",
+    "128+n" => "ended by signal n: 130 by Ctrl-C, 141 because its reader closed the pipe",
     "64" => "bad usage",
     "69" => "the first look was refused, or what was seen cannot be written",
     "77" => DENIED,
@@ -233,10 +233,10 @@ pub const WATCH_STATUS: Rows<'_> = rows! {
 
 /// Every exit status of `trafficcop break`.
 pub const BREAK_STATUS: Rows<'_> = rows! {
-    "0" => "the lease is broken, at once or after what was said",
+    "0" => "the lease is broken, at once or at the announced time",
     "1" => "nothing was broken: the lock is free, changed hands meanwhile, or the answer was no",
-    "64" =>
-        "bad usage; a lock on a local file, which only its holder can end; or nobody to ask and no --yes",
+    "64" => "bad usage; a lock on a local file, which only its holder can end; or no terminal to \
+        ask on and no --yes",
     "69" => "the store is out of reach or refuses: it is not known whether the lease was broken",
     "77" => DENIED,
 };
@@ -256,13 +256,13 @@ pub const DOCTOR_JSON: Rows<'_> = rows! {
     "checks" => "the checks in their order, each an object of the next four",
     "checks[].check" => "its name, which does not change",
     "checks[].verdict" => "ok, warn or fail",
-    "checks[].found" => "what was found, in words",
-    "checks[].advice" => "what to do, in words, or null",
+    "checks[].found" => "what was found",
+    "checks[].advice" => "what to do, or null",
 };
 
 /// Commands to copy for `trafficcop status`.
 pub const STATUS_EXAMPLES: Rows<'_> = rows! {
-    "Who runs the importer?" => "trafficcop status --blob locks/importer",
+    "Who runs the importer:" => "trafficcop status --blob locks/importer",
     "The machine that has it:" =>
         "trafficcop status --blob locks/importer --json | jq -r 'select(.held).host'",
 };
@@ -277,16 +277,14 @@ pub const LIST_EXAMPLES: Rows<'_> = rows! {
 /// Commands to copy for `trafficcop watch`.
 pub const WATCH_EXAMPLES: Rows<'_> = rows! {
     "See a hand-over as it happens:" => "trafficcop watch --poll 500ms --blob locks/importer",
-    "Until it is free:" =>
-        "trafficcop watch --json --blob locks/importer | grep -m1 '\"held\":false'",
+    "Wait until a lock is free:" => "trafficcop watch --json --blob locks/importer | grep -m1 '\"held\":false'",
 };
 
 /// Commands to copy for `trafficcop break`.
 pub const BREAK_EXAMPLES: Rows<'_> = rows! {
     "Make the holder stop and hand over by the end of its lease:" =>
         "trafficcop break --blob locks/importer",
-    "Its machine is known to be dead, and nobody wants to wait for the lease to run out:" =>
-        "trafficcop break --period 0 --yes --blob locks/importer",
+    "The holder's machine is known to be dead, so do not wait for the end of its lease:" => "trafficcop break --period 0 --yes --blob locks/importer",
 };
 
 /// Commands to copy for `trafficcop doctor`.

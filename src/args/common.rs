@@ -24,23 +24,21 @@ use crate::report::Format;
 pub struct Common {
     /// A lease on this Azure blob
     ///
-    /// Blob and container are created if they are missing and never deleted; metadata of others is
-    /// kept. Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or
-    /// AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or what Entra ID
-    /// needs (see --auth).
+    /// Blob and container are created if they are missing and never deleted; other metadata is kept.
+    /// Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT
+    /// with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the variables for Entra ID (see --auth).
     #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)", value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
     pub blob: Option<Checked<String>>,
 
     /// This file: on a local disk or a shared drive
     ///
-    /// The file is created if it is missing and never deleted. All instances must name the same
-    /// file. On this machine's own disk it is the kernel's lock; on a drive that machines share (NFS,
-    /// SMB, whatever is not known to be local; see --shared) it is a lease, kept in the directory
-    /// PATH.versions.
+    /// The file is created if it is missing and never deleted. All instances must name the same file. On
+    /// this machine's own disk the lock is the kernel's. On a drive that machines share (NFS, SMB, any file
+    /// system not known to be local; see --shared) it is a lease, kept in the directory PATH.versions.
     #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "The lock (exactly one)")]
     pub file: Option<PathBuf>,
 
-    /// Give up at once (exit 75) if another has it
+    /// Give up at once (exit 75) if another instance has the lock
     #[arg(short = 'n', long, env = "TRAFFICCOP_NO_WAIT", help_heading = "Waiting for control", value_parser = BoolishValueParser::new())]
     pub no_wait: bool,
 
@@ -48,102 +46,100 @@ pub struct Common {
     #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = checked(wait))]
     pub wait: Option<(String, Checked<Duration>)>,
 
-    /// Compete only while this, run by 'sh -c', exits 0
+    /// Compete only while CMD, run by 'sh -c', exits 0
     ///
-    /// Asked while waiting for control, every --poll; an answer counts until the next one. A machine that
-    /// is not fit takes no control, and says why in the log, the status and /readyz; with -n, and at the
-    /// end of -w, that is a reason not to obtain it (exit 75). A task that is done (--once) is done for it
-    /// as well. It says nothing of who is in control: a holder is never stopped by it. It has 5 seconds
-    /// (--poll, if that is longer) and no stdin, its output goes to stderr, and nothing of it outlives its
-    /// answer: what hangs or is left behind is killed.
+    /// Run every --poll while waiting for control; an answer counts until the next one. A machine that
+    /// fails it takes no control, and gives the reason in the log, the status and /readyz. With -n, and at
+    /// the end of -w, the exit status is then 75. A task that is done (--once) counts as done for such a
+    /// machine, too. A holder is never stopped by it. It has 5 seconds (--poll, if that is longer) and no
+    /// stdin, and its output goes to stderr. Processes that hang or stay behind are killed.
     #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true, help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
     pub only_if: Option<OsString>,
 
-    /// Give up (exit 69) if the store has not answered at all within this time [default: 30s]
+    /// Give up (exit 69) if the store has not answered at all within D [default: 30s]
     ///
-    /// Of the first contact only: a store that answered once is asked for ever, with a reminder in the
-    /// log each minute. With --no-wait it is 5s at most, all in all.
+    /// Applies to the first contact only: once the store has answered, trafficcop retries without end, with
+    /// a reminder in the log each minute. With --no-wait the limit is 5s at most.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
     pub connect_timeout: Option<Checked<Duration>>,
 
-    /// Exit with 77 after the store has refused the credential for this long [default: 5m]
+    /// Exit with 77 after the store has refused the credential for D [default: 5m]
     ///
-    /// Counts while standing by, for a credential that was accepted before: a key that was rotated, a SAS
-    /// that ended, a role that was taken away. A restart reads the new one. From the first refusal on
-    /// /readyz is 503, and the status names the cause. Any other answer, or none, begins the count anew.
+    /// Applies while standing by, to a credential that worked before: a key that was rotated, a SAS that
+    /// expired, a role that was removed. A restart reads the new credential. From the first refusal on
+    /// /readyz answers 503, and the status names the cause. Any other answer, or none, starts the time
+    /// anew.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
     /// Exit with N instead of 75
     ///
-    /// When control was not obtained (-n, -w; without them it is waited for): 0 keeps cron quiet on the
-    /// machines that have nothing to do.
-    #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status))]
+    /// Applies when control was not obtained (-n, -w): 0 keeps cron quiet on the machines that have nothing
+    /// to do.
+    #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
     pub conflict_exit_code: Option<Checked<u8>>,
 
-    /// How many may have it at once [default: 1]
+    /// How many holders at once [default: 1]
     ///
-    /// The slots are locks of their own: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must
-    /// name the same N (1 to 1000). A standby begins at a random slot and looks at up to four with
-    /// each poll (with -n at all of them), on a file too. The command finds the number of its slot in
-    /// TRAFFICCOP_SLOT.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", help_heading = "The lock (exactly one)", value_parser = checked(slots))]
+    /// The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must name the
+    /// same N (1 to 1000). A standby begins at a random slot and tries up to four with each poll (with -n
+    /// all of them). The command finds the number of its slot in TRAFFICCOP_SLOT.
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", hide_short_help = true, help_heading = "The lock (exactly one)", value_parser = checked(slots))]
     pub slots: Option<Checked<u32>>,
 
-    /// How often a standby looks [default: 2s]
+    /// How often a standby checks the lock [default: 2s]
     ///
-    /// ±20 %. For --blob, --slots and shared drives; a local file's lock wakes its waiter by itself
-    /// otherwise. While the holder drains, a standby looks eight times as often, between four times a
-    /// second and every 2s. With more than 80 standbys on a blob, give them a second for every 40: 12s for
-    /// 500.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control", value_parser = checked(poll))]
+    /// ±20 %. For --blob, --slots and shared drives; on a local file the kernel wakes the standby. While
+    /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
+    /// With more than 80 standbys on a blob, add a second for every 40: 12s for 500.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control", value_parser = checked(poll), hide_short_help = true)]
     pub poll: Option<Checked<Duration>>,
 
     /// Tell standbys of a hand-over at once, by TCP
     ///
-    /// Rings for the standbys while in control, and listens to the holder while standing by. The next
-    /// command then starts within milliseconds of the release, and a standby of a blob polls every 12s only
-    /// while it hears the holder. The holder listens on TCP at ADDR (auto, or without a value, where this machine
-    /// speaks to the store; a free port) and says so in the lock's record; standbys connect to it
-    /// where it is a private address, and another is refused. It only moves a look forward: the store
-    /// decides who has control, and without an answer standbys poll as ever. There is no secret in it and
-    /// no encryption. For --blob and shared drives; a local file's lock wakes its waiter by itself.
+    /// The holder notifies the standbys; a standby listens to the holder. The next command then starts
+    /// within milliseconds of the release. A standby of a blob polls only every 12s while it hears the
+    /// holder. The holder listens on TCP at ADDR (auto, or no value: the address from which this machine
+    /// reaches the store; any free port) and writes the address into the lock's record. Standbys connect to
+    /// it only if it is a private address. A notification only makes a standby check earlier: the store
+    /// decides who has control, and without one standbys poll as usual. The connection carries no secret
+    /// and is not encrypted. For --blob and shared drives; on a local file the kernel wakes the standby.
     // Without `require_equals` it would take the command for its address.
-    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell))]
+    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell), hide_short_help = true)]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// How long a silent holder keeps the lock [default: 60s]
     ///
-    /// 15s to 60s for --blob, 10s to 60s on a shared drive; without a meaning on a local disk. This is what
-    /// a fail-over costs after the death of a whole machine; the death of the command or of trafficcop
-    /// alone costs nothing of it. It is renewed every third of it.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Time", value_parser = checked(lease))]
+    /// 15s to 60s for --blob, 10s to 60s on a shared drive; it does nothing on a local disk. A fail-over
+    /// takes this long when a whole machine died, and no time when only the command or trafficcop died. The
+    /// holder renews the lease every third of it.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Waiting for control", value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
 
     /// From the stop signal to SIGKILL when the lease could not be renewed
     ///
-    /// It is taken out of the lease, so that the command is gone before others can have control.
-    /// By default it grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
+    /// Part of the lease, so that the command is gone before another instance can have control. The default
+    /// grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub grace_on_loss: Option<Checked<Duration>>,
 
     /// Between SIGKILL and the end of the lease
     ///
-    /// By default it grows with the lease: 2s of 60s, 1s of 30s and less.
+    /// The default grows with the lease: 2s of 60s, 1s of 30s and less.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
 
     /// What to do after control was lost
     ///
-    /// A guardian that died or fell silent is the end whatever is said here: the tree is killed, the lock
-    /// given back, the exit status 70. A new guardian cannot be made.
+    /// If the guardian dies or falls silent, trafficcop always ends: it kills the process tree, gives the
+    /// lock back and exits with 70, because a new guardian cannot be started.
     #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete, hide_short_help = true, help_heading = "The command")]
     pub if_lost: IfLost,
 
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new(), hide_short_help = true)]
     pub emulator: bool,
 
     /// How we prove who we are.
@@ -156,24 +152,24 @@ pub struct Common {
 
     /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
     ///
-    /// A multiple of 512; 512 if no size is given. An empty page blob costs nothing.
+    /// SIZE is a multiple of 512; the default is 512. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
     pub page_blob: Option<Checked<u64>>,
 
-    /// Keep the lock as on a drive that machines share, whatever the file lies on
+    /// Treat the file as on a drive that machines share, whatever file system it is on
     ///
-    /// It is not needed on NFS, SMB and others that are not known to be local, nor where the file
-    /// says so itself: an instance on the server's own disk obeys that.
+    /// trafficcop knows NFS and SMB by itself, and treats any file system that is not known to be local as
+    /// shared. An instance on the server's own disk obeys a file that already has a shared lock.
     #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
     pub shared: bool,
 
-    /// Promise that exactly one of two machines makes a directory on this drive
+    /// Promise that if two machines make the same directory here, exactly one succeeds
     ///
-    /// For a shared drive that is not on trafficcop's list of file systems (NFS, SMB, CephFS, ...): a network
-    /// object store that FUSE mounts, for instance. trafficcop refuses it otherwise (exit 69). If two machines
-    /// that make the same directory are both told that they made it, two commands run. 'trafficcop doctor' on
-    /// two machines at the same time tries it.
+    /// For a shared drive that is not on trafficcop's list of file systems (NFS, SMB, CephFS, ...), for
+    /// example a network object store mounted by FUSE. trafficcop refuses such a drive otherwise (exit 69).
+    /// If two machines that make the same directory are both told that they made it, two commands run.
+    /// 'trafficcop doctor' on two machines at the same time tests it.
     #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
     pub mkdir_is_exclusive: bool,
 
@@ -186,30 +182,30 @@ pub struct Common {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Being operated")]
 pub struct Operations {
-    /// How this instance is called in the log and in the lock's record [default: HOST-PID]
+    /// Name of this instance in the log and in the lock's record [default: HOST-PID]
     #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", hide_short_help = true, value_parser = checked(identity))]
     pub identity: Option<Checked<String>>,
 
     /// Keep a JSON file with the present state
     ///
-    /// It is replaced at every change.
-    #[arg(long, value_name = "F", env = "TRAFFICCOP_STATUS_FILE", value_parser = path())]
+    /// trafficcop replaces the file at every change.
+    #[arg(long, value_name = "F", env = "TRAFFICCOP_STATUS_FILE", value_parser = path(), hide_short_help = true)]
     pub status_file: Option<PathBuf>,
 
     /// The log on stderr
-    #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text)]
+    #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text, hide_short_help = true)]
     pub log: Format,
 
     /// Append every change of state to this file
     ///
-    /// As a line of JSON. Any number of instances may share it. 'trafficcop timeline' shows who held
-    /// control when from it; trafficcop-formats(5) says what stands in a line. A file that cannot be
+    /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it
+    /// and shows who held control when; trafficcop-formats(5) describes a line. A file that cannot be
     /// written costs a warning, never control.
-    #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path())]
+    #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path(), hide_short_help = true)]
     pub event_log: Option<PathBuf>,
 
-    /// Log each renewal, and what is tried on the way
-    #[arg(short, long, env = "TRAFFICCOP_VERBOSE", value_parser = BoolishValueParser::new())]
+    /// Log each renewal and each attempt
+    #[arg(short, long, env = "TRAFFICCOP_VERBOSE", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub verbose: bool,
 
     /// Log only warnings and errors
@@ -220,20 +216,20 @@ pub struct Operations {
 /// How we prove who we are to an Azure service.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Access {
-    /// Which credential to use, of those in the environment
+    /// Which credential in the environment to use
     ///
-    /// auto takes the one that is there: an account key or a SAS; else a token of Entra ID by workload
-    /// identity (AZURE_FEDERATED_TOKEN_FILE), by a client secret (AZURE_CLIENT_SECRET), by the
-    /// machine's managed identity, or of the Azure CLI, in that order. Two that contradict each other
-    /// are refused, and this flag says which. Tokens are renewed in the background, never while the
-    /// lock is waiting for it.
+    /// auto takes the first that is set: an account key or a SAS; else a token of Entra ID by workload
+    /// identity (AZURE_FEDERATED_TOKEN_FILE), by a client secret (AZURE_CLIENT_SECRET), by the machine's
+    /// managed identity, or by the Azure CLI, in that order. Two that contradict each other are refused;
+    /// this flag then chooses. Tokens are renewed in the background: a renewal of the lock never waits for
+    /// one.
     #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto, hide_short_help = true, help_heading = "With --blob")]
     pub auth: Auth,
 
-    /// Trust the certificates in this file (PEM) too, besides the system's
+    /// Trust the certificates in this file (PEM) in addition to the system's
     ///
-    /// For https to the storage, to Entra ID and to what --health asks, and for AMQP to Service Bus: through
-    /// a proxy that looks inside, say. With --file it is for --health alone.
+    /// For https to the storage, to Entra ID and to the URL of --health, and for AMQP to Service Bus, for
+    /// example through a proxy that inspects TLS. With --file it is for --health alone.
     #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(), help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
 }
@@ -242,22 +238,26 @@ pub struct Access {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Being operated")]
 pub struct Listen {
-    /// Answer over HTTP: health, status and metrics
+    /// Serve health, status and metrics over HTTP
     ///
-    /// ADDR is an address and a port, or unix:/PATH. /healthz (200 while supervisor and guardian are
-    /// sound), /readyz (200 for holder and standby, 503 until the
-    /// store has answered, where --if says no, and where the store
-    /// refuses the credential), /leader or /primary (200 only
-    /// while the command runs and nobody else can have been given control, else 503), /status (JSON, as in
-    /// the status file) and /metrics (for Prometheus), by GET, HEAD and OPTIONS. Port 0 takes a free one,
-    /// and the log says which. A socket that was left behind is replaced.
-    #[arg(long, value_name = "ADDR", env = "TRAFFICCOP_LISTEN")]
+    /// ADDR is an address and a port, or unix:/PATH. /healthz answers 200 while supervisor and guardian are
+    /// sound. /readyz answers 200 for holder and standby, and 503 until the store has answered, while --if
+    /// fails, and while the store refuses the credential. /leader and /primary answer 200 only while the
+    /// command runs and no other instance can have been given control, else 503. /status is JSON, as in the
+    /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free
+    /// port, which the log names. A socket that was left behind is replaced.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "TRAFFICCOP_LISTEN",
+        hide_short_help = true
+    )]
     pub listen: Option<String>,
 
     /// Let --listen take an address that other machines can reach
     ///
-    /// There is neither encryption nor a password: whoever can reach it can read the names of lock,
-    /// holder and host, and nothing can be changed by it.
+    /// There is no encryption and no password: everyone who can connect can read the names of lock, holder
+    /// and host. Nothing can be changed through it.
     #[arg(long, env = "TRAFFICCOP_LISTEN_ANY", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub listen_any: bool,
 }
@@ -266,23 +266,23 @@ pub struct Listen {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "On Azure's virtual machines")]
 pub struct ScheduledEvents {
-    /// Hand control over before this virtual machine is frozen, rebooted, redeployed or taken away
+    /// Hand control over before this virtual machine is frozen, rebooted, redeployed or removed
     ///
-    /// Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for this
-    /// machine the command gets --grace to end (less, if the notice is shorter), the lock is given back,
-    /// and not competed for until the event is gone. With -n or -w that is a reason not to obtain control
-    /// (exit 75). Where there is no metadata service that is said once, and nothing else changes.
+    /// Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for this machine
+    /// the command gets --grace to end (less, if the notice is shorter), and the lock is given back. This
+    /// instance competes again when the event is gone. With -n or -w control then counts as not obtained
+    /// (exit 75). Without a metadata service trafficcop logs that once, and nothing else changes.
     #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub scheduled_events: bool,
 
     /// Approve such an event as soon as the command has ended and the lock was given back
     ///
-    /// Azure then begins at once, for all the machines the event names, instead of waiting for its time:
-    /// only where nothing else on them needs that time.
+    /// Azure then begins at once, for all the machines that the event names, instead of waiting for its
+    /// time. Use it only where no other program on them needs that time.
     #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub ack_events: bool,
 
-    /// What this machine is called in the events [default: what the metadata service says, else HOST]
+    /// Name of this machine in the events [default: the metadata service's name for it, else HOST]
     #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", hide_short_help = true, value_parser = checked(vm_name))]
     pub vm_name: Option<Checked<String>>,
 
@@ -301,15 +301,15 @@ macro_rules! credentials {
             "AZURE_STORAGE_KEY" => "the account's key",
             "AZURE_STORAGE_SAS_TOKEN" => $sas,
             "AZURE_STORAGE_ENDPOINT_SUFFIX" =>
-                "the cloud of the account's address [default: core.windows.net]",
+                "the suffix of the account's address [default: core.windows.net]",
             "AZURE_TENANT_ID" => "for Entra ID: the tenant's id or domain",
-            "AZURE_CLIENT_ID" => "for Entra ID: who asks; alone it names a user-assigned managed identity",
+            "AZURE_CLIENT_ID" => "for Entra ID: the client's id; alone it names a user-assigned managed identity",
             "AZURE_FEDERATED_TOKEN_FILE" => "workload identity: the file that Kubernetes renews",
             "AZURE_CLIENT_SECRET" => "the client's secret",
             "AZURE_AUTHORITY_HOST" =>
-                "who issues the tokens [default: by the cloud of the account's address]",
-            "HTTPS_PROXY" => "the way to the outside, for https; plain http takes none",
-            "NO_PROXY" => "what to reach without it",
+                "the issuer of the tokens [default: by the cloud of the account's address]",
+            "HTTPS_PROXY" => "the proxy for https; plain http takes none",
+            "NO_PROXY" => "hosts to reach without it",
             "SSL_CERT_FILE" => "the certificates of the authorities to trust, instead of the system's",
         }
     };

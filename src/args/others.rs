@@ -28,27 +28,28 @@ pub struct Reset {
     #[arg(long, env = "TRAFFICCOP_ALL", value_parser = BoolishValueParser::new())]
     pub all: bool,
 
-    /// Do it even if somebody has the lock
+    /// Forget it even if an instance has the lock
     ///
-    /// On a local file the holder goes on undisturbed; on a shared drive it is refused. On a blob nobody can write beside the holder: its lease
-    /// is broken, as 'trafficcop break' does it. The holder stops its command within its lease, and what
-    /// it was running counts as not done.
+    /// On a local file the holder goes on undisturbed; on a shared drive trafficcop refuses. On a blob no
+    /// other instance can write while the lease is held, so trafficcop breaks the lease, as 'trafficcop
+    /// break' does. The holder stops its command within its lease, and that run counts as not done.
     #[arg(long, env = "TRAFFICCOP_FORCE", value_parser = BoolishValueParser::new())]
     pub force: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
 
 /// Every exit status of `trafficcop reset`.
 pub const RESET_STATUS: Rows<'_> = rows! {
-    "0" => "it is forgotten",
-    "1" => "nothing was forgotten: there is no such result, somebody has the lock, it changed \
-        meanwhile, or the answer was no",
-    "64" =>
-        "bad usage; several tasks and neither --once-key nor --all; or nobody to ask and no --yes",
-    "69" => "the store is out of reach or refuses: it is not known whether it was forgotten",
+    "0" => "the result is forgotten",
+    "1" => "nothing was forgotten: there is no such result, an instance has the lock, the record \
+        changed meanwhile, or the answer was no",
+    "64" => "bad usage; several tasks and neither --once-key nor --all; or no terminal to ask on \
+        and no --yes",
+    "69" => "the store is out of reach or refuses: it is not known whether the result was \
+        forgotten",
     "77" => "not authorised, or no permission",
 };
 
@@ -117,22 +118,23 @@ pub struct Timeline {
     #[arg(long)]
     pub json: bool,
 
-    /// Draw it, too, as an SVG in this file
+    /// Also draw it, as an SVG in this file
     #[arg(long, value_name = "OUT", value_parser = path())]
     pub svg: Option<PathBuf>,
 
-    /// How far the wall clocks of two machines may be apart
+    /// Largest difference between the wall clocks of two machines
     ///
-    /// An overlap between two machines that is not longer is shown, but proves nothing and is not
-    /// counted. On one machine clocks do not differ, and every overlap counts.
+    /// A shorter overlap between two machines is shown, but proves nothing and is not counted. On one
+    /// machine there is one clock, and every overlap counts.
     #[arg(long, value_name = "D", default_value = "100ms", value_parser = checked(duration))]
     pub skew: Checked<Duration>,
 }
 
 /// Every exit status of `trafficcop timeline` and what it means.
 pub const TIMELINE_STATUS: Rows<'_> = rows! {
-    "0" => "nobody had control beside another, and no rule was broken",
-    "1" => "two had control at the same time, one says itself that it cannot exclude it, or a rule was broken",
+    "0" => "no two instances had control at the same time, and no rule was broken",
+    "1" => "two had control at the same time, one reports that it cannot exclude that, or a rule \
+        was broken",
     "64" => "bad usage",
     "69" => "a file cannot be read or written, or there is no event in any of them",
 };
@@ -141,8 +143,7 @@ pub const TIMELINE_STATUS: Rows<'_> = rows! {
 pub const TIMELINE_EXAMPLES: Rows<'_> = rows! {
     "Who held control when, from the logs of three machines, with a picture:" =>
         "trafficcop timeline --svg control.svg web1.events web2.events web3.events",
-    "The longest time that nobody had control, in seconds:" =>
-        "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
+    "The longest time without a holder, in seconds:" => "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
 };
 
 /// Whose keys?
@@ -160,9 +161,43 @@ impl Completions {
     pub fn script(&self) -> String {
         let mut script = Vec::new();
         generate(self.shell, &mut shown(), "trafficcop", &mut script);
-        String::from_utf8_lossy(&script).into_owned()
+        let script = String::from_utf8_lossy(&script).into_owned();
+        match self.shell {
+            Shell::Bash => script.replacen("    cmd=\"\"\n", &format!("{BASH}    cmd=\"\"\n"), 1),
+            Shell::Fish => script + FISH,
+            _ => script,
+        }
     }
 }
+
+/// Completes the words after `--` as a command line of its own, which clap's script does for zsh alone.
+const BASH: &str = "    for (( i = 1; i < COMP_CWORD; i++ )); do
+        if [[ ${COMP_WORDS[i]} == -- ]]; then
+            if declare -F _command_offset >/dev/null; then
+                _command_offset $(( i + 1 ))
+            elif (( i + 1 == COMP_CWORD )); then
+                COMPREPLY=( $(compgen -c -- \"${cur}\") )
+            fi
+            return 0
+        fi
+    done
+";
+
+/// As [`BASH`].
+const FISH: &str = "
+function __fish_trafficcop_command
+    set -l words (commandline -opc)
+    set -l at (contains -i -- -- $words)
+    or return
+    set -l current (commandline -ct)
+    if test $at -eq (count $words)
+        __fish_complete_command
+    else
+        complete -C (string join -- ' ' $words[(math $at + 1)..-1] \"$current\")
+    end
+end
+complete -c trafficcop -n 'contains -- -- (commandline -opc)' -a '(__fish_trafficcop_command)'
+";
 
 /// The definition without what nobody is to type.
 fn shown() -> clap::Command {
@@ -198,7 +233,7 @@ pub const COMPLETIONS_EXAMPLES: Rows<'_> = rows! {
 pub struct Man {
     /// A directory of manual pages; it gets man1, man5 and man7
     ///
-    /// Without it, the one of this user: $XDG_DATA_HOME/man, or ~/.local/share/man.
+    /// The default is this user's: $XDG_DATA_HOME/man, or ~/.local/share/man.
     #[arg(value_name = "DIR", value_parser = path())]
     pub dir: Option<PathBuf>,
 }
@@ -212,6 +247,6 @@ pub const MAN_STATUS: Rows<'_> = rows! {
 
 /// Commands to copy for `trafficcop man`.
 pub const MAN_EXAMPLES: Rows<'_> = rows! {
-    "For everybody on this machine:" => "trafficcop man /usr/local/share/man",
-    "For this user, and what there is to read:" => "trafficcop man",
+    "For all users of this machine:" => "trafficcop man /usr/local/share/man",
+    "For this user; it prints what there is to read:" => "trafficcop man",
 };

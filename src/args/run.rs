@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, OsStringValueParser};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum, ValueHint};
 
 use super::values::{
     Checked, checked, count, duration, is_https, once_key, once_per, positive, signal, watchdog,
@@ -17,7 +17,7 @@ use crate::notify::Ready;
 
 /// What can be said of a run.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(EXAMPLES), after_long_help = after_long_help(), override_usage = "trafficcop run --blob CONTAINER/NAME [OPTIONS] -- COMMAND [ARG]...\n       trafficcop run --file PATH [OPTIONS] -- COMMAND [ARG]...")]
+#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob CONTAINER/NAME [OPTIONS] -- COMMAND...")]
 pub struct Run {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]
@@ -25,15 +25,15 @@ pub struct Run {
 
     /// From the stop signal to SIGKILL [default: 30s]
     ///
-    /// When a stop was requested. May be longer than the lease, which is renewed meanwhile. Also what
-    /// processes get that the command left behind.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    /// Applies when a stop was requested. It may be longer than the lease, which trafficcop keeps renewing.
+    /// Processes that the command left behind get the same time.
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "The command", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
     /// Signal that asks the command to end [default: TERM]
     ///
     /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
-    /// 'trafficcop check', and what is left at the end of the grace is killed.
+    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
@@ -45,20 +45,20 @@ pub struct Run {
     #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
-    /// What keeps the command's processes together
+    /// How the command's processes are kept together
     ///
-    /// A mode asked for by name and not to be had is refused, never degraded; the log says which
-    /// one is in force.
+    /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. The
+    /// log names the mode in force.
     #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
-    /// Keep our credentials from the command, its hooks and checks
+    /// Keep trafficcop's credentials from the command, its hooks and checks
     ///
-    /// Without it they inherit our environment, and with it what we prove ourselves by. The variables
-    /// that hold the credentials listed below are then not in theirs, nor those of --blob and --queue where
-    /// the URL has a SAS; it makes no difference to a lock on a file. A machine's managed identity cannot be kept
-    /// from anybody on it, and who may look into our process (the same user, without a sandbox) can read them all
-    /// the same.
+    /// Without this flag they inherit the whole environment. With it, the credentials listed below are
+    /// removed from it, and so are the variables of --blob and --queue if the URL has a SAS. It makes no
+    /// difference to a lock on a file. A machine's managed identity stays available to every process on it.
+    /// A process that may inspect trafficcop (the same user, without a sandbox) can still read the
+    /// credentials.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
@@ -84,10 +84,10 @@ pub struct Run {
 
     /// When systemd is told that the service is ready (Type=notify)
     ///
-    /// Without NOTIFY_SOCKET in the environment nobody is told anything. With it, systemd also learns
-    /// what we do (STATUS), that supervisor and guardian are alive (WATCHDOG, if WatchdogSec is set),
-    /// that we stop, and that a drain takes longer than TimeoutStopSec; and the command finds a socket
-    /// of ours in NOTIFY_SOCKET: its STATUS is shown after our own.
+    /// Only with NOTIFY_SOCKET in the environment. trafficcop then also tells systemd its status, that
+    /// supervisor and guardian are alive (WATCHDOG, if WatchdogSec is set), that it stops, and that a drain
+    /// takes longer than TimeoutStopSec. The command finds a socket of trafficcop's in NOTIFY_SOCKET:
+    /// systemd shows its STATUS after that of trafficcop.
     #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby, hide_short_help = true, help_heading = "Being operated")]
     pub ready: Ready,
 
@@ -97,11 +97,11 @@ pub struct Run {
 
     /// The command and its arguments, run as they are, without a shell
     ///
-    /// Its first 256 bytes are shown to whoever can read the lock's record: put no secrets there.
+    /// Its first 256 bytes are visible to everyone who can read the lock's record: put no secrets there.
     // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
     // would take a mistyped flag for the command.
     // Without a heading it is shown before all flags.
-    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, action = ArgAction::Append)]
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -109,11 +109,11 @@ pub struct Run {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Restarts and handing control round")]
 pub struct HoldPolicy {
-    /// Start a command again that ended [default: never]
+    /// Restart the command when it ends [default: never]
     ///
-    /// While control is kept, after a back-off of 1 second that doubles up to 30, and begins anew when the
-    /// command was up for a minute. The lock is kept and renewed meanwhile. A command that cannot be run
-    /// (126, 127) is not started again.
+    /// The lock is kept and renewed meanwhile. The delay is 1 second and doubles up to 30; it is 1 second
+    /// again once the command was up for a minute. A command that cannot be run (126, 127) is not
+    /// restarted.
     #[arg(
         long,
         value_name = "WHEN",
@@ -122,10 +122,10 @@ pub struct HoldPolicy {
     )]
     pub restart: Option<Restart>,
 
-    /// Hand control over instead of restarting more often than this within --restart-window [default: 5]
+    /// Hand control over instead of restarting more often than N times within --restart-window [default: 5]
     ///
-    /// The lock is given back and not competed for during --cooldown, so that a machine on which the
-    /// command cannot work passes it on.
+    /// This instance gives the lock back and does not compete during --cooldown, so that a machine on which
+    /// the command cannot work passes it on.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", hide_short_help = true, value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, or a limit of 1 or more")))]
     pub restart_limit: Option<Checked<u32>>,
 
@@ -133,24 +133,25 @@ pub struct HoldPolicy {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", hide_short_help = true, value_parser = checked(duration))]
     pub restart_window: Option<Checked<Duration>>,
 
-    /// Hand control over after this time: stop the command, give the lock back, compete again
+    /// Hand control over after D: stop the command, give the lock back, compete again
     ///
-    /// Counted from when control was obtained. The command gets --grace to end, and how it ends is not
-    /// an end of ours. On a blob not less than --lease.
+    /// The time starts when control is obtained. The command gets --grace to end; its exit status does not
+    /// end trafficcop. On a blob not less than --lease.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", hide_short_help = true, value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
-    /// Keep the lock this long although the command has ended by itself
+    /// Keep the lock for D even if the command ends earlier
     ///
-    /// Counted from when control was obtained. For cron: a machine whose clock is late finds the lock
-    /// taken, and does not run the command once more. The exit status is the command's.
+    /// The time starts when control is obtained. It is for cron with local clocks: a machine whose clock is
+    /// late finds the lock taken, and does not run the command again. The exit status is the command's.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", hide_short_help = true, value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
     pub min_hold: Option<Checked<Duration>>,
 
-    /// How long to cool down (not to compete) after control was handed over [default: twice --poll; 500ms
-    /// on a local file; after a command that hung, a lease]
+    /// How long to cool down (not to compete) after a hand-over [default: twice --poll; 500ms on a local
+    /// file; after a command that hung, a lease]
     ///
-    /// At least --poll and a fifth of it, so that the others have looked meanwhile (100ms on a local file).
+    /// At least --poll and a fifth of it, so that the other instances have polled meanwhile (100ms on a
+    /// local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true, value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 }
@@ -158,11 +159,11 @@ pub struct HoldPolicy {
 /// When a command is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Restart {
-    /// Its end is ours
+    /// Exit when it exits
     Never,
     /// After a status other than 0, or a signal
     OnFailure,
-    /// After every end
+    /// Whenever it ends
     Always,
 }
 
@@ -172,27 +173,28 @@ pub enum Restart {
 pub struct Once {
     /// Run the command once for all machines, and never again
     ///
-    /// Whoever comes later, or waited meanwhile, exits 0 without running it. The first to get control runs
-    /// the command. When it exits 0 that is recorded with the lock, and then the lock is given back; the
-    /// others wait for that record. A run that fails, crashes or is stopped is no success, and the next
+    /// The first instance to get control runs the command. When it exits 0, trafficcop records that with
+    /// the lock and gives the lock back. An instance that waited meanwhile, or starts later, reads the
+    /// record and exits 0 without running the command. If a run fails, crashes or is stopped, the next
     /// candidate runs the command: at least once until it is recorded, never two at a time. If a success
-    /// cannot be recorded the exit status is 70.
-    #[arg(long, env = "TRAFFICCOP_ONCE", value_parser = BoolishValueParser::new())]
+    /// cannot be recorded, the exit status is 70.
+    #[arg(long, env = "TRAFFICCOP_ONCE", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub once: bool,
 
-    /// The task's name: it is run once for each [default: once]
+    /// Name of the task: each name is run once [default: once]
     ///
-    /// Implies --once. The results of 32 keys are kept with a lock (fewer if they are long: 3840 bytes);
-    /// then the one that was run the longest ago is forgotten.
+    /// Implies --once. The lock keeps the results of 32 keys (fewer if they are long: 3840 bytes); then it
+    /// forgets the oldest result.
     #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY", value_parser = checked(once_key))]
     pub once_key: Option<Checked<String>>,
 
-    /// Run it once in each period of D (1h, 1d), by the store's clock
+    /// Run once in each period of D (1h, 1d) of the store's clock
     ///
-    /// Implies --once. Periods are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday).
-    /// The time is that of the storage service or the file server, so the machines' own clocks may be
-    /// wrong. A run belongs to the period in which it began; whoever came in that period is served by it.
-    /// All instances must name the same D.
+    /// Implies --once. Periods are aligned to UTC (1h: the full hour, 1d: midnight, 7d: Thursday): start
+    /// the job well before or after the hour at which two periods meet. The storage service or the file
+    /// server tells the time, so the machines' own clocks may be wrong. A run belongs to the period in
+    /// which it began, and serves every instance that came in that period. All instances must name the same
+    /// D.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
     pub once_per: Option<Checked<Duration>>,
 
@@ -205,10 +207,11 @@ pub struct Once {
     )]
     pub once_on_failure: Option<OnFailure>,
 
-    /// So many failed runs, of all candidates together, are a failure for good [default: no limit]
+    /// Number of failed runs, of all candidates together, after which the task has failed for good
+    /// [default: no limit]
     ///
-    /// Counted with the lock, for each key and period. A run that was stopped, or whose machine crashed, does
-    /// not count.
+    /// Counted with the lock, for each key and period. A run that was stopped, or whose machine crashed,
+    /// does not count.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", hide_short_help = true, value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
     pub once_attempts: Option<Checked<u32>>,
 }
@@ -217,21 +220,22 @@ pub struct Once {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A command that hangs")]
 pub struct Health {
-    /// It hangs if it does not say WATCHDOG=1 every D
+    /// Treat the command as hung unless it sends WATCHDOG=1 every D
     ///
-    /// The command, on the socket in its NOTIFY_SOCKET, as sd_notify(3) has it (systemd-notify WATCHDOG=1), also without
-    /// systemd; WATCHDOG_USEC and WATCHDOG_PID tell it so, and it had better speak twice in that time. The clock starts with
-    /// its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
-    /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. A command that hangs is stopped
-    /// (--stop-signal, --grace, SIGKILL); then --restart decides as for a failure, or control is handed over, and
-    /// this instance cools down: for --cooldown, or as long as a lease lasts (10s on a local file).
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog))]
+    /// The command sends it to its NOTIFY_SOCKET, as in sd_notify(3) (systemd-notify WATCHDOG=1), with or
+    /// without systemd. WATCHDOG_USEC and WATCHDOG_PID tell it to; twice in D is a good rate. The clock
+    /// starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
+    /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that
+    /// hangs (--stop-signal, --grace, SIGKILL). Then --restart decides as for a failure, or control is
+    /// handed over, and this instance cools down: for --cooldown, or as long as a lease lasts (10s on a
+    /// local file).
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog), hide_short_help = true)]
     pub watchdog: Option<Checked<Duration>>,
 
-    /// It hangs if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]
+    /// Treat the command as hung if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]
     ///
-    /// Counted from its start, with --watchdog only. EXTEND_TIMEOUT_USEC= on its NOTIFY_SOCKET gives it at least that
-    /// much time from then on, as often as it says so.
+    /// Counted from its start, with --watchdog only. Each EXTEND_TIMEOUT_USEC= on its NOTIFY_SOCKET gives
+    /// it at least that much time from then on.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG_START", hide_short_help = true, value_parser = checked(watchdog))]
     pub watchdog_start: Option<Checked<Duration>>,
 
@@ -244,25 +248,26 @@ pub struct Health {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A command that hangs")]
 pub struct HealthChecks {
-    /// It hangs if this fails: a 'sh -c', or a GET
+    /// Treat as hung if this fails: 'sh -c CMD', or GET URL
     ///
-    /// The command must exit 0, or GET of the URL (http or https, on this machine or at a private address) be
-    /// answered with 2xx (a redirect counts as a failure, and is not followed); after --health-failures failures
-    /// in a row it hangs. The check runs while the command runs, under the lease's deadline like
-    /// it, with the same environment; what it prints is thrown away, and what it leaves behind is killed.
-    /// What follows is as with --watchdog, which can be had as well.
+    /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer
+    /// 2xx. A redirect counts as a failure and is not followed. After --health-failures failures in a row
+    /// the command counts as hung. The check runs while the command runs, under the lease's deadline, with
+    /// the same environment. Its output is discarded, and processes that it leaves behind are killed. The
+    /// consequences are those of --watchdog; both can be used together.
     #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
 
-    /// From the beginning of one --health to that of the next [default: 10s]
+    /// Interval from the start of one --health to that of the next [default: 10s]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_EVERY", hide_short_help = true, value_parser = checked(positive(" is no interval: take a second or more")))]
     pub health_every: Option<Checked<Duration>>,
 
-    /// How long one --health may take; then it is killed, and has failed [default: 5s, or --health-every if that is shorter]
+    /// Time after which one --health is killed and has failed [default: 5s, or --health-every if that is
+    /// shorter]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_TIMEOUT", hide_short_help = true, value_parser = checked(positive(" leaves it no time: take a second or more")))]
     pub health_timeout: Option<Checked<Duration>>,
 
-    /// So many of --health that fail in a row mean that the command hangs [default: 3]
+    /// Number of consecutive --health failures before the command counts as hung [default: 3]
     #[arg(long, value_name = "N", env = "TRAFFICCOP_HEALTH_FAILURES", hide_short_help = true, value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
     pub health_failures: Option<Checked<u32>>,
 
@@ -282,81 +287,80 @@ impl HealthChecks {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Roles and hooks")]
 pub struct Roles {
-    /// Run this by 'sh -c' on each instance not in control
+    /// Run CMD by 'sh -c' on each instance not in control
     ///
-    /// It is stopped (SIGTERM, --grace, SIGKILL to its whole tree) and gone before the command starts,
-    /// and started again when control has ended and the command's tree is gone. It is killed earlier
-    /// where its end would outlast the lease. If it fails it is started again after 1 second, doubling
-    /// up to 30; if it exits 0 it has done its work until the next time. Its exit status is never ours.
-    /// With -n it is run only after control was had and handed over.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new())]
+    /// trafficcop stops it (SIGTERM, --grace, SIGKILL to its whole process tree) before the command starts,
+    /// and starts it again when control has ended and the command's process tree is gone. It is killed
+    /// earlier if it would outlast the lease. If it fails, it is started again after 1 second, doubling up
+    /// to 30; if it exits 0, its work is done until the next time. Its exit status is never trafficcop's.
+    /// With -n it runs only after control was obtained and handed over.
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new(), hide_short_help = true)]
     pub standby: Option<OsString>,
 
-    /// Run this by 'sh -c' before the command starts
+    /// Run CMD by 'sh -c' before the command starts
     ///
-    /// Once control was obtained: it runs under the lease's deadline like the command, after the standby
-    /// command is gone. If it fails, the command is not started and control is handed over: the lock is
-    /// given back, and not competed for during --cooldown; with -n that is the end (exit status 69). What it
-    /// leaves behind is stopped before the command starts.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new())]
+    /// It runs once control was obtained, under the lease's deadline like the command, after the standby
+    /// command is gone. If it fails, the command is not started and control is handed over: this instance
+    /// gives the lock back and does not compete during --cooldown; with -n it ends (exit status 69).
+    /// Processes that CMD leaves behind are stopped before the command starts.
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new(), hide_short_help = true)]
     pub on_acquire: Option<OsString>,
 
-    /// Run this by 'sh -c' after control has ended
+    /// Run CMD by 'sh -c' after control has ended
     ///
-    /// For whatever reason. Nothing waits for it but our own exit; it may run beside the next holder's
-    /// command, or our own next one. What still runs after --grace (at least 1 second) is killed.
-    /// TRAFFICCOP_CAUSE tells it why control ended.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new())]
+    /// It runs whatever the reason; TRAFFICCOP_CAUSE names it. Only trafficcop's own exit waits for it: it
+    /// may run at the same time as the next holder's command, or this instance's next one. It is killed
+    /// after --grace (at least 1 second).
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new(), hide_short_help = true)]
     pub on_lost: Option<OsString>,
 }
 
 /// What the command finds in its environment.
 pub const FOR_THE_COMMAND: Rows<'_> = rows! {
-    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Hand it to \
-        what you write to, and let that refuse a smaller one than it has seen",
+    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Pass it to the systems you \
+        write to, and let them refuse a smaller token than they have seen",
     "TRAFFICCOP_LOCK" => "the lock's address",
     "TRAFFICCOP_HOLDER" => "this instance's identity",
     "TRAFFICCOP_SLOT" => "the number of its slot, from 0 (see --slots)",
     "TRAFFICCOP_TASK" => "the key of the task (with --once, see --once-key)",
-    "TRAFFICCOP_PERIOD" =>
-        "the beginning of the period this run belongs to, as 2026-01-31T13:00:00Z (with --once-per)",
+    "TRAFFICCOP_PERIOD" => "the beginning of the period of this run, as 2026-01-31T13:00:00Z (with --once-per)",
     "TRAFFICCOP_ROLE" =>
         "holder; standby for --standby, --on-lost and --if, so that one script can play both roles",
-    "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, in the words of the status file",
+    "TRAFFICCOP_CAUSE" => "only for --on-lost: why control ended, as in the status file",
     "TRAFFICCOP_CONTROL" => "a file of two native-endian unsigned numbers of eight bytes, in nanoseconds \
-        of CLOCK_BOOTTIME. The first tells until when the command is in control: 0 when it is \
-        not, the greatest number when the lock has no deadline. The second tells when the grace of a \
-        stop ends: 0 while no stop has begun. Empty if no file could be made. 'trafficcop check' reads it",
-    "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
-        tells systemd that it is READY (with --ready command) and its STATUS; with --watchdog in any \
-        case",
-    "WATCHDOG_USEC" => "with --watchdog: how often, in microseconds, the command is to say WATCHDOG=1 \
-        there. One that we were started with is not passed on",
+        of CLOCK_BOOTTIME. The first is the time until which the command is in control: 0 when it is \
+        not, the greatest number when the lock has no deadline. The second is the end of the grace of a \
+        stop: 0 while no stop has begun. Empty if no file could be made. 'trafficcop check' reads it",
+    "NOTIFY_SOCKET" => "if trafficcop was started with one, and always with --watchdog: a socket of \
+        trafficcop's, on which the command tells systemd that it is READY (with --ready \
+        command) and its STATUS",
+    "WATCHDOG_USEC" => "with --watchdog: the time, in microseconds, within which the command sends \
+        WATCHDOG=1 there. A value from trafficcop's own environment is not passed on",
     "WATCHDOG_PID" => "with --watchdog: the command's own process id",
 
-    "LISTEN_PID" =>
-        "where it was our process id: the command's own, so that the sockets in LISTEN_FDS are its",
+    "LISTEN_PID" => "if it was trafficcop's process id: the command's own, so that the command owns the \
+        sockets in LISTEN_FDS",
 };
 
 /// Commands to copy, each with what it is for.
 pub const EXAMPLES: Rows<'_> = rows! {
-    "A nightly job in the crontab of ten machines that runs on one:" =>
-        "trafficcop run -n -E 0 --min-hold 5m --blob locks/nightly -- /opt/nightly",
-    "The same on a shared drive, once a day whatever the machines' clocks say:" =>
-        "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --file \
+    "A line in the crontab of ten machines; one of them runs it each day (days meet at midnight UTC: start it well before or after that hour):" => "trafficcop run -q --once-key nightly --once-per 1d --blob locks/db -- backup",
+    "The same on a shared drive, with three attempts each day:" => "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --file \
         /mnt/share/nightly.lock -- /opt/nightly",
-    "A start-up task of a whole fleet: one machine does it, the others wait until it is done:" =>
-        "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
-    "A service that runs on one machine and moves when that one fails:" =>
-        "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
-    "The same, and only on a machine whose disk is there when control moves:" =>
-        "trafficcop run --blob locks/importer --if 'mountpoint -q /data' -- ./importer --serve",
-    "Wait up to five minutes for control, and say so with status 75 if it was not to be had:" =>
-        "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
+    "A start-up task of many machines; one does it, the others wait until it is done:" => "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
+    "A service that runs on one machine and moves when that machine fails:" => "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
+    "The same, only on machines where the disk is mounted:" => "trafficcop run --blob locks/importer --if 'mountpoint -q /data' -- ./importer \
+        --serve",
+    "Wait up to five minutes for control, then give up with status 75:" => "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
     "Try it here, with Azurite as the store:" =>
         "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep \
         60'",
 };
+
+/// What `-h` tells of [`exit::TABLE`].
+const EXIT_STATUS: &str = "
+Exit status: the command's own, or 64 usage, 69 unavailable, 70 control lost,
+71 overlap possible, 75 not obtained, 77 not authorised, 126 and 127 cannot run.";
 
 fn after_long_help() -> String {
     with_examples(

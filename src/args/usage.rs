@@ -49,8 +49,11 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
             let near = nearest(verb, verbs.map(Command::get_name));
             let verb = shown(verb);
             match near {
-                Some(near) => format!("there is no verb '{verb}': did you mean '{near}'?"),
-                None => format!("there is no verb '{verb}'"),
+                Some(near) => format!("there is no command '{verb}': did you mean '{near}'?"),
+                None => match INSTEAD.iter().find(|(words, _)| words.contains(&&*verb)) {
+                    Some((_, instead)) => format!("there is no command '{verb}': {instead}"),
+                    None => format!("there is no command '{verb}'"),
+                },
             }
         }
         ErrorKind::InvalidValue if value.is_empty() => {
@@ -80,7 +83,7 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         ErrorKind::MissingRequiredArgument => format!("{name} needs {typed}"),
         ErrorKind::InvalidUtf8 => {
             let what = if typed.is_empty() { "a value" } else { &typed };
-            format!("{what}: no text in UTF-8: only paths and the command can be without")
+            format!("{what} is not UTF-8: only paths and the command may be other bytes")
         }
         _ => {
             let text = error.to_string();
@@ -90,6 +93,8 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
     };
     Some(UsageError::new(match what.ends_with('?') {
         true => format!("{what} (or {help})"),
+        // One advice is enough.
+        false if INSTEAD.iter().any(|(_, instead)| what.ends_with(instead)) => what,
         false => format!("{what}: {help}"),
     }))
 }
@@ -125,12 +130,12 @@ fn unknown_flag_of_no_verb(whole: &Command, flag: &str) -> String {
     };
     if flags.any(is_it) {
         return format!(
-            "no verb before '{flag}': flags come after it, as in 'trafficcop run {flag} ...'"
+            "no command before '{flag}': flags come after it, as in 'trafficcop run {flag} ...'"
         );
     }
     match nearest(flag, ["--help", "--version"].into_iter()) {
         Some(near) => format!("trafficcop has no flag '{flag}': did you mean '{near}'?"),
-        None => format!("trafficcop has no flag '{flag}' before a verb"),
+        None => format!("trafficcop has no flag '{flag}' before a command"),
     }
 }
 
@@ -140,7 +145,7 @@ fn unknown_word(verb: &Command, word: &str) -> String {
     let name = verb.get_name();
     match has("file") && has("blob") {
         true => format!(
-            "{name} takes no '{word}': say which it is, --blob or --file, as in '--file {word}'"
+            "{name} takes no '{word}': put --file or --blob before it, as in '--file {word}'"
         ),
         false => format!("{name} takes no '{word}'"),
     }
@@ -214,7 +219,21 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("exec", "run"),
     ("flock", "run"),
     ("lock", "run"),
+    ("start", "run"),
     ("ls", "list"),
+];
+
+/// What is typed for a command that trafficcop does not have, and what there is instead.
+const INSTEAD: &[(&[&str], &str)] = &[
+    (&["version"], "'trafficcop --version' prints it"),
+    (
+        &["unlock", "release", "free"],
+        "a lock ends with its holder, which 'trafficcop status' names; 'trafficcop break' ends a lease",
+    ),
+    (
+        &["stop", "kill"],
+        "'trafficcop status' names the holder: send its process SIGTERM, or end its lease with 'trafficcop break'",
+    ),
 ];
 
 /// What was probably meant: the same by another name, what is the fewest slips away, or what was typed with a
@@ -324,7 +343,7 @@ mod tests {
             ),
             (
                 "--file x -- true",
-                ["no verb before '--file'", "'trafficcop run --file ...'"],
+                ["no command before '--file'", "'trafficcop run --file ...'"],
             ),
         ] {
             let said = said(line);
@@ -343,9 +362,7 @@ mod tests {
             "run --format x",
             "run --version",
             "timeline --lock x",
-            "free",
             "delete",
-            "unlock x",
         ] {
             let said = said(line);
             assert!(!said.contains("did you mean"), "{line}: {said}");
@@ -368,6 +385,11 @@ mod tests {
             ),
             ("completions tcsh", ["tcsh", "bash, elvish, fish"]),
             ("status /tmp/x", ["'/tmp/x'", "'--file /tmp/x'"]),
+            ("version", ["'version'", "'trafficcop --version'"]),
+            ("unlock x", ["'unlock'", "'trafficcop break'"]),
+            ("stop", ["'stop'", "SIGTERM"]),
+            ("kill 1", ["'kill'", "SIGTERM"]),
+            ("start x", ["'start'", "did you mean 'run'?"]),
             (
                 "check now",
                 ["check takes no 'now'", "'trafficcop check --help'"],

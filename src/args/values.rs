@@ -130,7 +130,7 @@ pub(super) fn watchdog(flag: &str, text: &str) -> Checked<Duration> {
     match span >= LEAST_WATCHDOG {
         true => Ok(span),
         false => refuse(format!(
-            "{}: a command on a busy machine is late by so much: take {} or more",
+            "{}: on a busy machine a command is late by that much: take {} or more",
             given(flag, show(span)),
             show(LEAST_WATCHDOG)
         )),
@@ -143,7 +143,7 @@ pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
     let endless = ["infinite", "infinity", "inf", "forever", "-1"];
     if endless.contains(&text.to_lowercase().as_str()) {
         return refuse(format!(
-            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, it is renewed for as long as we live"
+            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, which trafficcop renews while it lives"
         ));
     }
     duration(flag, text)
@@ -219,13 +219,13 @@ pub(super) fn retry_delay(flag: &str, text: &str) -> Checked<(Duration, Duration
     let (first, most) = (read(first)?, read(most)?);
     if most < first {
         return refuse(format!(
-            "{}: it grows from the shorter to the longer: swap them",
+            "{}: the shorter duration comes first: swap them",
             given(flag, text)
         ));
     }
     if most > RETRY_DELAY_MAX {
         return refuse(format!(
-            "{}: a message can stay away for 7d at most",
+            "{}: a message can be hidden for 7d at most",
             given(flag, text)
         ));
     }
@@ -288,7 +288,7 @@ pub(super) fn concurrency(flag: &str, text: &str) -> Checked<usize> {
 
 pub(super) fn slots(flag: &str, text: &str) -> Checked<u32> {
     match text.parse() {
-        Ok(0) => refuse(given(flag, 0) + ": nobody could ever have control: take 1 or more"),
+        Ok(0) => refuse(given(flag, 0) + ": no instance could ever have control: take 1 or more"),
         Ok(count) if count <= SLOTS => Ok(count),
         _ => refuse(format!(
             "{}: take a number from 1 to {SLOTS}",
@@ -335,7 +335,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
         };
         // It would dead-letter every message whose work is done.
         if first == 0 {
-            return refuse("0 is what a command exits with that has done its work");
+            return refuse("0 is the exit status of a command that has done its work");
         }
         if last < first {
             return refuse("a range goes from the smaller to the greater");
@@ -373,7 +373,7 @@ pub(super) fn once_key(flag: &str, text: &str) -> Checked<String> {
     match text.len() {
         ..=KEY_LIMIT => not_empty("name the task (is a variable unset?)")(flag, text),
         bytes => refuse(format!(
-            "{flag}: {bytes} bytes are too many: {KEY_LIMIT} at most"
+            "{flag}: {bytes} bytes are too many: take {KEY_LIMIT} at most"
         )),
     }
 }
@@ -396,7 +396,7 @@ pub(super) fn vm_name(flag: &str, text: &str) -> Checked<String> {
     match text.trim().is_empty() || text.chars().any(is_unprintable) {
         false => Ok(text.to_owned()),
         true => refuse(format!(
-            "{flag} is no name of a machine: take what Azure calls it, or leave it out"
+            "{flag} is no name of a machine: take its name in Azure, or leave it out"
         )),
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{Arg, ArgAction, Args, ValueEnum};
+use clap::{Arg, ArgAction, Args, ValueEnum, ValueHint};
 
 #[cfg(feature = "service-bus")]
 use super::values::variable_name;
@@ -49,9 +49,9 @@ pub struct Work {
 
     /// Where dead-lettered messages go [default: QUEUE-poison]
     ///
-    /// A queue of the same account, created when it is first needed: what cannot be handled is put aside
-    /// there for people. A message is put there as it was, without an end of its life, before it goes away
-    /// from here.
+    /// A queue of the same account, created when it is first needed: people look there at messages that
+    /// could not be handled. trafficcop puts the message there unchanged, without an expiry time, before it
+    /// deletes it here.
     #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true, help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
     pub poison_queue: Option<Checked<String>>,
 
@@ -61,7 +61,8 @@ pub struct Work {
 
     /// How senders to a storage queue encode messages [default: text, with a warning]
     ///
-    /// The default passes each message on as it was sent, and warns of the first that can be base64.
+    /// By default trafficcop passes each message on as it was sent, and warns about the first that may be
+    /// base64.
     #[arg(
         long,
         value_name = "HOW",
@@ -79,9 +80,9 @@ pub struct Work {
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", hide_short_help = true, help_heading = "The queue", value_parser = checked(body_size))]
     pub max_body: Option<Checked<u64>>,
 
-    /// How many messages are worked on at once [default: 1]
+    /// How many messages to work on at once [default: 1]
     ///
-    /// Each has a command of its own. No more are taken than can be begun at once.
+    /// Each has a command of its own. trafficcop takes no more than it can start at once.
     #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages", value_parser = checked(concurrency))]
     pub concurrency: Option<Checked<usize>>,
 
@@ -91,22 +92,23 @@ pub struct Work {
 
     /// Exit 0 after N messages
     ///
-    /// Those are counted whose command was started.
+    /// A message counts when its command was started.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages", value_parser = checked(number(1..=u64::MAX)))]
     pub max_messages: Option<Checked<u64>>,
 
-    /// Exit 0 when there was no message for this time
+    /// Exit 0 after D without a message
     ///
-    /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). The queue
-    /// is looked at once in any case (on Service Bus for 2s): 0s takes what there is.
+    /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). trafficcop
+    /// always checks the queue once (on Service Bus for 2s): 0s takes the messages that are there.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages", value_parser = checked(duration))]
     pub idle_exit: Option<Checked<Duration>>,
 
-    /// Exit with 77 after the queue has refused the credential for this long [default: 5m]
+    /// Exit with 77 after the queue has refused the credential for D [default: 5m]
     ///
-    /// Counts while no message is worked on, for a credential that was accepted before: a key that was rotated, a SAS
-    /// that ended, a role that was taken away. A restart reads the new one. From the first refusal on
-    /// /readyz is 503, and the status names the cause. Any other answer, or none, begins the count anew.
+    /// Applies while no message is worked on, to a credential that worked before: a key that was rotated, a
+    /// SAS that expired, a role that was removed. A restart reads the new credential. From the first
+    /// refusal on /readyz answers 503, and the status names the cause. Any other answer, or none, starts
+    /// the time anew.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Taking messages", value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
@@ -116,14 +118,14 @@ pub struct Work {
 
     /// The longest a command may run [default: no limit]
     ///
-    /// Then it is stopped, and has failed.
+    /// trafficcop stops a command that runs longer; its message has then failed.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
     /// Signal that asks the command to end [default: TERM]
     ///
     /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
-    /// 'trafficcop check', and what is left at the end of the grace is killed.
+    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
@@ -135,19 +137,18 @@ pub struct Work {
     #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
-    /// What keeps the command's processes together
+    /// How the processes of a command are kept together
     ///
-    /// A mode asked for by name and not to be had is refused, never degraded.
+    /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one.
     #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
-    /// Keep our credentials from the command that handles messages
+    /// Keep trafficcop's credentials from the command that handles messages
     ///
-    /// Without it that inherits our environment, and with it what we prove ourselves by. The variables
-    /// that hold the credentials listed below are then not in its own, nor those of --queue and --blob where
-    /// the URL has a SAS.
-    /// A machine's managed identity cannot be kept from anybody on it, and who may look into our process (the same
-    /// user, without a sandbox) can read them all the same.
+    /// Without this flag it inherits the whole environment. With it, the credentials listed below are
+    /// removed from it, and so are the variables of --queue and --blob if the URL has a SAS. A machine's
+    /// managed identity stays available to every process on it. A process that may inspect trafficcop (the
+    /// same user, without a sandbox) can still read the credentials.
     #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
@@ -160,62 +161,61 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail", value_parser = BoolishValueParser::new())]
     pub at_most_once: bool,
 
-    /// How often a message is tried [default: 5]
+    /// How often a message is tried before it is dead-lettered [default: 5]
     ///
-    /// Before it is dead-lettered. The queue counts, so an attempt counts too if worker and machine died in it.
-    /// A queue on Service Bus has a number of its own (MaxDeliveryCount, 10 unless it was set), which is
-    /// the default there; a smaller one said here is what dead-letters a message with the reason why it
-    /// failed.
+    /// The queue counts, so an attempt counts even if worker and machine died in it. A queue on Service Bus
+    /// has its own number (MaxDeliveryCount, 10 by default), which is the default there. With a smaller N,
+    /// trafficcop dead-letters a message with the reason why it failed.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail", value_parser = checked(number(1..=1_000_000_u32)))]
     pub max_attempts: Option<Checked<u32>>,
 
     /// The pause before a retry [default: 10s..5m]
     ///
-    /// How long a message that failed stays away, doubling up to MAX. A single duration does not grow. A
-    /// queue on Service Bus cannot keep a message away: there the worker keeps it locked for so long, as one
-    /// of those that it works on.
+    /// A failed message becomes visible again after D, doubling up to MAX. A single duration does not grow.
+    /// Service Bus cannot hide a message: there the worker keeps it locked for that time, as one of the
+    /// messages it works on.
     #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
     pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
     /// Exit statuses of final failures [default: 65]
     ///
-    /// They dead-letter a message at once: a list, with ranges. For what no repetition can cure. An empty
-    /// list is written 'none'.
+    /// They dead-letter a message at once: use them for a message that will never succeed. A list, with
+    /// ranges; an empty list is written 'none'.
     #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub dead_letter_exit: Option<Checked<ExitStatuses>>,
 
-    /// Exit statuses that never do so, though --dead-letter-exit names them in a range [default: 75]
+    /// Exit statuses that always retry, even if --dead-letter-exit includes them in a range [default: 75]
     ///
     /// With '--dead-letter-exit 1-255' all failures but these are final.
     #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", hide_short_help = true, help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
-    /// How long a message is locked for us [default: 60s]
+    /// How long this worker locks a message [default: 60s]
     ///
-    /// 2s to 7d; renewed for as long as its command runs, however long that is. This is what it takes
-    /// until a message comes again whose worker died with its machine. On Service Bus it is a property
-    /// of the queue (5s to 5m), which is known by its messages; say it here if the clock of this machine
-    /// cannot be trusted.
+    /// 2s to 7d; renewed while its command runs, however long that is. After a worker died with its
+    /// machine, its message comes again when this time is over. On Service Bus it is a property of the
+    /// queue (5s to 5m), which trafficcop reads from the messages; set it here if the clock of this machine
+    /// is wrong.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_TIME", help_heading = "Time", value_parser = checked(duration))]
     pub lock_time: Option<Checked<Duration>>,
 
-    /// After how much of its time a lock is renewed, in per cent [default: 70%]
+    /// When to renew a lock, in per cent of its time [default: 70%]
     ///
-    /// 10% to 90%. Earlier where there would be no room for two attempts (4s, or a quarter of a lock
-    /// of less than 16s) before the command has to be stopped.
+    /// 10% to 90%. Earlier if there would be no room for two attempts (4s, or a quarter of a lock of less
+    /// than 16s) before the command has to be stopped.
     #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", hide_short_help = true, help_heading = "Time", value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
-    /// How long commands may go on after a stop [default: 30s]
+    /// How long commands may continue after a stop [default: 30s]
     ///
-    /// Their messages' locks are renewed meanwhile, and no more messages are taken. What has not ended
-    /// by then is stopped, and its message given back at once.
+    /// Their messages' locks are renewed meanwhile, and no more messages are taken. A command that has not
+    /// ended by then is stopped, and its message is given back at once.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
     /// From the stop signal to SIGKILL [default: 10s]
     ///
-    /// After --timeout, after --grace, and for processes that a command left behind. Where a lock could
+    /// Applies after --timeout, after --grace, and to processes that a command left behind. If a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub kill_after: Option<Checked<Duration>>,
@@ -230,9 +230,9 @@ pub struct Work {
 
     /// The command and its arguments, run for each message
     ///
-    /// As they are, without a shell.
+    /// They run as they are, without a shell.
     // Not required here, and no `allow_hyphen_values`: see `run`.
-    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, action = ArgAction::Append)]
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -251,41 +251,41 @@ pub struct ServiceBus {
 
     /// Work on the dead-letter queue of --service-bus
     ///
-    /// Nothing can be dead-lettered from there: what fails stays, and comes again after --retry-delay.
+    /// A message there cannot be dead-lettered: if it fails it stays, and comes again after --retry-delay.
     #[arg(long, env = "TRAFFICCOP_DEAD_LETTER_QUEUE", value_parser = BoolishValueParser::new())]
     pub dead_letter_queue: bool,
 
-    /// The environment variable with the connection string [default:
-    /// AZURE_SERVICEBUS_CONNECTION_STRING]
+    /// The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]
     ///
-    /// The string itself is never an argument: everybody on the machine could read it.
+    /// The string itself is never an argument: every user of the machine could read it.
     #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", hide_short_help = true, value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
-    /// Take sessions, and the messages of each in their order
+    /// Take sessions, and the messages of each in order
     ///
-    /// For a queue or subscription that requires sessions. The next session that has messages is locked for
-    /// us, and the command is run for one message of it after another, never for two at once, on no machine.
-    /// -j is how many sessions at once. One that fails is tried again before the next, after --retry-delay,
-    /// and on its last attempt dead-lettered; then the next.
+    /// For a queue or subscription that requires sessions. trafficcop locks the next session that has
+    /// messages, and runs the command for one message of it after another, never for two at once on any
+    /// machine. -j is the number of sessions at once. A message that fails is tried again before the next
+    /// one, after --retry-delay; on its last attempt it is dead-lettered, and the next one follows.
     #[arg(long, env = "TRAFFICCOP_SESSIONS", value_parser = BoolishValueParser::new())]
     pub sessions: bool,
 
-    /// Give a session up when it had no message for this time [default: 10s]
+    /// Give a session up after D without a message [default: 10s]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
     pub session_idle: Option<Checked<Duration>>,
 
     /// Give a session up after N messages [default: no limit]
     ///
-    /// So that a session that always has messages does not keep the others waiting.
+    /// A session that always has messages then does not keep the others waiting.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true, help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
     pub session_messages: Option<Checked<u64>>,
 
     /// How long the first command of a session waits [default: 2s]
     ///
-    /// The service gives a session away as soon as its worker's connection is gone. That worker then has 1s
-    /// to kill its command, whatever its own delay is. 2s to 5m. Workers may have different delays: a
-    /// longer one only adds safety. The queue's lock time, or more, is enough for a worker that hears nothing at all.
+    /// The service gives a session to another worker as soon as the connection of its worker is gone. That
+    /// worker then has 1s to kill its command, whatever its own delay is. 2s to 5m. Workers may have
+    /// different delays: a longer one only adds safety. The queue's lock time, or more, is enough for a
+    /// worker that hears nothing at all.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_DELAY", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
     pub lock_delay: Option<Checked<Duration>>,
 
@@ -305,7 +305,7 @@ pub const FOR_SERVICE_BUS: Rows<'_> = rows! {
 // Not by `mut_arg`, which would put it behind all others in what shells complete.
 fn of_a_worker(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        "identity" => arg.help("How this worker is called in the log [default: HOST-PID]"),
+        "identity" => arg.help("Name of this worker in the log [default: HOST-PID]"),
         "auth" | "ca_file" => arg.help_heading("The queue"),
         _ => arg,
     }
@@ -324,19 +324,19 @@ pub enum Hand {
 /// What the command finds in its environment.
 pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_MESSAGE_QUEUE" => "the queue's address",
-    "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: what a command that \
-        must not do anything twice remembers",
-    "TRAFFICCOP_MESSAGE_ATTEMPT" =>
-        "which attempt this is, from 1. On a storage queue it grows with every run, as a fencing token \
-        does; on Service Bus not where a message was given back, or its session's connection broke",
-    "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS" => "how many there are (--max-attempts), where we count them",
+    "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: a command that must not do a thing \
+        twice remembers it",
+    "TRAFFICCOP_MESSAGE_ATTEMPT" => "the number of this attempt, from 1. On a storage queue it grows with every run, as a \
+        fencing token does; on Service Bus not when a message was given back, or its \
+        session's connection broke",
+    "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS" => "how many there are (--max-attempts), if trafficcop counts them",
     "TRAFFICCOP_MESSAGE_ENQUEUED_AT" =>
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
-    "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" => "until when the service had locked it when it was taken; \
-        it is renewed, so ask TRAFFICCOP_CONTROL",
-    "TRAFFICCOP_MESSAGE_ENCODING" => "on a storage queue, how the body was read: text, as it was sent, or \
-        base64, decoded (--encoding)",
-    "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, where the queue knows one",
+    "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" => "the end of the message's lock when it was taken, by the service's clock; trafficcop \
+        renews it, so read TRAFFICCOP_CONTROL instead",
+    "TRAFFICCOP_MESSAGE_ENCODING" => "on a storage queue, how the body was read: text, as it was sent, or base64, decoded \
+        (--encoding)",
+    "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, if the queue knows one",
     "TRAFFICCOP_MESSAGE_PROPERTIES" =>
         "further properties, as a JSON object, if it is not longer than 32 KiB",
     "TRAFFICCOP_MESSAGE_DIR, TRAFFICCOP_MESSAGE_FILE" =>
@@ -344,12 +344,12 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     #[cfg(feature = "service-bus")]
     "TRAFFICCOP_SESSION_ID" => "with --sessions: the session's name",
     #[cfg(feature = "service-bus")]
-    "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it \
-        has none. What the command leaves in it, up to 256 KiB, is stored before its message is completed; \
-        what a command wrote that failed is not kept",
-    "TRAFFICCOP_CONTROL" => "a file that tells until when the message is ours, and of a stop: see \
+    "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it has none. What the \
+        command writes into it, up to 256 KiB, is stored before its message is completed; \
+        after a failure it is not kept",
+    "TRAFFICCOP_CONTROL" => "a file with the time until which this worker has the message, and that of a stop: see \
         trafficcop-run(1). 'trafficcop check' reads it",
-    "NOTIFY_SOCKET" => "where we were started with one: a socket of ours, on which the command \
+    "NOTIFY_SOCKET" => "if trafficcop was started with one: a socket of trafficcop's, on which the command \
         tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
 };
 
@@ -360,16 +360,15 @@ pub const SETTLED: Rows<'_> = rows! {
         Service Bus: into the dead-letter queue, with reason and text)",
     "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is dead-lettered",
-    "its time to live ends, or its queue is deleted" =>
-        "on a storage queue no worker can be given it any more: the command may finish, its exit status \
-        counts, and what would be dead-lettered still is",
+    "its time to live ends, or its queue is deleted" => "on a storage queue no worker can get it any more: the command may finish, its exit \
+        status counts, and a message to be dead-lettered still is",
     "its lock is lost or in doubt" =>
         "the command is killed before another can have the message; nothing is settled",
-    "stopped by us" => "when a stop was requested and --grace is over: given back, visible again \
-        at once (on Service Bus the attempt does not count)",
+    "stopped by trafficcop" => "when a stop was requested and --grace is over: given back, visible again at once (on \
+        Service Bus the attempt does not count)",
     "--at-most-once" => "it is deleted before the command starts, and stays so however the command ends",
-    "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, where the machine has no \
-        process, memory or descriptor to spare)",
+    "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, if the machine has no process, \
+        memory or descriptor to spare)",
 };
 
 /// Every exit status of `trafficcop work` and what it means.
@@ -382,17 +381,17 @@ pub const WORK_STATUS: Rows<'_> = rows! {
     "64" => "bad usage, or settings that cannot hold; nothing was started",
     "66" => "there is no such queue",
     "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
-        when it was to say whether there is another message), or messages could not be dead-lettered, \
-        or the machine refused to work (no process, memory or descriptor to spare, for a command \
-        either; no guardian to be had)",
+        when trafficcop checked for another message), or messages could not be \
+        dead-lettered, or the machine refused to work (no process, memory or descriptor to \
+        spare, for a command either; no guardian available)",
     "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
-        stopped in time, or nobody can say whether the message was settled, or the command exited 0 \
-        and that did not count (it was ended by --timeout, or its session's state could not be stored)",
-    "71" => "a process of a command cannot be killed; with --once: the command may have run \
-        beside another one",
+        stopped in time, or it is not known whether the message was settled, or the command \
+        exited 0 and that did not count (--timeout ended it, or its session's state could \
+        not be stored)",
+    "71" => "a process of a command cannot be killed; with --once: the command may have run at \
+        the same time as another one",
     "77" => "not authorised",
-    "126" => "the command was found but cannot be run, or messages cannot be handed over to it on \
-        this machine",
+    "126" => "the command was found but cannot be run, or this machine cannot hand messages to it",
     "127" => "the command was not found",
 };
 

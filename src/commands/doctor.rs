@@ -194,7 +194,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             .map(|path| lease::at_path(path, false, 1))
             .transpose()?;
         if lock.is_some_and(|lock| !lock.rings()) {
-            let found = "does nothing here: a local file's lock wakes its waiter by itself";
+            let found = "does nothing here: on a local file the kernel wakes the standby";
             findings.add(Check::ok(DOORBELL, found));
         } else {
             let target = LockTarget::of(&typed.lock)?;
@@ -224,10 +224,10 @@ fn examine_machine(findings: &mut Findings) {
     let pidns = Pidns::available();
     let took = guardian().map(|took| format!("forked and answered in {}", brief(took)));
     findings.add(Check::of("guardian", took, ""));
-    let cgroup = cgroup.map(|()| "can be had: --contain auto uses one");
+    let cgroup = cgroup.map(|()| "available: --contain auto uses one");
     let without = "without it --contain auto kills process by process";
     findings.add(Check::of("cgroup", cgroup, without).at_most_a_warning());
-    let pidns = pidns.map(|_| "can be had with --contain pidns");
+    let pidns = pidns.map(|_| "available with --contain pidns");
     let needed = "needed only for --contain pidns";
     findings.add(Check::of("pidns", pidns, needed).at_most_a_warning());
 }
@@ -300,7 +300,7 @@ fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
         _ => Check::warn(
             NAME,
             found,
-            "no harm to the lock, but to whoever reads logs and records: synchronise them",
+            "the lock is not affected, but times in logs and records are: synchronise the clocks",
         ),
     }
 }
@@ -387,7 +387,7 @@ async fn ring(mut ours: Doorbell, host: Option<&str>) -> Check {
         false => Check::fail(
             DOORBELL,
             format!("rings at {address}, and is not heard on this machine"),
-            "does a firewall drop what it sends itself?",
+            "check whether a firewall drops this machine's own packets",
         ),
     }
 }
@@ -397,7 +397,9 @@ async fn listen(bell: Bell) -> Check {
     if !bell.is_near() {
         return Check::warn(
             DOORBELL,
-            format!("the holder's at {address} is no private address, and is not rung at"),
+            format!(
+                "the holder's at {address} is no private address, so no standby connects to it"
+            ),
             "give the holder one with --doorbell=ADDR",
         );
     }
@@ -410,8 +412,8 @@ async fn listen(bell: Bell) -> Check {
         true => Check::ok(DOORBELL, format!("the holder's at {address} is heard here")),
         false => Check::warn(
             DOORBELL,
-            format!("the holder's at {address} is not heard here: a standby polls as ever"),
-            "is a firewall in between?",
+            format!("the holder's at {address} is not heard here: a standby polls as usual"),
+            "check the firewalls in between",
         ),
     }
 }

@@ -55,11 +55,14 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
         false => return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN)),
     };
     let (text, status) = match broken {
-        Broken::Within(Duration::ZERO) => ("broken: others can have control now\n".to_owned(), 0),
+        Broken::Within(Duration::ZERO) => (
+            "broken: another instance can have control now\n".to_owned(),
+            0,
+        ),
         Broken::Within(rest) => {
             let seconds = rest.as_secs();
             (
-                format!("broken: others can have control in {seconds} seconds\n"),
+                format!("broken: another instance can have control in {seconds} seconds\n"),
                 0,
             )
         }
@@ -69,7 +72,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
                 Broken::Overtaken => {
                     "its holder renewed it each time: nothing was broken; try again\n"
                 }
-                _ => "the lock has changed hands meanwhile: nothing was broken; look again\n",
+                _ => "the lock has changed hands meanwhile: nothing was broken; check it again\n",
             };
             (why.to_owned(), exit::NOT_BROKEN)
         }
@@ -82,7 +85,7 @@ fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
     // Without a terminal an answer from stdin would be a pipe's, and a script's next line a yes.
     report::ask(question)?.ok_or_else(|| {
         UsageError::new(format!(
-            "nothing was {done}: there is no terminal to ask at: say --yes"
+            "nothing was {done}: there is no terminal to ask on: add --yes"
         ))
         .into()
     })
@@ -116,7 +119,7 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
     if seen.foreign {
         let when = period.map_or(60, u64::from);
         return format!(
-            "The lease has no end and is another program's, which is not asked. It ends in {when} seconds; then an \
+            "The lease has no end and belongs to another program, which gets no notice. It ends in {when} seconds; then an \
              instance can have control."
         );
     }
@@ -127,17 +130,15 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
     };
     let what = match period {
         None => "The lease ends when its time is over, within 60 seconds. Its holder learns of it \
-            with its next renewal and has stopped its command by then; then others can have control."
+            with its next renewal and has stopped its command by then; then another instance can have control."
             .to_owned(),
-        Some(0) => "Others can have control AT ONCE. Its holder learns of it with its next renewal \
-            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: until \
-            then it can run beside another's."
+        Some(0) => "Another instance can have control AT ONCE. Its holder learns of it with its next renewal \
+            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: until then it can run at the same time as another instance's."
             .to_owned(),
         Some(seconds) => format!(
-            "Others can have control in {seconds} seconds, or when the lease ends before. Its holder \
+            "Another instance can have control in {seconds} seconds, or when the lease ends before. Its holder \
              learns of it with its next renewal (a third of its lease away at most: 5 to 20 seconds) \
-             and stops its command in what is left of them; if nothing is left it kills it, and until \
-             then it can run beside another's."
+             and stops its command in what is left of them; if nothing is left it kills it, and until then it can run at the same time as another instance's."
         ),
     };
     format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
@@ -191,7 +192,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     let held = view.held == Some(true);
     if held && !typed.force {
         return nothing(
-            "somebody has the lock, and may be running that very task (wait until it is free, or say --force)",
+            "the lock is held, and its holder may be running this task (wait until it is free, or add --force)",
         );
     }
     let what = view.lines()
@@ -218,10 +219,10 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     match went {
         ResetResult::Done => answer("forgotten\n", ExitAction::Status(0)),
         ResetResult::Held if held => {
-            no("the lease is broken, and somebody was faster to get the lock than we were")
+            no("the lease is broken, and another instance was faster to get the lock")
         }
-        ResetResult::Held => no("somebody has got the lock meanwhile"),
-        ResetResult::Changed => no("what is known of it has changed meanwhile, look again"),
+        ResetResult::Held => no("another instance has got the lock meanwhile"),
+        ResetResult::Changed => no("its record has changed meanwhile: check it again"),
         ResetResult::Nothing => no("it has been forgotten already"),
     }
 }
@@ -245,7 +246,7 @@ fn chosen(
     // What cannot be read may be just what the key names.
     if seen.unread {
         return Err(UsageError::new(format!(
-            "{}: its results cannot be read: say --all to have all of them forgotten",
+            "{}: its results cannot be read: add --all to forget all of them",
             seen.lock
         )));
     }
@@ -256,7 +257,7 @@ fn chosen(
         (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
         // Not all of them: to do a migration again by mistake costs more than to be asked.
         (None, keys) => Err(UsageError::new(format!(
-            "{}: there are {} tasks: name one with --once-key ({}), or say --all",
+            "{}: there are {} tasks: name one with --once-key ({}), or add --all",
             seen.lock,
             keys.len(),
             report::plain(&keys.join(", "))
@@ -268,23 +269,20 @@ fn chosen(
 fn consequence_of_reset(tasks: &Tasks, force_breaks: bool, state: LockState) -> String {
     let what = match tasks {
         Tasks::Of(key) => format!(
-            "What is known of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
+            "The result of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
             report::plain(key)
         ),
-        Tasks::All => "What is known of ALL tasks of this lock is forgotten: the next 'run --once' of each that gets control runs its command again."
+        Tasks::All => "The results of ALL tasks of this lock are forgotten: the next 'run --once' of each that gets control runs its command again."
             .to_owned(),
     };
     let force = match (state, force_breaks) {
         (LockState::Missing | LockState::Free, _) => "",
         (LockState::Held | LockState::Breaking, true) => {
-            " Somebody has the lock, so its lease is BROKEN first: the holder learns of it with its next \
-             renewal and stops its command before the lease ends, within 60 seconds. What it was running \
-             is not recorded. It competes again, unless it runs with --if-lost exit."
+            " The lock is held, so its lease is BROKEN first: the holder learns of it with its next \
+             renewal and stops its command before the lease ends, within 60 seconds. The result of its present run is not recorded. It competes again, unless it runs with --if-lost exit."
         }
         (LockState::Held | LockState::Breaking, false) => {
-            " Somebody has the lock, and goes on undisturbed: if it runs that very task, its result is \
-             recorded all the same; if it records one in this very moment, that can be lost, and the task \
-             is then run again."
+            " The lock is held, and its holder continues: if it runs this task, its result is still recorded; if it records one at this moment, the result can be lost, and the task then runs again."
         }
     };
     what + force

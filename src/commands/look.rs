@@ -400,7 +400,7 @@ impl LockView {
     /// The state in words.
     pub(super) fn words(&self) -> &'static str {
         match self.state {
-            "missing" => "free, and nobody has ever had it",
+            "missing" => "free, and never held",
             "draining" => "held, and its holder is stopping",
             "breaking" => "held until its broken lease ends",
             state => state,

@@ -95,7 +95,7 @@ fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
         .and_then(|()| fs::write(&page, text))
         .with_context(|| {
             format!(
-                "cannot write {}: take another directory, or the rights to this one",
+                "cannot write {}: take another directory, or make this one writable",
                 page.display()
             )
         })

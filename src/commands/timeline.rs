@@ -68,7 +68,7 @@ fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
         return Ok(());
     }
     Err(UsageError::new(format!(
-        "--svg {}: this is no picture, and seems to be an event log: name the file to draw into first, as in '--svg control.svg {}'",
+        "--svg {}: this seems to be an event log, not a picture: name the picture's file first, as in '--svg control.svg {}'",
         picture.display(),
         picture.display()
     )))

@@ -9,9 +9,29 @@ pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(
     match command.first() {
         None => Err(UsageError::new(missing)),
         Some(program) if program.is_empty() => Err(UsageError::new(
-            "the command's name is empty: is a variable unset in what was typed after --?",
+            "the command's name is empty: is a variable after -- unset?",
         )),
         Some(_) => Ok(()),
+    }
+}
+
+/// Refuses a word right before `--`, of the words as they were typed: it would be run as the command.
+///
+/// # Errors
+/// That no flag takes it.
+pub(crate) fn refuse_a_word_before(
+    words: &[OsString],
+    command: &[OsString],
+) -> Result<(), UsageError> {
+    let behind = words.iter().skip_while(|word| *word != "--").count();
+    match command {
+        [word, dashes, rest @ ..] if dashes == "--" && behind == rest.len() + 1 => {
+            Err(UsageError::new(format!(
+                "no flag takes '{}', so it would be the command: put the whole command after --, quote a value with spaces, and write --doorbell and --page-blob with '='",
+                word.display()
+            )))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -24,10 +44,20 @@ pub(super) fn refuse_a_lock_behind(
         return Ok(());
     }
     let words = command.iter().filter_map(|word| word.to_str());
+    let is_an_address = |word: &str| {
+        word.parse::<std::net::SocketAddr>().is_ok() || word.parse::<std::net::IpAddr>().is_ok()
+    };
+    if let Some(address) = words.clone().next().filter(|word| is_an_address(word))
+        && typed.doorbell.is_some()
+    {
+        return Err(UsageError::new(format!(
+            "--doorbell takes its address after '=': write --doorbell={address}"
+        )));
+    }
     let mut flags = words.map(|word| word.split('=').next().unwrap_or(word));
     match flags.find(|flag| ["--blob", "--file"].contains(flag)) {
         Some(flag) => Err(UsageError::new(format!(
-            "no lock: {flag} stands behind the command, and all of that is the command's: name the lock before it, as in 'trafficcop run {flag} ... -- ./job'"
+            "no lock: {flag} after the command belongs to the command: name the lock before it, as in 'trafficcop run {flag} ... -- ./job'"
         ))),
         None => Ok(()),
     }

@@ -138,13 +138,13 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     })?;
     if !["http", "https"].contains(&url.scheme()) {
         return Err(refuse(&format!(
-            "a URL with {}: is not asked: take http or https, or a command for sh",
+            "a URL with {}: is not supported: take http or https, or a command for sh",
             url.scheme()
         )));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse(
-            "a URL with a user or a password would show it to everybody on this machine: use a command that reads it from a file",
+            "a URL with a user or a password would show it to all users of this machine: use a command that reads it from a file",
         ));
     }
     let is_near = match url.host() {
@@ -156,7 +156,7 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     };
     if !is_near {
         return Err(refuse(&format!(
-            "{} is neither this machine nor a private address, and says nothing of a command here: take localhost or a number",
+            "{} is neither this machine nor a private address, and cannot check a command here: take localhost or a private address",
             url.host_str().unwrap_or_default()
         )));
     }

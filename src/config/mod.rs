@@ -33,6 +33,7 @@ pub(crate) use crate::args::Roles;
 pub(crate) use crate::exit::UsageError;
 pub(crate) use crate::host::Host;
 pub(crate) use azure::{of_blobs_alone, options};
+pub(crate) use command::refuse_a_word_before;
 pub(crate) use elect::Telling;
 pub(crate) use health::Ask;
 pub(crate) use outputs::ANOTHER_S_LINK;

@@ -106,7 +106,7 @@ fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
     if is_no_file(file) {
         return Err(UsageError::new(format!(
-            "--status-file {}: it is replaced at every change, and what is there is no file: name one that can be (it can be followed with 'tail -F')",
+            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: name another (follow it with 'tail -F')",
             quoted_word(file.as_os_str())
         )));
     }
@@ -214,9 +214,9 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
         "it is the lock's file: name another one"
     // Not `metadata`: a link of ours that was left behind leads nowhere.
     } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
-        "something is there that is no symbolic link: remove it, or name another one"
+        "it exists and is not a symbolic link: remove it, or name another one"
     } else if path.read_link().is_ok_and(|to| !is_control_file(&to)) {
-        "a symbolic link that is not ours is there, and would be replaced: remove it, or name another one"
+        "it is another program's symbolic link, and would be replaced: remove it, or name another one"
     } else if is_control_file_in_use(path) {
         ANOTHER_S_LINK
     } else {
@@ -293,7 +293,7 @@ fn seen(flag: &str, path: &Path) -> Result<Option<Metadata>, UsageError> {
             Ok(None)
         }
         Err(why) => Err(UsageError::of_the_machine(format!(
-            "{flag}: cannot look at {}: {why}: nothing was started, because what lies there is not known: try again when it can be read",
+            "{flag}: cannot look at {}: {why}: nothing was started: try again when it can be read",
             path.display()
         ))),
     }
@@ -345,7 +345,7 @@ mod http {
         // `::ffff:127.0.0.1` is this machine, too.
         if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
             return Err(UsageError::new(format!(
-                "--listen {text}: other machines could ask there: take 127.0.0.1:{}, or add --listen-any if that is what you want",
+                "--listen {text}: other machines could connect: take 127.0.0.1:{}, or add --listen-any to allow that",
                 address.port()
             )));
         }
@@ -363,7 +363,7 @@ mod http {
     fn free(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
         if is_one_of("--listen", path, locks.iter().chain(outputs.files()))? {
             return Err(UsageError::new(format!(
-                "--listen unix:{}: the lock's file, the status file or the event log is to be there: name another path",
+                "--listen unix:{}: it is the lock's file, the status file or the event log: name another path",
                 path.display()
             )));
         }
@@ -377,9 +377,9 @@ mod http {
         let why = if !path.is_absolute() || path.file_name().is_none() {
             "name a whole path, as in unix:/run/trafficcop.sock".to_owned()
         } else if length > PATH_LIMIT {
-            format!("a path of {length} bytes is too long for a socket: {PATH_LIMIT} at most")
+            format!("a path of {length} bytes is too long for a socket: take {PATH_LIMIT} at most")
         } else if found.is_ok_and(|found| !found.file_type().is_socket()) {
-            "there is something else than a socket: name another path".to_owned()
+            "it exists and is not a socket: name another path".to_owned()
         } else {
             return Ok(());
         };

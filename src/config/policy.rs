@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::run::refuse_first;
-use super::{Lock, UsageError};
+use super::{Config, Lock, UsageError};
 use crate::args;
 use crate::core::{After, HoldPolicy, OnFailure, Once, Restart};
 use crate::lease::once::Task;
@@ -44,7 +44,7 @@ pub(super) fn hold_policy(
     if let Some(least) = min_hold {
         if typed.restart == Some(args::Restart::Always) {
             return refuse(
-                "--min-hold and --restart always contradict each other: a command that is always started again never leaves a lock to be kept",
+                "--min-hold and --restart always contradict each other: a command that is always restarted never ends, so the lock is kept anyway",
             );
         }
         // Neither is so clearly meant that the other could give way.
@@ -75,7 +75,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
             ];
             refuse_first(limits, |flag| {
                 format!(
-                    "{flag} has no meaning where nothing is restarted: add --restart on-failure or --restart always, or leave it out"
+                    "{flag} has no meaning without restarts: add --restart on-failure or --restart always, or leave it out"
                 )
             })?;
             return Ok(None);
@@ -89,7 +89,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     // Control would never be handed over, and whoever set the limit believes that it is.
     if !rule.limit_is_within_reach() {
         return refuse(format!(
-            "--restart-limit {} can never be hit: the back-off before so many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
+            "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
             rule.limit,
             show(rule.time_to_limit()),
             show(rule.window)
@@ -134,7 +134,7 @@ fn cooldown(
     // Without any of these the instance ends with its command, and there is no one to cool down.
     if typed.max_hold.is_none() && !restarts(typed) && !hand_overs.is_typed {
         return refuse(format!(
-            "--cooldown has no meaning where control is never handed over: add {}, or leave it out",
+            "--cooldown has no meaning unless control is handed over: add {}, or leave it out",
             hand_overs.flags
         ));
     }
@@ -162,11 +162,43 @@ pub(super) fn refuse_short_cooldown(
 ) -> Result<(), UsageError> {
     match cooldown.filter(|span| *span < shortest) {
         Some(span) => refuse(format!(
-            "--cooldown {} is too short for anybody else to get control: take {} or more",
+            "--cooldown {} is too short for another instance to get control: take {} or more",
             show(span),
             show(shortest)
         )),
         None => Ok(()),
+    }
+}
+
+impl Config {
+    /// Warns of flags that do nothing for this lock, which only its store knows.
+    pub(crate) fn warn_of_idle_flags(&self, lease: Option<Duration>) {
+        if lease.is_none() && !self.of_leases.is_empty() {
+            tracing::warn!(
+                "a lock on a local file has no lease, so {} changes nothing: leave it out (or unset its variable)",
+                self.of_leases.join(" or ")
+            );
+        }
+    }
+}
+
+/// Flags that were set and only concern a lease.
+pub(super) fn of_leases(typed: &args::Common) -> Vec<&'static str> {
+    let flags = [
+        ("--lease", typed.lease.is_some()),
+        ("--doorbell", typed.doorbell.is_some()),
+    ];
+    let set = flags.into_iter().filter(|(_, is_set)| *is_set);
+    set.map(|(flag, _)| flag).collect()
+}
+
+pub(super) fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
+    match (typed.no_wait, typed.wait.clone()) {
+        (true, Some((wait, _))) => Err(UsageError::new(format!(
+            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
+        ))),
+        (true, None) => Ok(Some(Duration::ZERO)),
+        (false, wait) => wait.map(|(_, span)| span).transpose(),
     }
 }
 
@@ -185,7 +217,7 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
         ];
         refuse_first(details, |flag| {
             format!(
-                "{flag} has no meaning for a command that is run each time: add --once, or leave it out"
+                "{flag} has no meaning for a command that runs each time: add --once, or leave it out"
             )
         })?;
         return Ok(None);
@@ -219,22 +251,22 @@ fn refuse_what_undoes_once(typed: &args::Run, slots: u32) -> Result<(), UsageErr
         (
             "--restart",
             restarts(policy),
-            "a failed run is for the next candidate, and a success is the end: leave --restart out (--once-attempts says how often it is tried)",
+            "the next candidate runs a failed task, and a success ends it: leave --restart out (--once-attempts limits the runs)",
         ),
         (
             "--max-hold",
             policy.max_hold.is_some(),
-            "a run that is cut off is never done: leave --max-hold out",
+            "an interrupted run is never done: leave --max-hold out",
         ),
         (
             "--min-hold",
             policy.min_hold.is_some(),
-            "a result that is recorded keeps late machines from running the command again: leave --min-hold out",
+            "the recorded result already keeps late machines from running the command: leave --min-hold out",
         ),
         (
             "--slots",
             slots > 1,
-            "one task, and N locks that do not know of each other: leave --slots out",
+            "N slots are N separate locks, so the task would run N times: leave --slots out",
         ),
     ] {
         if typed {

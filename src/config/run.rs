@@ -12,7 +12,8 @@ use super::health::{Health, health};
 use super::look::{self, in_time};
 use super::outputs::{Beside, Outputs, is_one_of};
 use super::policy::{
-    HandOvers, hold_policy, longest_poll, once, refuse_short_cooldown, shortest_cooldown,
+    HandOvers, hold_policy, longest_poll, of_leases, once, refuse_short_cooldown,
+    shortest_cooldown, wait,
 };
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
@@ -117,6 +118,8 @@ pub(crate) struct Config {
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
     /// Variables of ours that nothing we run inherits.
     pub withheld: Vec<OsString>,
+    /// Flags that were set and do nothing for a lock without a lease.
+    pub(super) of_leases: Vec<&'static str>,
     /// The lock that another trafficcop holds for the command we are a part of.
     outer: Vec<String>,
 }
@@ -172,7 +175,7 @@ impl Config {
         };
         if is_it {
             return Err(UsageError::new(format!(
-                "{name} is held for the command that we are a part of, and would never be free for us: leave the inner trafficcop out, or name another lock"
+                "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: leave the inner trafficcop out, or name another lock"
             )));
         }
         Ok(())
@@ -185,7 +188,7 @@ impl Config {
     pub(crate) fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
         refuse_no_command(
             &typed.command,
-            "no command: name what is to run after --, as in 'trafficcop run --file PATH -- ./job'",
+            "no command: write it after --, as in 'trafficcop run --file PATH -- ./job'",
         )?;
         let common = &typed.common;
         refuse_a_lock_behind(common, &typed.command)?;
@@ -372,6 +375,7 @@ impl Basis {
             ready: Ready::Standby,
             scheduled_events: None,
             withheld: Vec::new(),
+            of_leases: of_leases(typed),
             outer: host.outer.clone(),
         })
     }
@@ -407,7 +411,7 @@ fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
             let target = target.clone()?;
             if typed.no_create && typed.page_blob.is_some() {
                 return Err(UsageError::new(
-                    "--page-blob says what to create, and --no-create to create nothing: choose one",
+                    "--page-blob and --no-create contradict each other: choose one",
                 ));
             }
             Ok(Lock::Blob {
@@ -476,16 +480,6 @@ pub(crate) fn budget(
         .validate()
         .map_err(|why| UsageError::new(why.to_string()))?;
     Ok(budget)
-}
-
-fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
-    match (typed.no_wait, typed.wait.clone()) {
-        (true, Some((wait, _))) => Err(UsageError::new(format!(
-            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
-        ))),
-        (true, None) => Ok(Some(Duration::ZERO)),
-        (false, wait) => wait.map(|(_, span)| span).transpose(),
-    }
 }
 
 pub(super) fn identity(typed: &args::Operations, host: &Host) -> Result<String, UsageError> {

@@ -169,7 +169,7 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ),
         (
             "--blob c/a --page-blob=1000 job",
-            &["--page-blob", "512", "1024 would do"],
+            &["--page-blob", "512", "take 1024"],
         ),
         ("--blob c/a --page-blob=9T job", &["--page-blob", "8T"]),
         (
@@ -233,7 +233,7 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ),
         (
             "--file x --restart always --restart-limit 10 --restart-window 3m job",
-            &["--restart-limit 10", "never be hit", "3m1s", "3m"],
+            &["--restart-limit 10", "never be reached", "3m1s", "3m"],
         ),
         (
             "--file x --restart always --restart-window 0 job",
@@ -245,7 +245,7 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         ),
         (
             "--file x --restart never --restart-window 3m job",
-            &["--restart-window", "nothing is restarted"],
+            &["--restart-window", "without restarts"],
         ),
         (
             "--blob c/a --max-hold 59s job",
@@ -519,7 +519,7 @@ fn slots_are_counted_from_one_to_a_thousand() {
     assert_eq!(slots(""), Ok(1));
     assert_eq!(slots("--slots 1000"), Ok(1000));
     for (line, words) in [
-        ("--slots 0", "nobody"),
+        ("--slots 0", "no instance"),
         ("--slots 1001", "1 to 1000"),
         ("--slots=-1", "1 to 1000"),
         ("--slots two", "1 to 1000"),

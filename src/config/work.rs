@@ -108,7 +108,7 @@ impl Work {
     pub fn new(typed: args::Work, host: &Host) -> Result<Work, UsageError> {
         refuse_no_command(
             &typed.command,
-            "no command: name what is to be run for each message after --, as in 'trafficcop work --queue NAME -- ./handle'",
+            "no command: write after -- what runs for each message, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
         // The queue first, as `run` has the lock: of two mistakes it is the one to be told.
         let source = Source::new(&typed)?;
@@ -302,7 +302,7 @@ impl Source {
             match (&typed.queue, &bus.service_bus) {
                 (Some(_), Some(_)) => {
                     return refuse(
-                        "--queue and --service-bus contradict each other: work is done on one queue",
+                        "--queue and --service-bus contradict each other: choose one queue",
                     );
                 }
                 (None, None) => {
@@ -322,7 +322,9 @@ impl Source {
                 ("--sessions", bus.sessions),
             ];
             refuse_first(foreign, |flag| {
-                format!("{flag} belongs to --service-bus: a storage queue knows no such thing")
+                format!(
+                    "{flag} belongs to --service-bus: a storage queue has no such setting: leave it out"
+                )
             })?;
             service_bus::sessions(typed)?;
         }

@@ -178,14 +178,14 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
                 Level::WARN
             };
             let why = match cause {
-                Cause::Stopped(libc::SIGPIPE) => "it hung up".to_owned(),
+                Cause::Stopped(libc::SIGPIPE) => "it closed the pipe".to_owned(),
                 cause => wording::reason(cause, ""),
             };
             Some((level, format!("telling the reader to stop: {why}")))
         }
         Notice::Overlapped => Some((
             Level::ERROR,
-            "the reader may have acted beside another holder's: look at what both have written"
+            "the reader may have acted at the same time as another holder's: check what both have written"
                 .to_owned(),
         )),
         _ => None,
@@ -195,7 +195,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
 /// The last line where the reader's end is ours.
 pub(super) fn hung_up(why: Option<&str>, status: i32) {
     let (level, text) = match why {
-        None => (Level::INFO, "nobody reads stdout any more".to_owned()),
+        None => (Level::INFO, "the reader of stdout has ended".to_owned()),
         Some(why) => {
             let text = format!("cannot write to stdout: {why}; exit status {status}");
             (Level::ERROR, text)
@@ -370,7 +370,7 @@ mod tests {
             "{text}"
         );
         let (_, text) = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
-        assert!(text.contains("hung up"), "{text}");
+        assert!(text.contains("closed the pipe"), "{text}");
         assert!(worded(&Notice::Released, now).is_none());
     }
 }

@@ -131,7 +131,7 @@ impl MessageLock {
         self.shared.is_in_time()
     }
 
-    /// Resolves when it is not ours any more (or is about to be somebody else's): stop processing.
+    /// Resolves when another instance has it now (or is about to be somebody else's): stop processing.
     pub async fn lost(&self) {
         let mut watched = self.shared.watch();
         // It fails only when there is nobody left to be told by, which is an end as well.
@@ -230,7 +230,7 @@ impl Drop for MessageLock {
 struct Processing {
     program: Program,
     held: Arc<MessageLease>,
-    /// The queue has said unasked that it is not ours any more.
+    /// The queue has said unasked that another instance has it now.
     gone: bool,
 }
 

@@ -17,7 +17,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("--ca-file", "SSL_CERT_FILE"),
     ("--auth auto: ", ""),
     (
-        "two credentials: --auth key, sas or entra says which",
+        "two credentials: choose with --auth key, sas or entra",
         "unset one of the two",
     ),
     ("use --auth entra", "use a token credential"),
@@ -27,11 +27,8 @@ const ADVICE: &[(&str, &str)] = &[
     ),
     ("but SIGTERM is due after", "but control ends after"),
     ("and a SIGKILL need", "and the end of the work need"),
-    (
-        "name it with --shared, or name another file",
-        "name another file",
-    ),
-    ("or say --create", "or call create()"),
+    ("add --shared, or name another file", "name another file"),
+    ("or add --create", "or call create()"),
 ];
 
 /// This message without a flag: what no advice is for is called as the method or the field that says it, so
@@ -84,7 +81,7 @@ mod tests {
             ),
             ("pass --mkdir-is-exclusive if", "pass mkdir_is_exclusive if"),
             (
-                "no such queue q: make it, or say --create",
+                "no such queue q: make it, or add --create",
                 "no such queue q: make it, or call create()",
             ),
             (

@@ -192,7 +192,7 @@ impl Worker {
         reason: &str,
         detail: String,
     ) -> Result<(), Error> {
-        tracing::warn!("message {}: put aside: {reason} ({detail})", message.id);
+        tracing::warn!("message {}: dead-lettered: {reason} ({detail})", message.id);
         let settlement = Settlement::DeadLetter {
             reason: reason.to_owned(),
             detail,
@@ -202,7 +202,7 @@ impl Worker {
             // Another worker has it, and will see to it.
             Ok(()) | Err(Failure::Lost { .. }) => Ok(()),
             Err(failure) => Err(Error::refused(format!(
-                "message {} cannot be put aside: {failure}",
+                "message {} cannot be dead-lettered: {failure}",
                 message.id
             ))),
         }

@@ -150,9 +150,7 @@ impl State {
         // Only what can pass is tried again: a socket that is gone stays so.
         self.owes.again = is_full && self.owes != Owes::default();
         if !is_full && !std::mem::replace(&mut self.told, true) {
-            tracing::warn!(
-                "the service manager cannot be told anything: {why}: is NOTIFY_SOCKET still there? going on without it"
-            );
+            tracing::warn!("the service manager cannot be reached: {why}: continuing without it");
         }
     }
 }

@@ -107,6 +107,7 @@ impl LogObserver {
                 self.tenure = Tenure::default();
                 // The holder's: whoever reads the log wants to know whom we wait for.
                 (line.token, line.left) = (info.token, None);
+                line.text += &text::other_command(info, super::command());
                 // Whoever looks once says at its end what it saw.
                 if self.looks_once {
                     line.level = Level::DEBUG;
@@ -187,11 +188,13 @@ impl LogObserver {
             return;
         }
         let text = match ring {
-            Ring::Greeted { rank } => format!("hears the holder's doorbell, {rank} before us"),
+            Ring::Greeted { rank } => {
+                format!("hears the holder's doorbell, {rank} standbys before this one")
+            }
             Ring::Draining => "the holder rings: it drains".to_owned(),
             Ring::Released => "the holder rings: it has released".to_owned(),
             Ring::Closed => "the holder's doorbell has gone".to_owned(),
-            Ring::Silent => "the holder's doorbell is silent: polls as ever".to_owned(),
+            Ring::Silent => "the holder's doorbell is silent: polls as usual".to_owned(),
         };
         self.line(now, Some("doorbell"), Level::DEBUG, text).say();
     }
@@ -342,7 +345,7 @@ pub(crate) fn message_row(row: &MessageRow) {
     if row.overlap {
         tracing::error!(
             message_id = id,
-            "message {id}: the command may have run beside another one for the same message: look at what both have written"
+            "message {id}: the command may have run at the same time as another one for the same message: check what both have written"
         );
     }
 }

@@ -200,7 +200,7 @@ fn words(standing: &Standing, now: Instant, today: &str) -> String {
         _ => text.push_str(&behind(info)),
     }
     if standing.next_look == Instant::FOREVER {
-        text.push_str(", we are woken when it is free");
+        text.push_str(", woken when it is free");
     } else {
         // Half a second is no news: what is shown is rounded up, and never less than the truth.
         let left = standing.next_look.since(now) + Duration::from_millis(999);
@@ -274,13 +274,13 @@ mod tests {
             now,
             "2026-01-03T11:00:00Z",
         );
-        assert!(
-            said.contains("since 2026-01-02 10:03 UTC, we are woken"),
-            "{said}"
-        );
+        assert!(said.contains("since 2026-01-02 10:03 UTC, woken"), "{said}");
         let unknown = standing(HolderInfo::default(), Instant::FOREVER);
         let said = words(&unknown, now, "");
-        assert!(said.contains(": another is in control, we are"), "{said}");
+        assert!(
+            said.contains(": another instance is in control, woken"),
+            "{said}"
+        );
     }
 
     #[test]

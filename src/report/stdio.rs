@@ -97,7 +97,7 @@ impl<F: AsFd> Sink<F> {
         if dropped > 0 {
             // Not in the log's format on purpose: it is not an event of ours.
             let note = format!(
-                "trafficcop: warning: {dropped} lines of this log were dropped, nobody read them\n"
+                "trafficcop: warning: {dropped} lines of this log were dropped because its reader was too slow\n"
             );
             text.extend(note.bytes());
         }
@@ -433,7 +433,7 @@ pub(crate) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction
     }
 }
 
-/// Whether nobody reads stdout any more: its reader went away, or the terminal.
+/// Whether the reader of stdout has ended: its reader went away, or the terminal.
 #[must_use]
 pub fn is_unread() -> bool {
     let out = io::stdout();

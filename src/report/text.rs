@@ -68,13 +68,13 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
         Notice::Fit => "fit to take control: competing again".into(),
         Notice::Recorded { outcome, attempt } => match (outcome.exit, outcome.over) {
             (Exit::Code(0), _) => "recorded that the task is done".into(),
-            (_, false) => format!("recorded that attempt {attempt} has failed"),
+            (_, false) => format!("attempt {attempt} failed"),
             (_, true) => {
-                format!("recorded that attempt {attempt} has failed, and that nobody tries again")
+                format!("attempt {attempt} failed; no instance will try again")
             }
         },
         Notice::Unrecorded { why } => {
-            format!("cannot record what the command came to: {why}; retrying")
+            format!("cannot record the command's result: {why}; retrying")
         }
         Notice::Pausing { until } => format!(
             "keeping the lock for {}, then the next candidate tries",
@@ -84,14 +84,14 @@ pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
             "the command was stopped, so the task is not done: it can run again".into()
         }
         Notice::Overlapped => {
-            "the command may have run beside another holder's: look at what both have written"
+            "the command may have run at the same time as another holder's: check what both have written"
                 .into()
         }
         Notice::Released => "gave the lock back".into(),
         Notice::FoundLost { why } => {
-            format!("the lease was no longer ours when it was given back: {why}")
+            format!("another instance had the lease when it was given back: {why}")
         }
-        Notice::LeftToRunOut { why } => format!("the lease is left to run out: {why}"),
+        Notice::LeftToRunOut { why } => format!("the lease is not given back and will expire: {why}"),
     };
     (level(notice), text)
 }
@@ -104,6 +104,8 @@ fn level(notice: &Notice) -> Level {
         Notice::Draining(Cause::CommandEnded) => Level::INFO,
         Notice::Draining(cause) if is_asked(cause) => Level::INFO,
         Notice::Recorded { outcome, .. } if outcome.exit == Exit::Code(0) => Level::INFO,
+        // The user's Ctrl-C, which reaches the command first.
+        Notice::CommandEnded(Exit::Signal(libc::SIGINT)) => Level::INFO,
         // A no is what it is there for.
         Notice::Unfit(Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::Said) => Level::INFO,
         Notice::Draining(_)
@@ -190,7 +192,7 @@ pub(super) fn of_ending(
     // Before everything else, whatever the cause: this is what somebody has to look into.
     if ending.overlap {
         let line = format!(
-            "{reason}; the command may have run beside another holder's: exit status {}",
+            "{reason}; the command may have run at the same time as another holder's: exit status {}",
             leave.status()
         );
         return Some((Level::ERROR, line));
@@ -230,7 +232,7 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
         Cause::GivenUp(HandOverReason::Hung(hung)) => hangs(*hung),
         Cause::GuardianLost => "the guardian died or fell silent".into(),
         Cause::NotRecorded { why } => format!(
-            "the command ended, but what it came to could not be recorded: {why}; the task can run again"
+            "the command ended, but its result could not be recorded: {why}; the task can run again"
         ),
         Cause::AlreadyDone(result) => {
             let (holder, at, token) = (&result.holder, &result.at, result.token);
@@ -239,7 +241,11 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
                 _ => format!("already failed for good, run by {holder} at {at}, token {token}"),
             }
         }
-        Cause::NotObtained(info) => format!("control not obtained{}", behind(info)),
+        Cause::NotObtained(info) => format!(
+            "control not obtained{}{}",
+            behind(info),
+            other_command(info, command)
+        ),
         Cause::Store { why, .. } => why.clone(),
     }
 }
@@ -254,10 +260,8 @@ fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
         Unfit::TimedOut => "the --if command did not end in time".into(),
-        Unfit::Unasked => {
-            "the --if command cannot be run any more: start this instance again".into()
-        }
-        Unfit::Said => "the program says so of this machine".into(),
+        Unfit::Unasked => "the --if command cannot run any more: start this instance again".into(),
+        Unfit::Said => "the program reports that this machine is not fit".into(),
     }
 }
 
@@ -303,7 +307,7 @@ fn probe_failed(how: ProbeFailure) -> String {
         ProbeFailure::Answered(status) => format!("was answered {status}"),
         ProbeFailure::NoConnection => "could not connect".into(),
         ProbeFailure::NoTls(why) => no_tls(why).into(),
-        ProbeFailure::BrokeOff => "was not answered to the end".into(),
+        ProbeFailure::BrokeOff => "got an incomplete answer".into(),
     }
 }
 
@@ -311,19 +315,19 @@ fn probe_failed(how: ProbeFailure) -> String {
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
-            "met a certificate for which nobody vouches whom this machine trusts: name its authority's in SSL_CERT_FILE or --ca-file"
+            "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE or --ca-file"
         }
         TlsFailure::OtherName => {
-            "met a certificate for another name: ask the name that it is for, or make one for the name that is asked"
+            "met a certificate for another name: use that name in the URL, or replace the certificate"
         }
         TlsFailure::OutOfDate => {
-            "met a certificate that has expired, or is not valid yet: renew it, or look at this machine's clock"
+            "met a certificate that has expired, or is not valid yet: renew it, or check this machine's clock"
         }
         TlsFailure::IsAuthority => {
             "met the certificate of an authority (CA:TRUE) as the server's own: have the authority sign one for the server"
         }
-        TlsFailure::NotSpoken => "met a server that does not speak TLS: take http://",
-        TlsFailure::Other => "could not begin TLS: -v says why",
+        TlsFailure::NotSpoken => "met a server that does not speak TLS: use http://",
+        TlsFailure::Other => "could not begin TLS: -v shows why",
     }
 }
 
@@ -338,7 +342,7 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
         HealthEvent::NotAsked { errno, .. } => {
             let how = probe_failed(ProbeFailure::NoRoom(*errno));
             Some(format!(
-                "--health {how}: this says nothing about the command and does not count; look at the limits of this machine (ulimit -a, pids.max)"
+                "--health {how}: this is no failure of the command and does not count; check the limits of this machine (ulimit -a, pids.max)"
             ))
         }
         HealthEvent::Hung(hung) => Some(hangs(*hung)),
@@ -366,25 +370,25 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
     let advice = match errno {
         libc::ENOENT if is_one_text(command) => {
             for_a_shell = format!(
-                "all of it is taken for a program's name: leave the quotes out, or let a shell read it: -- sh -c {command}"
+                "the whole text was taken as a program's name: leave the quotes out, or use a shell: -- sh -c {command}"
             );
             &for_a_shell
         }
         // `--doorbell ADDR -- job`: clap ends the flags at the first word that is none.
         libc::ENOENT if is_a_value_of_a_flag(command) => {
-            "what stands before -- is taken for the command, because no flag wants it (--doorbell and --page-blob want '=' before a value)"
+            "the words before -- were taken as the command, because no flag takes them (write --doorbell and --page-blob with '=')"
         }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => {
-            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH may not be searched"
+            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH is not searchable"
         }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // What the guardian and the hooks say where a tree is still there that should be gone.
         libc::EBUSY => {
-            "nothing was run: perhaps something that a dead instance left here cannot be killed (ps shows state D)"
+            "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
         }
         _ if exit::is_for_want_of_room(errno) => {
-            "nothing was run: this machine has none to spare: look at its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
+            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
         }
         _ => "nothing was run",
     };
@@ -421,11 +425,28 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     if let Some(text) = &info.foreign {
         return format!(": {text}");
     }
+    // With slots these are several.
+    let is = |holder: &str| if holder.contains(", ") { "are" } else { "is" };
     match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
-        (Some(holder), None) => format!(": {holder} is in control{draining}"),
+        (Some(holder), None) => format!(": {holder} {} in control{draining}", is(holder)),
         (None, _) if info.draining => ": the holder is stopping".into(),
-        (None, _) => ": another is in control".into(),
+        (None, _) => ": another instance is in control".into(),
+    }
+}
+
+/// A hint that the holder runs something else than this instance would: two jobs with one lock.
+pub(super) fn other_command(info: &HolderInfo, own: &str) -> String {
+    let program = |command: &str| command.split(' ').next().unwrap_or_default().to_owned();
+    match &info.command {
+        // An election has no command of its own.
+        Some(theirs) if !own.starts_with("/proc/self/") && program(theirs) != program(own) => {
+            format!(
+                "; it runs another command ({}): give each its own lock",
+                program(theirs)
+            )
+        }
+        _ => String::new(),
     }
 }
 
@@ -469,6 +490,28 @@ mod tests {
     }
 
     #[test]
+    fn another_command_on_the_lock_gets_a_hint_and_several_holders_a_plural() {
+        let info = |command: &str| HolderInfo {
+            holder: Some("web1, web2".into()),
+            command: Some(command.into()),
+            ..HolderInfo::default()
+        };
+        let said = reason(&Cause::NotObtained(info("./other -x")), "./job -y");
+        assert!(said.contains("web1, web2 are in control"), "{said}");
+        assert!(said.contains("another command (./other)"), "{said}");
+        let said = reason(&Cause::NotObtained(info("./job -x")), "./job -y");
+        assert!(!said.contains("another command"), "{said}");
+    }
+
+    #[test]
+    fn a_command_that_ctrl_c_ended_is_no_warning() {
+        let now = Instant::from_nanos(0);
+        let ended = |signal| of_notice(&Notice::CommandEnded(Exit::Signal(signal)), now).0;
+        assert_eq!(ended(libc::SIGINT), Level::INFO);
+        assert_eq!(ended(libc::SIGSEGV), Level::WARN);
+    }
+
+    #[test]
     fn doubt_says_when_it_becomes_serious() {
         let now = Instant::from_nanos(5_000_000_000);
         let notice = Notice::Doubt {
@@ -497,7 +540,7 @@ mod tests {
             "standing by: web2-9 is in control, token 7, which is stopping"
         );
         let (_, text) = of_notice(&Notice::StandingBy(HolderInfo::default()), Instant::ZERO);
-        assert_eq!(text, "standing by: another is in control");
+        assert_eq!(text, "standing by: another instance is in control");
     }
 
     #[test]
@@ -534,7 +577,7 @@ mod tests {
         let mut overlap = ending(Cause::CommandEnded);
         overlap.overlap = true;
         let (level, text) = of_ending(&overlap, ExitAction::Status(71), "job").unwrap();
-        assert!(level == Level::ERROR && text.contains("beside") && text.contains("71"));
+        assert!(level == Level::ERROR && text.contains("at the same time") && text.contains("71"));
     }
 
     #[test]
@@ -648,9 +691,9 @@ mod tests {
                 "{command}"
             );
         }
-        assert!(said("10.0.0.4 -- ./job").contains("want '='"));
-        assert!(said("[::1]:7000 -v -- ./job").contains("want '='"));
-        assert!(said("512 -- ./job").contains("want '='"));
+        assert!(said("10.0.0.4 -- ./job").contains("with '='"));
+        assert!(said("[::1]:7000 -v -- ./job").contains("with '='"));
+        assert!(said("512 -- ./job").contains("with '='"));
         let denied = reason(
             &Cause::NotStarted {
                 errno: libc::EACCES,

@@ -103,9 +103,7 @@ impl ConditionCommand {
             // It has said what it had to say, and nobody waits for the rest.
             self.handle.kill();
             if !std::mem::replace(&mut self.told, true) {
-                tracing::warn!(
-                    "the --if command left processes behind: killing them, now and each time"
-                );
+                tracing::warn!("the --if command left processes behind: killing them each time");
             }
         }
         let answer = self.asked.as_mut()?.hears(&event)?;

@@ -284,7 +284,7 @@ impl HealthMonitor {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::error!(
-                    "a process of the --health command cannot be killed: the lock will be left to run out, restart this machine"
+                    "a process of the --health command cannot be killed: the lock will not be given back: restart this machine"
                 );
                 self.stuck = true;
                 self.ended = Some(Err(ProbeFailure::TimedOut));

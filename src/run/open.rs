@@ -132,7 +132,7 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
         // Worth a line, not a refusal: it costs a lease's length, and only should we be killed.
         Err(why) => {
             tracing::warn!(
-                "the guardian cannot be told what to release ({why}): should we die, the lease runs out"
+                "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
             );
             None
         }
@@ -149,7 +149,7 @@ fn handed_on(account: Account) -> Account {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {
             tracing::warn!(
-                "the guardian will have no token of its own ({why}): should we die, it asks for one"
+                "the guardian has no token of its own ({why}): if trafficcop dies, it requests one"
             );
             None
         }

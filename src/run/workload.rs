@@ -403,7 +403,7 @@ fn say(notice: HookNotice) {
             tracing::warn!("the {which} command left processes behind: stopping them");
         }
         HookNotice::StandbyStuck => tracing::error!(
-            "a process of the standby command cannot be killed: nothing can be started here, restart this machine"
+            "a process of the standby command cannot be killed: no command can start here: restart this machine"
         ),
     }
 }

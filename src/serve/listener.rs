@@ -120,12 +120,12 @@ fn refusal(address: &Address, why: io::Error) -> BindError {
         // The likely case: two instances on one machine with the same unit or crontab line.
         (io::ErrorKind::AddrInUse, _) => return BindError::InUse(at),
         (io::ErrorKind::PermissionDenied, Address::Tcp(_)) => {
-            "ports below 1024 are the system's: take a greater one"
+            "ports below 1024 need root: take a greater one"
         }
         (io::ErrorKind::AddrNotAvailable, _) => {
-            "this machine has no such address: take one of its own"
+            "this machine has no such address: take one that it has"
         }
-        (io::ErrorKind::NotFound, Address::Unix(_)) => "make its directory first",
+        (io::ErrorKind::NotFound, Address::Unix(_)) => "create its directory first",
         _ => "name another address",
     };
     BindError::System { at, why, advice }
@@ -261,7 +261,7 @@ mod tests {
         let line = Listener::bind(&nowhere)
             .expect_err("no directory")
             .to_string();
-        assert!(line.contains("make its directory first"), "{line}");
+        assert!(line.contains("create its directory first"), "{line}");
         let foreign = Address::Tcp(([192, 0, 2, 1], 0).into());
         let line = Listener::bind(&foreign).expect_err("not ours").to_string();
         assert!(line.contains("no such address"), "{line}");

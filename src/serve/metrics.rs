@@ -155,16 +155,16 @@ macro_rules! metrics {
 
 metrics! {
     all {
-        leader: Gauge = Gauge::default(), "leader", "1 while the command runs and nobody else can have been given control: what /leader says";
+        leader: Gauge = Gauge::default(), "leader", "1 while the command runs and no other instance can have been given control, as /leader";
         state: Family<[(&'static str, String); 1], Gauge> = Family::default(), "state", "1 for what the instance does, as in the status file";
         token: Gauge = Gauge::default(), "token", "The fencing token of the present tenure, or of the last";
         control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds, "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline";
-        lease_held: Gauge = Gauge::default(), "lease_held", "1 while the lease is ours, whether or not a command runs";
+        lease_held: Gauge = Gauge::default(), "lease_held", "1 while this instance has the lease, whether or not a command runs";
         lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds, "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
         doorbell: Gauge = Gauge::default(), "doorbell_heard", "1 while a standby hears the holder's doorbell (--doorbell)";
-        fit: Gauge = Gauge::default(), "fit", "1 unless --if says that this machine is not to take control";
+        fit: Gauge = Gauge::default(), "fit", "1 unless --if fails on this machine";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
-        health: MaybeGauge = Family::default(), "health", "1 while the last thing heard of the command's health was good, 0 if it was not; missing where nothing was (--watchdog, --health)";
+        health: MaybeGauge = Family::default(), "health", "1 while the last thing heard of the command's health was good, 0 if it was not; missing before the first (--watchdog, --health)";
         health_not_asked: Counter = Counter::default(), "health_not_asked", "Health checks that could not begin because this machine had no process, memory or descriptor for them; they are no failures";
         health_failures: Counter = Counter::default(), "health_failures", "Health checks that failed, and watchdogs that were not fed";
         health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds, "Since the command was last heard of to work; missing before the first time";

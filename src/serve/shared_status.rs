@@ -212,7 +212,7 @@ impl Snapshot {
     pub(super) fn fault(&self) -> Option<&'static str> {
         let runs = self.status.command_pid.is_some();
         if self.stuck {
-            Some("something of the command cannot be killed")
+            Some("a process of the command cannot be killed")
         } else if runs && self.control > Instant::ZERO && self.now.since(self.control) >= OVERDUE {
             Some("the command outlives its deadline")
         } else {

@@ -270,7 +270,7 @@ impl LeaseStore for MessageLease {
         });
         renewal.await.unwrap_or_else(|_| {
             Err(Failure::Transient {
-                why: "the renewal came to nothing".to_owned(),
+                why: "the renewal failed".to_owned(),
                 retry_after: None,
             })
         })

@@ -258,7 +258,7 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     let base = PathBuf::from(base);
     let refuse = |why: &str| {
         Err(format!(
-            "{flag}: {} {why}: set TMPDIR to a directory that will do",
+            "{flag}: {} {why}: set TMPDIR to another directory",
             base.display()
         ))
     };
@@ -267,7 +267,7 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     };
     // Whoever can rename our directory could hand the command another message.
     if !is_safe_from_others(&found) {
-        return refuse("is no directory that others cannot tamper with");
+        return refuse("is a directory that other users can change");
     }
     // Tried now: the first message would be taken for nothing.
     match Folder::create(&base) {
@@ -355,7 +355,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("attempt", "which attempt this is, from 1"),
     (
         "max_attempts",
-        "how many there are (--max-attempts), where we count them",
+        "how many there are (--max-attempts), if trafficcop counts them",
     ),
     ("queue", "the queue's address"),
     ("session", "the session that it belongs to, with --sessions"),
@@ -367,7 +367,7 @@ pub const FIELDS: &[(&str, &str)] = &[
         "locked_until",
         "until when the service had locked it when it was taken; the lock is renewed",
     ),
-    ("expires", "when it vanishes by itself"),
+    ("expires", "when the queue deletes it"),
     (
         "encoding",
         "on a storage queue, how the body was read: text, as it was sent, or base64, decoded",

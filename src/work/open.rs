@@ -88,8 +88,7 @@ fn open_service_bus(
     // Only the emulator's connection string leads here: everything else is refused before.
     if bus.is_open_to_others() {
         tracing::warn!(
-            "{} is spoken to without TLS, as an emulator is: whoever is on the way can read the \
-             messages, and what they are had by",
+            "{} is used without TLS, as an emulator is: everyone on the network path can read the messages and the credential",
             bus.name()
         );
     }

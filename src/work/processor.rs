@@ -361,9 +361,7 @@ impl MessageProcessor {
             overlap,
         });
         let cannot = match decision.settlement {
-            Some(Settlement::DeadLetter { .. }) => {
-                Some("messages that are to be put aside cannot be")
-            }
+            Some(Settlement::DeadLetter { .. }) => Some("messages cannot be dead-lettered"),
             // Each message that is taken while that is so may be lost, or comes too often.
             Some(Settlement::Complete) | None if context.rules.at_most_once => {
                 Some("messages cannot be settled before their commands start")

@@ -95,7 +95,7 @@ impl fmt::Display for Why {
                 write!(f, "a stop was requested by {name}")
             }
             Why::Idle => f.write_str("there was no message for --idle-exit"),
-            Why::Enough => f.write_str("there were as many messages as asked for"),
+            Why::Enough => f.write_str("--max-messages is reached"),
             Why::NotStarted { errno } => {
                 let why = std::io::Error::from_raw_os_error(*errno);
                 write!(f, "the command cannot be started: {why}")

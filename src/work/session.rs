@@ -63,7 +63,7 @@ impl MessageProcessor {
                             break;
                         }
                         Err(failure) => {
-                            tracing::warn!("session {id}: not begun: {failure}");
+                            tracing::warn!("session {id}: not started: {failure}");
                             break;
                         }
                     }
@@ -102,12 +102,12 @@ impl MessageProcessor {
                 | Outcome::Failed
                 | Outcome::Lost
                 | Outcome::Unconfirmed
-                | Outcome::Unsettled => "what became of a message is in doubt",
+                | Outcome::Unsettled => "the result of a message is in doubt",
             };
             if done.lost {
                 why = "its guardian is lost";
             } else if sessions_end(context, begun) {
-                why = "it has had --session-messages";
+                why = "--session-messages is reached";
             } else if may_begin.is_some_and(|left| left.load(Ordering::Acquire) == 0) {
                 why = "--max-messages is reached";
             } else if *context.leaving.borrow() {
@@ -337,7 +337,7 @@ impl LockWithState {
         }
         if found.len() > LARGEST_STATE {
             return Err(not_stored(&io::Error::other(format!(
-                "it has {size} bytes, and no more than 256 KiB are kept: store it elsewhere, and here what finds it"
+                "it has {size} bytes, and no more than 256 KiB are kept: store it elsewhere, and here a reference to it"
             ))));
         }
         self.shared.session.set_state(&found, give_up_at).await?;

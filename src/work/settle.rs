@@ -251,7 +251,7 @@ impl Rules {
                 self.failed(attempt, "CommandFailed", &format!("killed by {name}"))
             }
             // It ended, and nobody can say how: nothing can be claimed for it.
-            None => self.failed(attempt, "CommandFailed", "nobody saw how it ended"),
+            None => self.failed(attempt, "CommandFailed", "it is not known how it ended"),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::exit::ExitAction;
 use crate::guardian::{self, Guardian, Program, Setup, StopAsked};
 use crate::queue::{Message, Queue};
 use crate::report;
-use crate::run::{no_guardian, not_runnable};
+use crate::run::{no_guardian, not_runnable, refuse_unusable_script};
 use crate::runtime::runtime;
 use crate::serve;
 use crate::signals::{SignalEvent, Signals};
@@ -53,6 +53,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         };
         return Ok(said(&why, &config, None));
     }
+    refuse_unusable_script(&config.command)?;
     // First: a worker that nobody could ask must not begin to take messages.
     let listener = config
         .listen
@@ -70,7 +71,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
         command: config::quoted(&config.command),
     });
     let Some(first) = guardians.first() else {
-        return Err(UsageError::new("-j 0: nothing could ever be done: take 1 or more").into());
+        return Err(UsageError::new("-j 0: no command could ever run: take 1 or more").into());
     };
     let contain = first.containment().to_string();
     tracing::info!(

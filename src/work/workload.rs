@@ -98,7 +98,7 @@ impl MessageWorkload<'_> {
             }
             WorkloadEvent::NotStarted { errno } => self.progress.errno = Some(*errno),
             WorkloadEvent::TreeStuck => self.progress.stuck = true,
-            // Where nobody saw how it ended: else its duration would go on until it is told of.
+            // Where it is not known how it ended: else its duration would go on until it is told of.
             WorkloadEvent::TreeEmpty { at } => drop(self.progress.ended.get_or_insert(*at)),
             _ => {}
         }

@@ -80,7 +80,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         };
         let says = stage.instances["a"]
             .stderr()
-            .contains("may have run beside");
+            .contains("may have run at the same time");
         assert!(
             says || !lives_on,
             "an overlap is not owned up to\n{}",

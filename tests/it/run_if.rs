@@ -669,7 +669,7 @@ fn without_a_guardian_to_ask_it_nobody_is_fit() {
     place.is_fit("one");
     // It may have said yes a moment before.
     if !one.stderr().contains("in control") {
-        one.await_log("the --if command cannot be run any more");
+        one.await_log("the --if command cannot run any more");
     }
     one.signal(Signal::SIGTERM);
     assert_eq!(one.wait(), TERM);

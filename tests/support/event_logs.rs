@@ -22,7 +22,7 @@ static JUDGED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 pub(super) enum Excused {
     #[default]
     Nothing,
-    /// That an instance says itself that it cannot exclude an overlap.
+    /// That an instance reports that its command may have run that it cannot exclude an overlap.
     Confessions,
     Everything,
 }
@@ -102,7 +102,7 @@ impl EventLogs {
         let log = trafficcop_timeline::read(texts.iter().map(|(name, text)| (&**name, &**text)));
         let mut all = trafficcop_timeline::merge(&log, SKEW).contradictions();
         if excused == Excused::Confessions {
-            all.retain(|one| !one.contains("says itself"));
+            all.retain(|one| !one.contains("reports that its command may have run"));
         }
         all
     }

@@ -18,13 +18,14 @@ use url::Url;
 
 use super::account_builder::{ACCOUNT, AccountBuilder, KEY, SAS, STRING, SUFFIX};
 use super::address::{is_loopback, split_url};
-use super::credential::{AuthOptions, Credential, trimmed};
+use super::credential::{AuthOptions, Credential, refuse_quotes, trimmed};
 use super::error::ServiceError;
 use super::service_clock::{OwnAnswers, ServiceClock};
 use super::shared_key::SharedKey;
 #[cfg(feature = "entra")]
 use super::token_cache::Bearer;
 use super::transport::Client;
+use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 #[cfg(feature = "entra")]
 use trafficcop_core::util::SharedMemory;
@@ -44,6 +45,8 @@ pub struct Account {
     // When the SAS ends, and what of that was said: a level of [`Account::tell`].
     pub(super) sas_end: Option<OffsetDateTime>,
     pub(super) told: Arc<AtomicU8>,
+    /// The variable or flag that brought a key or a SAS.
+    pub(super) source: Option<&'static str>,
 }
 
 impl fmt::Debug for Account {
@@ -106,6 +109,9 @@ impl Account {
         found.own = own;
         let url = url.map(split_url).transpose()?;
         let env = trimmed(get);
+        for name in [STRING, ACCOUNT, KEY, SAS, SUFFIX] {
+            refuse_quotes(name, env(name).as_deref())?;
+        }
         if let Some(text) = env(STRING) {
             found.string = true;
             found.connection_string(&text)?;
@@ -192,17 +198,49 @@ impl Account {
         self
     }
 
+    /// A refusal that names the credential which was refused, and when it expired.
+    #[must_use]
+    pub fn naming_the_credential(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Fatal { why, denied: true } => {
+                let expired = self.sas_end().filter(|_| self.has_expired());
+                let which = expired.map_or_else(|| self.credential_name(), |(text, _)| text);
+                Failure::Fatal {
+                    why: format!("{why} (used: {which})"),
+                    denied: true,
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// The credential and where it is from.
+    fn credential_name(&self) -> String {
+        match self.source {
+            Some(source) => format!("the {} from {source}", self.kind()),
+            None => self.kind().to_owned(),
+        }
+    }
+
+    fn has_expired(&self) -> bool {
+        self.sas_end
+            .is_some_and(|end| end < OffsetDateTime::now_utc())
+    }
+
     /// When the SAS ends, if there is one, for people; `true`: within a week, or it has ended.
     pub fn sas_end(&self) -> Option<(String, bool)> {
         let end = self.sas_end?;
         let left = end - OffsetDateTime::now_utc();
         let ends = if left.is_positive() {
-            "ends"
+            "expires"
         } else {
-            "has ended"
+            "expired"
         };
         let soon = left < LAST_WEEK;
-        Some((format!("the SAS {ends} at {}", to_rfc3339(&end)), soon))
+        Some((
+            format!("{} {ends} at {}", self.credential_name(), to_rfc3339(&end)),
+            soon,
+        ))
     }
 
     /// Says in the log what is to be known of the credential: once, and when the last week of a SAS begins.
@@ -219,14 +257,14 @@ impl Account {
         }
         if told == 0 && self.endpoint.scheme() == "http" && !is_loopback(&self.endpoint) {
             tracing::warn!(
-                "plain http to {}: everyone on the way can read and change what is sent: for the emulator alone",
+                "plain http to {}: everyone on the network path can read and change the requests: use it for the emulator only",
                 self.endpoint
             );
         }
         match known {
-            Some((text, true)) => tracing::warn!(
-                "{text}: replace it before that and start again, or every instance is refused"
-            ),
+            Some((text, true)) => {
+                tracing::warn!("{text}: replace it, and start every instance again");
+            }
             Some((text, false)) => tracing::info!("{text}"),
             None => {}
         }

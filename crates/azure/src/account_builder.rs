@@ -12,7 +12,7 @@ use url::Url;
 use super::account::{Account, AccountError, Service, contradiction, malformed, missing};
 use super::address::{SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, safe, split_url};
 use super::credential::{
-    AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
+    Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
 };
 use super::proxy::Proxy;
 use super::transport::Client;
@@ -117,7 +117,7 @@ impl AccountBuilder {
         if !is_sas(sas) {
             return Err(malformed(
                 format!("the SAS in {source}"),
-                "has no signature (`sig=`): copy it again, whole",
+                "has no signature ('sig='): copy it again, whole",
             ));
         }
         agree(&mut self.sas, sas.to_owned(), source, "different SAS")
@@ -134,7 +134,7 @@ impl AccountBuilder {
         if !suffix.split('.').all(label) {
             return Err(malformed(
                 format!("the endpoint suffix in {source}"),
-                "is not a domain, as core.windows.net is one",
+                "is not a domain like core.windows.net",
             ));
         }
         let suffix = suffix.to_owned();
@@ -154,7 +154,7 @@ impl AccountBuilder {
         if query || !url.username().is_empty() || url.password().is_some() {
             return Err(malformed(
                 what,
-                "carries a query or a user name: give a SAS as SharedAccessSignature",
+                "has a query or a user name: write a SAS as SharedAccessSignature",
             ));
         }
         safe(&url)?;
@@ -174,7 +174,7 @@ impl AccountBuilder {
                 "usedevelopmentstorage" => {
                     return Err(malformed(
                         format!("UseDevelopmentStorage in {STRING}"),
-                        "can only be `true`",
+                        "can only be 'true'",
                     ));
                 }
                 "accountname" => self.name(value, STRING)?,
@@ -198,7 +198,7 @@ impl AccountBuilder {
         self.key(EMULATOR_KEY, THE_FLAG)?;
         match &self.endpoint {
             Some((known, first)) if !is_loopback(known) && !names_the_emulator(known) => {
-                let about = "the emulator's account is not there";
+                let about = "it does not have the emulator's account";
                 Err(contradiction(*first, THE_FLAG, about))
             }
             // A port of one's own stands; else the well-known one, unless the URL has one.
@@ -243,7 +243,7 @@ impl AccountBuilder {
             if protocol != "https" && protocol != "http" {
                 return Err(malformed(
                     format!("DefaultEndpointsProtocol in {STRING}"),
-                    "is neither `https` nor `http`",
+                    "is neither 'https' nor 'http'",
                 ));
             }
             let suffix = self
@@ -260,10 +260,16 @@ impl AccountBuilder {
                     let part = format!("AccountName (or {})", self.service.part);
                     return missing(part, &*whole);
                 }
-                missing(
-                    "the storage account",
-                    format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator"),
-                )
+                let how = match options.auth {
+                    Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => format!(
+                        "{} needs its name: set {ACCOUNT}, or pass the whole URL",
+                        options.auth.flag()
+                    ),
+                    Auth::Auto | Auth::Key | Auth::Sas => {
+                        format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator")
+                    }
+                };
+                missing("the storage account", how)
             })?,
         };
         // Once more: it may have been put together from parts, with a protocol of its own.
@@ -294,6 +300,10 @@ impl AccountBuilder {
             let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
             Err(missing(what, how))
         };
+        let sources = (
+            self.key.as_ref().map(|(_, source)| *source),
+            self.sas.as_ref().map(|(_, source)| *source),
+        );
         let offered = Offered {
             key: match self.key {
                 None => needs("the account key", KEY),
@@ -365,11 +375,14 @@ impl AccountBuilder {
         if let (Some(host), false) = (unsafe_host, matches!(credential, Credential::Key { .. })) {
             return Err(AccountError::PlainHttp { host });
         }
-        let sas_end = match &credential {
-            Credential::Sas(sas) => end_of(sas.secret()),
-            _ => None,
+        let (source, sas_end) = match &credential {
+            Credential::Key { .. } => (sources.0, None),
+            Credential::Sas(sas) => (sources.1, end_of(sas.secret())),
+            #[cfg(feature = "entra")]
+            Credential::Token(_) => (None, None),
         };
         Ok(Account {
+            source,
             sas_end,
             told: Arc::default(),
             name,

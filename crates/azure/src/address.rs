@@ -122,7 +122,7 @@ pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
         }),
         (scheme, _) => Err(malformed(
             "the URL",
-            format!("begins with `{scheme}`, not `https`: take the one that Azure's portal shows"),
+            format!("begins with '{scheme}', not 'https': take the one that Azure's portal shows"),
         )),
     }
 }

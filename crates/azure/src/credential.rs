@@ -75,6 +75,17 @@ pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
     }
 }
 
+/// Refuses a value with quotes around it, which no credential has.
+pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), AccountError> {
+    match text.filter(|text| text.starts_with(['"', '\''])) {
+        None => Ok(()),
+        Some(_) => Err(malformed(
+            name,
+            "has quotes around its value, which docker's --env-file keeps: remove them",
+        )),
+    }
+}
+
 /// The parts of a connection string, their names in lower case.
 pub(super) fn connection_string<'a>(
     text: &'a str,
@@ -85,7 +96,7 @@ pub(super) fn connection_string<'a>(
         // At the first one only: a key is base64, and ends in more of them.
         let (name, value) = part
             .split_once('=')
-            .ok_or_else(|| malformed(source, "has a part without `=`: copy it again, whole"))?;
+            .ok_or_else(|| malformed(source, "has a part without '=': copy it again, whole"))?;
         Ok((name.trim().to_ascii_lowercase(), value.trim()))
     });
     parts.collect()
@@ -114,20 +125,20 @@ impl AuthOptions {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
-    /// The one that is there
+    /// The first that is set
     #[default]
     Auto,
     /// The account's key
     Key,
     /// A shared access signature
     Sas,
-    /// A token of Entra ID, however it can be had
+    /// A token of Entra ID, by the first way that works
     Entra,
     /// A token of Entra ID by workload identity
     Workload,
     /// A token of Entra ID by the machine's managed identity
     Managed,
-    /// A token of Entra ID of whoever is logged in with the Azure CLI
+    /// A token of Entra ID of the account logged in with the Azure CLI
     Cli,
 }
 
@@ -209,8 +220,7 @@ impl Credential {
         Err(super::account::missing(
             "the credential",
             format!(
-                "Entra ID cannot be had, this trafficcop was built without the feature `entra`: \
-                 {}, or build it anew",
+                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it again",
                 purpose.instead
             ),
         ))
@@ -268,7 +278,7 @@ pub(super) fn choose(
                     Err(contradiction(
                         found.what,
                         named,
-                        "two credentials: --auth key, sas or entra says which",
+                        "two credentials: choose with --auth key, sas or entra",
                     ))
                 }
                 (Ok(found), Err(_), _) | (Err(_), Ok(found), _) => Ok(Some(found.credential)),
@@ -325,7 +335,7 @@ impl CaCertificates {
         for (at, found) in CertificateDer::pem_slice_iter(&text).enumerate() {
             let broken = || {
                 refuse(format!(
-                    "holds a certificate that cannot be read (number {}): make it anew, in PEM",
+                    "has a certificate that cannot be read (number {}): replace it",
                     at + 1
                 ))
             };
@@ -338,7 +348,7 @@ impl CaCertificates {
         }
         if trust.is_empty() {
             return Err(refuse(
-                "holds no certificate: it must be in PEM (-----BEGIN CERTIFICATE-----)".to_owned(),
+                "has no certificate: name a file in PEM (-----BEGIN CERTIFICATE-----)".to_owned(),
             ));
         }
         Ok(CaCertificates(trust))

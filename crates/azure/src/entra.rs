@@ -87,7 +87,7 @@ impl Source {
                     None => "Entra ID (managed identity)",
                     Some(_) => "Entra ID (user-assigned managed identity)",
                 },
-                "assign an identity to this machine; a user-assigned one is named in AZURE_CLIENT_ID",
+                "assign an identity to this machine; set AZURE_CLIENT_ID for a user-assigned one",
             ),
             Source::Cli => ("Azure CLI", "Entra ID (Azure CLI)", "run 'az login'"),
         }
@@ -214,7 +214,7 @@ impl Entra {
                 credential(making, options)
             });
             match made {
-                Ok(made) => made.await.map_err(|_| doubt("it could not be asked")),
+                Ok(made) => made.await.map_err(|_| doubt("no answer")),
                 Err((why, _)) => Err(doubt(&format!(
                     "the token's file: no thread can be started: {why}"
                 ))),

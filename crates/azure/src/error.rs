@@ -65,7 +65,7 @@ impl Operation {
             Operation::Record => ("write the metadata of", "w"),
             Operation::Renew => ("renew the lease of", "w"),
             Operation::Release => ("release the lease of", "w"),
-            Operation::Break => ("ask for the rest of the lease of", "w"),
+            Operation::Break => ("read the rest of the lease of", "w"),
             Operation::BreakLease => ("break the lease of", "w"),
             Operation::List => ("list the blobs of", "l"),
             Operation::Delete => ("delete", "d"),
@@ -315,10 +315,12 @@ impl ServiceError {
             return None;
         };
         Some(match (status, code.as_deref()) {
-            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => format!(
-                "the service does not know version {API_VERSION} of its interface: use a newer \
+            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => {
+                format!(
+                    "the service does not know version {API_VERSION} of its interface: use a newer \
                  service, or start Azurite with --skipApiVersionCheck"
-            ),
+                )
+            }
             (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
             (
                 _,
@@ -352,11 +354,11 @@ impl ServiceError {
             (_, Some("KeyBasedAuthenticationNotPermitted")) => {
                 "the account does not allow account keys: use --auth entra".to_owned()
             }
-            (401 | 403, Some("AuthenticationFailed")) => "the key is not this account's, or the \
-                SAS has expired or was changed: check AZURE_STORAGE_CONNECTION_STRING, \
-                AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN (or the token of Entra ID is not of the \
-                account's tenant)"
-                .to_owned(),
+            (401 | 403, Some("AuthenticationFailed")) => {
+                "the key is another account's, the SAS has \
+                expired or was changed, or the token is another tenant's: replace it"
+                    .to_owned()
+            }
             (401 | 403, _) => "check the credential, its permissions and the account's network \
                 rules"
                 .to_owned(),
@@ -491,11 +493,7 @@ mod tests {
         let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60)));
         let code = ("x-ms-error-code", "AuthenticationFailed");
         let said = error(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
-        assert!(
-            said.to_string()
-                .contains("check AZURE_STORAGE_CONNECTION_STRING"),
-            "{said}"
-        );
+        assert!(said.to_string().contains("replace it"), "{said}");
     }
 
     #[test]

@@ -187,7 +187,7 @@ pub trait Lock: Send + Sync {
     /// aside is put there before it goes away here.
     ///
     /// # Errors
-    /// `Lost` if it is not ours any more and nothing was settled; `Transient` if it could not be
+    /// `Lost` if another instance has it now and nothing was settled; `Transient` if it could not be
     /// said; `Fatal` if it will never work (no right to put it aside, say).
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
 

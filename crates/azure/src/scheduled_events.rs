@@ -157,10 +157,10 @@ impl Follower {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
             // Nothing says that it is over, and a service that is silent before a reboot is no wonder.
-            tracing::warn!("scheduled events cannot be had: {why}; cordoned until they can");
+            tracing::warn!("scheduled events are not available: {why}; cordoned until they are");
         } else {
             tracing::warn!(
-                "scheduled events cannot be had: {why}; going on without them, and asking again now and then"
+                "scheduled events are not available: {why}; continuing without them, retrying now and then"
             );
         }
     }

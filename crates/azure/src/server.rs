@@ -241,8 +241,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
         TlsError::InvalidCertificate(bad) => bad,
         TlsError::InvalidMessage(_) => {
             return format!(
-                "{server} does not speak TLS: look at its port, and whether its address begins with \
-                 http:// (an emulator) and not with https://"
+                "{server} does not speak TLS: begin its address with http:// (an emulator), or correct its port"
             );
         }
         _ => return format!("TLS with {server} failed: {error}"),
@@ -250,26 +249,21 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
     match bad {
         // The second, where another authority has the name of one that is trusted.
         Bad::UnknownIssuer | Bad::BadSignature => format!(
-            "TLS: nobody whom this machine trusts vouches for {server} (unknown issuer): name the \
-             authority's certificate with --ca-file"
+            "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's certificate with --ca-file"
         ),
-        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => format!(
-            "TLS: the certificate of {server} is for another name: use the name that it is for"
-        ),
+        Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
+            format!("TLS: the certificate of {server} is for another name: use that name")
+        }
         Bad::Expired | Bad::ExpiredContext { .. } => format!(
-            "TLS: the certificate of {server} has expired: it has to be renewed, unless this \
-             machine's clock is wrong"
+            "TLS: the certificate of {server} has expired: renew it, or correct this machine's clock"
         ),
         Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
-            format!(
-                "TLS: the certificate of {server} is not valid yet: look at this machine's clock"
-            )
+            format!("TLS: the certificate of {server} is not valid yet: check this machine's clock")
         }
-        Bad::Revoked => format!("TLS: the certificate of {server} was revoked: it needs another"),
+        Bad::Revoked => format!("TLS: the certificate of {server} was revoked: replace it"),
         other if is_authority(other) => format!(
             "TLS: {server} shows the certificate of an authority (CA:TRUE, as 'openssl req -x509' \
-             makes it) as its own: give it one that the authority has signed, and name the \
-             authority's with --ca-file"
+             makes it) as its own: use one that the authority has signed, and name the authority's with --ca-file"
         ),
         _ => format!("TLS: the certificate of {server} is refused: {error}"),
     }
@@ -397,7 +391,7 @@ mod tests {
             ),
             (TlsError::InvalidCertificate(Bad::Expired), "clock"),
             (TlsError::InvalidCertificate(Bad::NotValidYet), "clock"),
-            (TlsError::InvalidCertificate(Bad::Revoked), "another"),
+            (TlsError::InvalidCertificate(Bad::Revoked), "revoked"),
             (TlsError::InvalidCertificate(Bad::BadEncoding), "refused"),
             (
                 TlsError::InvalidMessage(rustls::InvalidMessage::InvalidContentType),

@@ -73,7 +73,7 @@ impl ServiceBus {
         if let (None, Some(name)) = (&text, &asked.string_in) {
             return Err(missing(
                 "the connection string",
-                format!("--connection-string-env names {name}, which is not set"),
+                format!("--connection-string-env names {name}, which is not set: set it"),
             ));
         }
         let parts = text.map(|text| Parts::read(&text, source)).transpose()?;
@@ -135,7 +135,7 @@ impl ServiceBus {
                 let endpoint = endpoint.map_err(|error| {
                     malformed(
                         format!("the namespace {}", namespace.host),
-                        format!("is no name of a host: {error}"),
+                        format!("is not a host name: {error}"),
                     )
                 })?;
                 let client = Client::new(true, 1).trusting(trust.clone());

@@ -269,7 +269,7 @@ impl Shared {
                     until: now + (issued.left - (issued.left / 20).min(Duration::from_secs(10))),
                 };
                 if state.error.take().is_some() && state.attempts > 1 {
-                    tracing::info!("there is a new token of {kind} again");
+                    tracing::info!("got a new token of {kind} again");
                 } else {
                     tracing::debug!("a new token of {kind}, good for {:?}", issued.left);
                 }
@@ -290,7 +290,7 @@ impl Shared {
                     && let Some(left) = left
                 {
                     tracing::warn!(
-                        "no new token: {}; the one we have is good for another {} s, retrying",
+                        "no new token: {}; the present one is good for another {} s, retrying",
                         error.why,
                         left.as_secs()
                     );

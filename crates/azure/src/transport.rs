@@ -277,7 +277,7 @@ impl HttpClient for Client {
         let Some(bytes) = bytes else {
             return Err(Error::with_message(
                 ErrorKind::Io,
-                format!("the answer ({status}) is longer than any of the storage service"),
+                format!("the answer ({status}) is too long for the storage service"),
             ));
         };
         Ok(AsyncRawResponse::from_bytes(
@@ -319,7 +319,7 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
                 return Err(Error::with_message(
                     ErrorKind::DataConversion,
                     format!(
-                        "the metadata `{}` is not text in UTF-8: remove it",
+                        "the metadata '{}' is not UTF-8: remove it",
                         name.as_str().trim_start_matches("x-ms-meta-")
                     ),
                 ));
@@ -360,7 +360,9 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
             // The library's words for the refusal of a proxy.
             refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
             eof if eof == "tls handshake eof" => {
-                format!("{server} hung up before there was TLS: does it speak TLS at all?")
+                format!(
+                    "{server} closed the connection before TLS began: check its port, and whether its address begins with http://"
+                )
             }
             why => why,
         }

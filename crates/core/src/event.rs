@@ -41,11 +41,13 @@ pub struct HolderInfo {
     /// The holder's fencing token, if its record tells one.
     pub token: Option<u64>,
     /// What to say where the lease is another program's, and not the recorded holder's.
-    pub foreign: Option<String>,
+    pub foreign: Option<Box<str>>,
+    /// The holder's command, as its record has it.
+    pub command: Option<Box<str>>,
     /// The holder has begun to drain: control will change soon.
     pub draining: bool,
     /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.
-    pub since: Option<String>,
+    pub since: Option<Box<str>>,
     /// When the lock may be had if nothing is heard of its holder until then, as far as the store
     /// knows that by our own clock: the next look comes no later.
     pub expires: Option<Instant>,

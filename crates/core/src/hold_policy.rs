@@ -127,7 +127,7 @@ pub enum OnFailure {
     /// After a back-off of 1 to 30 seconds the next candidate runs the command
     #[default]
     Retry,
-    /// The task has failed: that is recorded, and everybody exits with the command's status
+    /// The task has failed: that is recorded, and all instances exit with the command's status
     Stop,
 }
 

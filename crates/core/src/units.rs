@@ -14,7 +14,8 @@ pub const PAGE_BLOB_LIMIT: u64 = 8 << 40;
 /// # Errors
 /// One line that says how a duration is written.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("'{text}' is not a duration: write it like 10s, 1m30s, 500ms or 2h");
+    let malformed =
+        || format!("'{text}' is not a duration: write it like 500ms, 10s, 1m30s, 2h, 1d or 7d");
     let mut rest = text.trim();
     let mut total = 0.0_f64;
     let mut smallest = f64::INFINITY;
@@ -108,11 +109,11 @@ pub fn page_blob_size(text: &str) -> Result<u64, String> {
     match size.checked_mul(scale) {
         Some(size) if size > 0 && size % 512 == 0 && size <= PAGE_BLOB_LIMIT => Ok(size),
         Some(size) if size <= PAGE_BLOB_LIMIT => Err(format!(
-            "a page blob's size is a multiple of 512 bytes, and {size} is not: {} would do",
+            "a page blob's size is a multiple of 512 bytes, and {size} is not: take {}",
             size.next_multiple_of(512).max(512)
         )),
         _ => Err(format!(
-            "'{text}' is more than a page blob can have: 8T at most"
+            "'{text}' is too large for a page blob: take 8T at most"
         )),
     }
 }
@@ -222,11 +223,7 @@ mod tests {
         assert_eq!(page_blob_size("1k"), Ok(1024));
         assert_eq!(page_blob_size("1G"), Ok(1 << 30));
         assert_eq!(page_blob_size("8T"), Ok(8 << 40));
-        assert!(
-            page_blob_size("1000")
-                .unwrap_err()
-                .contains("1024 would do")
-        );
+        assert!(page_blob_size("1000").unwrap_err().contains("take 1024"));
         for text in [
             "",
             "0",

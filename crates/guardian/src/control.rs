@@ -92,7 +92,7 @@ impl ControlFile {
             }
         }
         let why = why.map_or_else(String::new, |error| error.to_string());
-        tracing::warn!("there is no control file: no directory for it can be written to: {why}");
+        tracing::warn!("there is no control file: no directory for it is writable: {why}");
         ControlFile(None)
     }
 

@@ -283,7 +283,7 @@ impl GuardianHandle {
             State::Well | State::Lost(_) => {}
             State::Stuck(rescue) if self.locked => {
                 tracing::warn!(
-                    "without a guardian it is for us to keep the lock: waiting for the last process of the command to end"
+                    "without a guardian this process keeps the lock: waiting for the last process of the command to end"
                 );
                 while !rescue.is_done(&mut *self.peer) {
                     sleep(rescue.pauses.next_pause()).await;

@@ -171,8 +171,7 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         }
     }
     tell(&format!(
-        "trafficcop itself failed: {}: what it supervises is stopped and given back by the \
-         guardian; please report this",
+        "trafficcop itself failed: {}: the guardian stops the command and gives the lock back; please report this",
         text(info)
     ));
     // Nobody may end us before that is done. What is blocked stays so in the new image.

@@ -42,7 +42,7 @@ pub(super) fn signal(pid: i32, signal: i32) {
 
 /// Sends `signal` to the process group. The caller knows that its leader has not been reaped.
 pub(super) fn signal_group(leader: i32, signal: i32) {
-    debug_assert!(leader > 1, "a group, not our own and not everybody");
+    debug_assert!(leader > 1, "a group, not this one and not all");
     raw::kill(-leader, signal);
 }
 

@@ -14,13 +14,13 @@ use trafficcop_core::Deadlines;
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Contain {
-    /// A cgroup where one can be had, else as with none
+    /// A cgroup if one is available, else as with none
     #[default]
     Auto,
-    /// A cgroup of the command's own, killed at one stroke
+    /// A cgroup of the command's own, killed at once
     Cgroup,
-    /// A PID namespace of its own: nothing of it outlives us or the deadline, even if supervisor and
-    /// guardian are both killed or both stopped; the command can see it (process ids, /proc)
+    /// A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor
+    /// and guardian are both killed or both stopped; the command can see it (process ids, /proc)
     Pidns,
     /// The process group and a walk over all descendants
     None,
@@ -171,7 +171,7 @@ pub enum SetupError {
     #[error("a guardian cannot be forked from a process of {0} threads")]
     Threads(usize),
     /// A kind of containment was asked for by name and is not to be had here.
-    #[error("--contain={asked} cannot be had: {why}")]
+    #[error("--contain={asked} is not available: {why}")]
     Contain {
         /// The name of it.
         asked: &'static str,

@@ -242,7 +242,8 @@ impl Blob {
     /// The meaning of trouble outside a tenure.
     fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
-        error.failure(operation, &self.name, proven)
+        let failure = error.failure(operation, &self.name, proven);
+        self.lock.account.naming_the_credential(failure)
     }
 
     /// Releases the lease, again and again until it is said or the time is up.
@@ -368,7 +369,7 @@ impl LeaseStore for Blob {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let known = self.state().held.as_ref().map(Held::known);
         let Some((id, known)) = known else {
-            return Err(lost("there is no lease to renew".to_owned()));
+            return Err(lost("no lease to renew".to_owned()));
         };
         let mut renewed = self.client.renew(&id, give_up_at).await;
         // At once, and on another connection: there is time for it in this attempt, and the next is seconds away.
@@ -403,7 +404,7 @@ impl LeaseStore for Blob {
             // Where nothing could be learnt the end counts from now: an overlap cannot be excluded otherwise.
             return Err(Failure::Lost {
                 until,
-                why: "somebody broke the lease".to_owned(),
+                why: "the lease was broken".to_owned(),
             });
         }
         if is_gone(&error) {

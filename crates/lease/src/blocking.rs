@@ -17,7 +17,7 @@ use trafficcop_core::clock::{self, Instant, Request};
 /// Why a job has no result.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stalled {
-    #[error("the request before it still hangs")]
+    #[error("the request before this one still hangs")]
     Occupied,
     // Its result is dropped when it comes, in its own thread.
     #[error("no answer in time")]

@@ -87,8 +87,7 @@ impl Mount {
             return Ok(());
         }
         Err(format!(
-            "{}: of two machines that make one directory on this file system ({}), both may be told that they made it, \
-             and both would run: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive if exactly one makes it here",
+            "{}: it is not known whether exactly one of two machines makes a directory on this file system ({}), and without that two commands could run: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive",
             path.display(),
             self.kind
         ))
@@ -106,7 +105,7 @@ impl Mount {
         if self.is_slow_to_tell() {
             tracing::warn!(
                 path = %path.display(),
-                "this {} mount (nocto) shows late what others do: nothing overlaps, but a hand-over can take a minute",
+                "this {} mount (nocto) shows changes of other machines late: nothing overlaps, but a hand-over can take a minute",
                 self.kind
             );
         }
@@ -131,7 +130,7 @@ pub fn known(path: &Path) -> Result<Mount, OpenError> {
 fn text_for(path: &Path) -> Result<Vec<u8>, OpenError> {
     text().map_err(|why| {
         OpenError::in_words(format!(
-            "{}: the table of mounts cannot be read, so it is not known whether locks exclude there: \
+            "{}: the table of mounts cannot be read, so it is not known whether locks work there: \
              /proc/self/mountinfo: {why}: mount /proc, or try again",
             path.display()
         ))

@@ -401,7 +401,7 @@ impl OnceTask {
         for key in task_log.fit(&self.task, fits)? {
             tracing::warn!(
                 key,
-                "the result of --once-key {key} is forgotten to make room: run again, that task would be done again"
+                "the result of --once-key {key} is forgotten to make room: that task would now run again"
             );
         }
         Ok(())

@@ -222,7 +222,7 @@ impl Slots {
     /// Trouble with one slot, told once where the others hide it.
     fn tell(&self, slot: u32, failure: &Failure) {
         if self.state().told.insert(slot) {
-            tracing::warn!("slot {slot} cannot be had: {failure}; looking at the others");
+            tracing::warn!("slot {slot} is not available: {failure}; trying the others");
         }
     }
 
@@ -318,7 +318,7 @@ impl LeaseStore for Slots {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         match self.held() {
             Some(store) => store.renew(give_up_at).await,
-            None => Err(lost(format!("{}: no slot is ours", self.base))),
+            None => Err(lost(format!("{}: this instance has no slot", self.base))),
         }
     }
 

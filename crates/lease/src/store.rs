@@ -65,7 +65,7 @@ impl RecordUpdate {
     pub(crate) fn doing(&self) -> &'static str {
         match self {
             RecordUpdate::Draining { .. } => "announcing the drain",
-            RecordUpdate::Health(_) => "telling of the command's health",
+            RecordUpdate::Health(_) => "recording the command's health",
             RecordUpdate::Outcome(_) => "recording the result",
         }
     }

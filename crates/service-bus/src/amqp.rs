@@ -470,7 +470,7 @@ impl Intake {
             Ok(())
         };
         before(give_up_at, drained).await.unwrap_or_else(|| {
-            let why = "the service does not say that it drained";
+            let why = "the service does not confirm the drain";
             Err(BusError::Unanswered(why.into()))
         })
     }
@@ -483,7 +483,7 @@ pub(super) async fn limited<T>(
     match before(Instant::now() + LIMIT, work).await {
         Some(done) => Ok(done?),
         None => Err(BusError::Unanswered(
-            "the connection takes nothing any more".into(),
+            "the connection does not send any more".into(),
         )),
     }
 }

@@ -308,7 +308,7 @@ impl ConnectionTask {
                 }
                 Err(Failure::Lost { why, .. }) => {
                     tracing::debug!(
-                        "message {}: lost before it was begun: {why}",
+                        "message {}: lost before its command started: {why}",
                         taken.message.id
                     );
                 }

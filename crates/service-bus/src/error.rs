@@ -165,7 +165,7 @@ impl BusError {
                 true,
             ),
             _ if self.is_not_found() => Missing::NoQueue(format!(
-                "no such queue {name}: {}: make it, or look at its name (a subscription is \
+                "no such queue {name}: {}: create it, or check its name (a subscription is \
                  TOPIC/Subscriptions/NAME)",
                 self.why()
             )),
@@ -178,7 +178,7 @@ impl BusError {
                         "its messages do not come in sessions",
                         "leave out --sessions",
                     ),
-                    false => ("its messages come in sessions", "say --sessions"),
+                    false => ("its messages come in sessions", "add --sessions"),
                 };
                 Missing::OtherKind(format!("{name}: {is}: {say} ({})", self.why()))
             }
@@ -413,7 +413,7 @@ mod tests {
             Some(true)
         );
         assert_eq!(denied(at_first("amqp:not-allowed")), Some(false));
-        for (sessions, flag) in [(true, "leave out --sessions"), (false, "say --sessions")] {
+        for (sessions, flag) in [(true, "leave out --sessions"), (false, "add --sessions")] {
             let error = BusError::refused("amqp:not-allowed", Some("Sessionful, or not"));
             let Missing::OtherKind(why) = error.at_first("q", sessions) else {
                 panic!("{:?}", error.at_first("q", sessions));

@@ -182,7 +182,7 @@ impl Held {
 pub(super) fn unsettled(why: &str) -> Failure {
     Failure::Transient {
         why: format!(
-            "{why}: the settlement before was not answered, and whether it was carried out cannot be said"
+            "{why}: the settlement before was not answered, and it is not known whether it was carried out"
         ),
         // It has forgotten the token.
         retry_after: Some(NEVER),
@@ -334,8 +334,7 @@ impl LockDuration {
         *lock(&self.most) = Some((most, at));
         if known != Some(most) {
             tracing::warn!(
-                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: look at \
-                 this machine's clock, or say --lock-time",
+                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: check this machine's clock, or set --lock-time",
                 believed.as_secs(),
                 at.since(t0).as_secs(),
                 most.as_secs()
@@ -346,8 +345,7 @@ impl LockDuration {
     fn warn(&self, off: i64) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the clock differs from the service's: a message is said to be locked for {} s, and \
-                 no queue locks for that long; counting on {} s: set the clock, or say --lock-time",
+                "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for that long; counting on {} s: set the clock, or set --lock-time",
                 off / 1000,
                 SHORTEST.as_secs()
             );

@@ -133,7 +133,7 @@ impl RequestLink {
             tokio::select! {
                 biased;
                 answer = expected.answer() => answer.ok_or_else(|| {
-                    BusError::Unanswered("nobody reads the answers any more".into())
+                    BusError::Unanswered("the reader of the answers has ended".into())
                 }),
                 why = self.state.closed() => Err(BusError::Unanswered(why.why())),
             }
@@ -162,16 +162,13 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<
                     .is_some_and(|(id, answer)| waiting.answered(&id, answer));
                 // Late, or twice. Taken for the next one it would make a refused renewal a success.
                 if !known {
-                    tracing::debug!("an answer that nobody waits for: passed over");
+                    tracing::debug!("ignored an answer without a request");
                 }
             }
             // One answer is lost, whose request ends by its time; the link is sound, and others
             // wait on it.
             Err(RecvError::MessageDecode(error)) => {
-                tracing::debug!(
-                    "an answer that cannot be read ({}): passed over",
-                    error.source
-                );
+                tracing::debug!("ignored an answer that cannot be read ({})", error.source);
             }
             Err(error) => return state.close(error.into()),
         }

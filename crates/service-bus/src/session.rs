@@ -63,7 +63,7 @@ pub(super) async fn accept(
     Ok(link.map(|link| (connection, link, Instant::now())))
 }
 
-/// The first message of a session that was accepted; none, if it is not ours any more, or has none.
+/// The first message of a session that was accepted; none, if another instance has it now, or has none.
 pub(super) async fn take(
     (connection, link, taken): Accepted,
     shared: &Arc<SharedConnection>,
@@ -99,7 +99,7 @@ pub(super) async fn take(
     match first.await {
         Ok(Some(message)) => return Some(message),
         Ok(None) => tracing::debug!("session {}: there is nothing in it", held.id),
-        Err(failure) => tracing::debug!("session {}: not begun: {failure}", held.id),
+        Err(failure) => tracing::debug!("session {}: not started: {failure}", held.id),
     }
     held.close(Instant::now() + REQUEST).await;
     None
@@ -116,7 +116,7 @@ pub(super) struct HeldSession {
     shared: Arc<SharedConnection>,
     wants: mpsc::UnboundedSender<Want>,
     came: tokio::sync::Mutex<mpsc::UnboundedReceiver<Delivery>>,
-    /// Why it is not ours any more.
+    /// Why another instance has it now.
     ended: watch::Receiver<Option<String>>,
     renewing: tokio::sync::Mutex<()>,
     /// The moment from which the newest confirmed lock counts, and for how long it is believed.
@@ -155,7 +155,7 @@ impl HeldSession {
         let mut ended = self.ended.clone();
         let why = ended.wait_for(Option::is_some).await;
         let why = why.ok().and_then(|why| why.clone());
-        self.lost_by(&why.unwrap_or_else(|| "nobody reads its link".to_owned()))
+        self.lost_by(&why.unwrap_or_else(|| "its link is closed".to_owned()))
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
@@ -200,7 +200,7 @@ impl HeldSession {
     ) -> Result<(), BusError> {
         // Before it is sent: the answer may be quicker than we are.
         let mut expected = self.connection.state.expect_on(&self.link, delivery);
-        let gone = || BusError::Unsent("nobody reads the link".into());
+        let gone = || BusError::Unsent("the link is closed".into());
         let asked = self.wants.send(Want::Settle(how.clone()));
         asked.map_err(|_| gone())?;
         let said = async {
@@ -244,7 +244,10 @@ impl HeldSession {
                 .connection
                 .peek_session(link, id, given_back, give_up_at);
             let peeked = peeked.await.map_err(|error| {
-                self.failure("nobody says whether the message before it is there", &error)
+                self.failure(
+                    "no answer to whether the message before it is there",
+                    &error,
+                )
             })?;
             // If not, the service has put it aside by its own count.
             if peeked == Some(given_back) {
@@ -306,7 +309,7 @@ impl Session for HeldSession {
         };
         let (t0, lock_time) = self.locked();
         let Some(session) = self.me.upgrade() else {
-            return Err(self.lost_by("nobody wants it"));
+            return Err(self.lost_by("it is not needed any more"));
         };
         Ok(Some(Message {
             id: delivery.id,

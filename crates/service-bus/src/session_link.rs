@@ -333,7 +333,7 @@ impl Reader {
                     }
                     Some(want) => self.does(want).await,
                     // Nobody has it any more. Dropped, the link is ended.
-                    None => break "nobody wants it".to_owned(),
+                    None => break "it is not needed any more".to_owned(),
                 },
                 received = self.link.receiver.recv::<Body<Value>>() => self.received(received),
             };

@@ -62,7 +62,7 @@ pub(super) async fn connect(
         return Ok(Box::new(stream));
     };
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| {
-        BusError::Unusable(format!("`{host}` is no name that a certificate can be for"))
+        BusError::Unusable(format!("'{host}' is no name that a certificate can have"))
     })?;
     let connector = TlsConnector::from(Arc::clone(tls));
     match connector.connect(name, stream).await {
@@ -79,8 +79,7 @@ fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     };
     BusError::Unusable(match error {
         TlsError::InvalidMessage(_) => format!(
-            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): look \
-             at the endpoint, or say UseDevelopmentEmulator=true if it is the emulator"
+            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): check the endpoint, or set UseDevelopmentEmulator=true for the emulator"
         ),
         _ => tls_refusal(&format!("{host}:{port}"), error),
     })
@@ -91,12 +90,12 @@ pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     let what = if said.starts_with(b"HTTP") {
         "it speaks HTTP"
     } else if said.first() == Some(&0x15) || said.first() == Some(&0x16) {
-        "it speaks TLS, and was spoken to without"
+        "it speaks TLS, and the connection was without"
     } else {
         "it speaks something else"
     };
     BusError::Unusable(format!(
-        "{host}:{port} is not an AMQP server: {what}: look at the endpoint and its port"
+        "{host}:{port} is not an AMQP server: {what}: check the endpoint and its port"
     ))
 }
 

@@ -44,7 +44,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     if let Some(first) = log.broken.first() {
         notes.push(format!(
-            "{} passed over that cannot be read, the first at {first}",
+            "{} ignored that cannot be read, the first at {first}",
             count(log.broken.len(), "line")
         ));
     }

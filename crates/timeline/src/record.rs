@@ -37,17 +37,17 @@ documented! {
         token: u64 = "the fencing token of the tenure",
         deadline: String = "until when the command may live if nothing more is heard of the lease, by the wall clock; left out for a lock without a deadline",
         deadline_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME",
-        expires_ns: u64 = "when the lease runs out if nothing more is heard of it, counted on the same clock from before the request that the store granted last: another may be given control from then on",
-        cause: String = "why, in words",
+        expires_ns: u64 = "when the lease runs out if nothing more is heard of it, counted on the same clock from before the request that the store granted last: another instance may be given control from then on",
+        cause: String = "the reason",
         holder: String = "the identity of the instance that has control",
         command_pid: i32 = "the command's main process",
         command_exit: i32 = "the command's exit status, or 128+n for signal n",
         overlap: bool = "true: the command may have run beside another holder's",
-        exit: i32 = "our own exit status (128+n where we die of signal n)",
+        exit: i32 = "the exit status of trafficcop (128+n if it dies of signal n)",
         message_id: String = "of work: the message's id in the queue",
         session_id: String = "of work --sessions: the session that it belongs to",
         attempt: u32 = "which attempt of it this was, from 1",
-        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (put aside), failed (deleted before its command started, which did not succeed), released (given back as it was), expired (gone before it was settled: its time to live had ended, or its queue was deleted), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not say so: it may come again), unsettled (the queue refused: it comes again)",
+        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (moved to the poison or dead-letter queue), failed (deleted before its command started, which did not succeed), released (given back as it was), expired (gone before it was settled: its time to live had ended, or its queue was deleted), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not confirm it: it may come again), unsettled (the queue refused: it comes again)",
         duration_ms: u64 = "for how many milliseconds its command ran",
         renewals: u32 = "how often its lock was renewed",
     }
@@ -87,7 +87,7 @@ macro_rules! words {
 
 words! {
     Competing "competing" "the instance has begun to compete for the lock, or does so again",
-    Standby "standby" "another is in control, or the lock cannot be had yet: holder and token, where they are known",
+    Standby "standby" "another instance is in control, or the lock is not available yet: holder and token, where they are known",
     Holding "holding" "the instance has got control: token",
     Rang "rang" "the holder's doorbell was heard, and the lock is looked at: cause",
     Starting "starting" "the command is being started: token, deadline, expires_ns",
@@ -96,7 +96,7 @@ words! {
     Renewed "renewed" "the lease was renewed: the deadline has moved",
     Doubt "doubt" "the store does not answer as hoped: cause",
     Recovered "recovered" "it answers again",
-    Lost "lost" "the lease is another's, or nobody's: cause",
+    Lost "lost" "another instance has the lease, or none has: cause",
     Draining "draining" "the command's tree is being stopped: cause",
     CommandEnded "command-ended" "the command's main process has ended: command_exit",
     Unhealthy "unhealthy" "--health has failed, which is not yet too often: cause",
@@ -108,7 +108,7 @@ words! {
     GuardianLost "guardian-lost" "the guardian died or fell silent; the tree is being killed",
     Resting "resting" "in control, and nothing runs: cause",
     Restarting "restarting" "the command is started again",
-    Recorded "recorded" "what the command of a --once task came to was recorded: cause",
+    Recorded "recorded" "the result of a --once task was recorded: cause",
     NotRecorded "not-recorded" "it was not, or not yet: cause",
     HandingOver "handing-over" "control is given to others though it was not lost: cause",
     Released "released" "the lease was given back",
@@ -119,7 +119,7 @@ words! {
     Unfit "unfit" "this machine is not fit to take control (--if), and the instance does not compete until it is: cause",
     Done "done" "the instance ends: cause, exit, overlap",
     Working "working" "a worker has begun to take messages; the lock is the queue's address",
-    Message "message" "a message was done with: message_id, session_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
+    Message "message" "work on a message has ended: message_id, session_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
 }
 
 impl EventKind {

@@ -125,7 +125,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     for gap in &lock.gaps {
         let (x, wide) = stretch(&axis, gap.from, gap.to);
         let least = if gap.at_least { "at least " } else { "" };
-        let title = format!("nobody had control for {least}{}", span(gap.to - gap.from));
+        let title = format!("no holder for {least}{}", span(gap.to - gap.from));
         let size = (wide, bottom - tracks + STRIP + 8.0);
         canvas.rect((x, tracks - STRIP - 8.0), size, r#"class="nobody""#, &title);
         let label = fitting(&span(gap.to - gap.from), 10.0, wide - 4.0);
@@ -381,7 +381,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
             (x - 2.0, y - 2.0),
             (wide + 4.0, BAR + 4.0),
             more,
-            "it says itself that it may have run beside another",
+            "it reports that it may have run at the same time as another",
         );
     }
 }

@@ -39,11 +39,11 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: --watchdog, --health), overlap (it says itself that it cannot exclude one), violations (the rules that it broke, in words: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
+        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
     ),
     (
         "locks.gaps",
-        "when nobody had control: from, to, seconds, at_least (the end before it was not seen: it may have begun earlier)",
+        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun earlier)",
     ),
     (
         "locks.overlaps",
@@ -200,7 +200,7 @@ fn table(text: &mut String, lock: &Lock) {
         if tenure.confessed {
             let _ = writeln!(
                 text,
-                "{:>8}  {} says itself that it may have run beside another holder's",
+                "{:>8}  {} reports that its command may have run at the same time as another holder's",
                 "OVERLAP?", names[tenure.track]
             );
         }
@@ -234,7 +234,7 @@ fn table(text: &mut String, lock: &Lock) {
             let least = if gap.at_least { "at least " } else { "" };
             let _ = writeln!(
                 text,
-                "{:>8}  nobody from {} for {least}{}",
+                "{:>8}  no holder from {} for {least}{}",
                 "gap",
                 clock(gap.from),
                 span(gap.to - gap.from)
@@ -255,10 +255,11 @@ fn broken(violation: Violation) -> String {
         }
         Violation::Outlived { by } => {
             let by = span(by);
-            format!("something of its command lived for {by} after the end of its lease")
+            format!("a process of its command lived for {by} after the end of its lease")
         }
         Violation::Released => {
-            "it gave the lease back before it had said that nothing of its command lives".to_owned()
+            "it gave the lease back before it had reported that no process of its command lives"
+                .to_owned()
         }
     }
 }
@@ -286,7 +287,7 @@ pub(super) fn contradictions(lock: &Lock) -> Vec<String> {
         .collect();
     for (at, tenure) in lock.tenures.iter().enumerate() {
         if tenure.confessed {
-            let text = "says itself that it may have run beside another holder's";
+            let text = "reports that its command may have run at the same time as another holder's";
             all.push(format!("{}: {} {text}", lock.name, who(at)));
         }
         for violation in &tenure.violations {

@@ -90,7 +90,7 @@ pub(super) async fn examine(
     if account.is_for_one_blob() {
         findings.add(Check::warn(
             "permissions",
-            "the SAS is for this blob alone, so nothing can be tried on one beside it",
+            "the SAS is for this blob only, so the checks on a blob beside it are left out",
             "run needs read, create and write (sp=rcw)",
         ));
     } else {
@@ -126,8 +126,7 @@ async fn reach(
             findings.add(Check::warn(
                 "container",
                 format!("there is no container {}", target.container()),
-                "create it and ask again, or leave that to the first run, whose credential must be \
-                 allowed to; the permissions in it cannot be tried before",
+                "create it and run doctor again, or let the first run create it, if its credential may; permissions in it cannot be checked before",
             ));
             None
         }
@@ -268,8 +267,7 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
         Ok(_) => Check::warn("break", "the lease is still there", ""),
         Err(error) => {
             let _best_effort = client.release(lease, limit()).await;
-            let advice =
-                "only 'trafficcop break' needs it, and a holder whose lease somebody breaks";
+            let advice = "only 'trafficcop break' needs it, and a holder whose lease is broken";
             failed("break", &error, Operation::BreakLease, advice).at_most_a_warning()
         }
     });
@@ -300,7 +298,7 @@ fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
         false => "",
     };
     let advice = [
-        format!("slow: use an account nearer{longer}"),
+        format!("slow: use an account in this region{longer}"),
         format!("renewals would fail: use an account in this region{longer}"),
     ];
     let [slow, too_slow] = &advice;
@@ -309,7 +307,7 @@ fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
         Some(why) if check.verdict == CheckResult::Fail => check.found += &format!(" ({why})"),
         Some(why) => {
             let found = format!("{}; one failed: {why}", check.found);
-            let advice = "run retries that, but not for ever: see whether it happens often";
+            let advice = "run retries that for a limited time: check whether it happens often";
             return Check::warn(NAME, found, advice);
         }
         None => {}
@@ -331,7 +329,7 @@ fn surroundings(findings: &mut Findings, around: Around, account: &Account) {
         findings.add(Check::warn(
             "emulator",
             format!("this is the emulator ({server})"),
-            "it forgets leases when it is restarted: for trying only",
+            "it loses leases when it is restarted: use it for tests only",
         ));
     }
     findings.add(Check::of(

@@ -84,7 +84,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 let found = format!("the file system has not answered for {}", show(patience));
-                let advice = "is its server there? (see dmesg)";
+                let advice = "check its server (see dmesg)";
                 return findings.add(Check::fail("hang", found, advice));
             }
         }
@@ -95,12 +95,15 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
     let exists = match file::examine(path) {
         Err(why) => return say(Check::fail("open", why.to_string(), "")),
         Ok(None) => {
-            say(Check::ok("open", "there is no such file yet: run makes it"));
+            say(Check::ok(
+                "open",
+                "there is no such file yet: run creates it",
+            ));
             false
         }
         Ok(Some(record)) => {
             say(Check::ok("open", "for reading and writing"));
-            let anew = "the next tenure writes it anew; the fencing token does not go back";
+            let anew = "the next tenure writes it again; the fencing token does not go back";
             say(record.map_or_else(
                 |what| Check::warn("record", what, anew),
                 |what| Check::ok("record", what),
@@ -112,7 +115,7 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
     let mut probe = match Probe::beside(path, &suffix()) {
         Ok(probe) => probe,
         Err(why) => {
-            let found = format!("no file beside the lock can be made: {}", words(&why));
+            let found = format!("no file can be created beside the lock: {}", words(&why));
             return say(match exists {
                 true => Check::warn(
                     "directory",
@@ -125,14 +128,16 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
                     found,
                     advice(
                         &why,
-                        "run cannot make the lock's file: make it for this user, or give the directory \
-                         to this user",
+                        "run cannot create the lock's file: create it for this user, or give the directory to this user",
                     ),
                 ),
             });
         }
     };
-    say(Check::ok("directory", "a file beside the lock can be made"));
+    say(Check::ok(
+        "directory",
+        "a file can be created beside the lock",
+    ));
     say(match probe.excludes() {
         Ok(excludes) => exclusion("descriptors", excludes, "two of this process"),
         Err(why) => {
@@ -160,7 +165,7 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
     say(match probe.written_at() {
         Ok(theirs) => clock(asked, theirs, "the file system's"),
         Err(why) => {
-            let found = format!("cannot be known: {}", words(&why));
+            let found = format!("cannot be read: {}", words(&why));
             Check::warn("clock", found, "")
         }
     });
@@ -245,7 +250,7 @@ fn of_shared_mount(mount: &Mount, promised: bool) -> Check {
             true => {
                 ", shared with other machines: the lock is a lease, kept in directories beside the file"
             }
-            false => ", on this machine, with a lock of a shared drive on it: that is obeyed",
+            false => ", on this machine, with a lock of a shared drive on it, which run obeys",
         };
     let Some(proof) = mount.proof() else {
         let found = format!(
@@ -273,8 +278,8 @@ fn of_shared_mount(mount: &Mount, promised: bool) -> Check {
         let late = late.unwrap_or(LATE);
         return Check::warn(
             NAME,
-            format!("{found}; with nocto it tells up to {late} s late what others do"),
-            "nothing overlaps, but a hand-over can take as long: mount it without nocto",
+            format!("{found}; with nocto it shows changes of other machines up to {late} s late"),
+            "nothing overlaps, but a hand-over can take that long: mount it without nocto",
         );
     }
     Check::ok(NAME, found)
@@ -298,7 +303,10 @@ fn on_shared_drive(
     let samples = match round_trips(&beside, SAMPLES as u64, alive) {
         Ok(samples) => samples,
         Err(why) => {
-            let found = format!("no directory can be made beside the lock: {}", words(&why));
+            let found = format!(
+                "no directory can be created beside the lock: {}",
+                words(&why)
+            );
             let advice = advice(&why, "give the directory to this user");
             return say(Check::fail("directory", found, advice));
         }
@@ -308,16 +316,16 @@ fn on_shared_drive(
     say(pace("round trip", &samples, what, budget, [slow; 2]));
     say(match race(&beside, NAMES, alive) {
         Ok(race) if race.shared == 0 && race.unmade == 0 => {
-            let found = format!("eight who make one of {NAMES} names exclude each other");
+            let found = format!("eight makers of one of {NAMES} names exclude each other");
             Check::ok("makers", found)
         }
         Ok(race) => Check::fail(
             "makers",
             format!(
-                "of {NAMES} names {} were made by more than one of eight, and {} by nobody",
+                "of {NAMES} names {} were made by more than one of eight, and {} by none",
                 race.shared, race.unmade
             ),
-            "a lock here keeps nobody out: use a file on another drive",
+            "a lock here excludes no other machine: use a file on another drive",
         ),
         Err(why) => {
             let found = format!("it failed: {}", words(&why));

@@ -17,12 +17,12 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
         (
             "--create",
             typed.create,
-            "making a queue takes the right to manage the namespace: make it with 'az servicebus queue create'",
+            "creating a queue needs the right to manage the namespace: create it with 'az servicebus queue create'",
         ),
         (
             "--emulator",
             typed.emulator,
-            "that is the emulator of storage: write UseDevelopmentEmulator=true into the connection string",
+            "that is the storage emulator: write UseDevelopmentEmulator=true in the connection string",
         ),
         (
             "--poison-queue",
@@ -32,7 +32,7 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
         (
             "--encoding",
             typed.encoding.is_some(),
-            "its messages are bytes, and are handed over as they are",
+            "its messages are bytes, and the command gets them unchanged",
         ),
     ] {
         if is_typed {
@@ -48,7 +48,7 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
         ];
         refuse_first(puts_aside, |flag| {
             format!(
-                "{flag} does not go with --dead-letter-queue: what is there cannot be dead-lettered again: leave it out (or unset its variable)"
+                "{flag} does not go with --dead-letter-queue: its messages cannot be dead-lettered again: leave it out (or unset its variable)"
             )
         })?;
     }
@@ -56,7 +56,7 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
     let lock_time = typed.lock_time.clone().transpose()?;
     if let Some(time) = lock_time.filter(|time| !LOCK_TIME.contains(time)) {
         return Err(UsageError::new(format!(
-            "--lock-time {}: a queue on Service Bus locks for 5s to 5m; take what it is set to",
+            "--lock-time {}: a queue on Service Bus locks for 5s to 5m; take the queue's own lock time",
             show(time)
         )));
     }
@@ -97,12 +97,12 @@ pub(super) fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageErro
     }
     if bus.dead_letter_queue {
         return Err(UsageError::new(
-            "--sessions does not go with --dead-letter-queue: dead letters come in no order: take them one by one",
+            "--sessions does not go with --dead-letter-queue: dead letters come in no order: leave --sessions out",
         ));
     }
     if bus.link_settle {
         return Err(UsageError::new(
-            "--sessions does not go with --link-settle: what comes in sessions is settled by its lock token",
+            "--sessions does not go with --link-settle: messages of sessions are settled by their lock token",
         ));
     }
     if let Some(delay) = lock_delay.filter(|delay| *delay < SHORTEST_LOCK_DELAY) {
@@ -113,7 +113,7 @@ pub(super) fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageErro
     }
     if let Some(delay) = lock_delay.filter(|delay| *delay > LONGEST_LOCK_DELAY) {
         return Err(UsageError::new(format!(
-            "--lock-delay {}: no session is locked for longer than 5m: take what the queue is set to",
+            "--lock-delay {}: no session is locked for longer than 5m: take the queue's own lock time",
             show(delay)
         )));
     }

@@ -143,7 +143,7 @@ fn what_a_variable_says_is_refused_by_its_name() {
     assert!(!said.contains("TRAFFICCOP"), "{said}");
     let bytes = OsStr::from_bytes(b"5\xff");
     let run = scene.run_on_file().env("TRAFFICCOP_GRACE", bytes);
-    refused(&scene, run, 64, &["TRAFFICCOP_GRACE: no text in UTF-8"]);
+    refused(&scene, run, 64, &["TRAFFICCOP_GRACE is not UTF-8"]);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
         let first = finished.stderr.lines().next().unwrap_or_default();
         assert!(
             first.starts_with("trafficcop: error: ")
-                && first.contains("held for the command that we are a part of"),
+                && first.contains("held for the command that this trafficcop is a part of"),
             "{verb}: {}",
             finished.stderr
         );

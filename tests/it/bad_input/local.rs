@@ -25,7 +25,7 @@ fn commands_that_cannot_be_run() {
             127,
             "-- sh -c 'echo a line for a shell'",
         ),
-        (script.to_str().unwrap(), 127, "No such file"),
+        (script.to_str().unwrap(), 127, "does not exist"),
         (plain.to_str().unwrap(), 126, "cannot run"),
         (scene.directory().to_str().unwrap(), 126, "cannot run"),
     ] {
@@ -101,7 +101,7 @@ fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() 
     let path = format!("{directory}/job");
     for (name, search, status, word) in [
         (&*path, "/bin", 126, "Permission denied"),
-        ("job", directory, 126, "may not be searched"),
+        ("job", directory, 126, "is not searchable"),
         // Found all the same, or where all that may be searched has it not.
         ("true", &format!("{directory}:/bin"), 0, ""),
         ("job", "/bin", 127, "No such file"),

@@ -50,6 +50,102 @@ fn an_unknown_flag() {
 }
 
 #[test]
+fn mistyped_lines_are_answered_with_what_was_meant() {
+    let scene = Scene::new();
+    for (args, environment, words) in [
+        (
+            &[
+                "run", "--auth", "managed", "--blob", "locks/x", "--", "true",
+            ][..],
+            None,
+            ["--auth managed needs its name", "AZURE_STORAGE_ACCOUNT"],
+        ),
+        (
+            &[
+                "run",
+                "--doorbell",
+                "10.0.0.4",
+                "--blob",
+                "locks/x",
+                "--",
+                "true",
+            ],
+            None,
+            ["after '='", "--doorbell=10.0.0.4"],
+        ),
+        (
+            &["run", "--file", "my", "lock", "--", "true"],
+            None,
+            ["no flag takes 'lock'", "quote a value with spaces"],
+        ),
+        (
+            &["run", "--blob", "mylock", "--emulator", "--", "true"],
+            None,
+            ["'mylock'", "CONTAINER/NAME"],
+        ),
+        (
+            &["run", "--file", "x", "--once-per", "daily", "--", "true"],
+            None,
+            ["'daily'", "1d or 7d"],
+        ),
+        (
+            &["status", "--blob", "locks/x"],
+            Some((
+                "AZURE_STORAGE_CONNECTION_STRING",
+                "\"UseDevelopmentStorage=true\"",
+            )),
+            ["quotes around its value", "remove them"],
+        ),
+    ] {
+        let mut verb = scene.verb(args[0]).args(&args[1..]);
+        if let Some((name, value)) = environment {
+            verb = verb.env(name, value);
+        }
+        let finished = verb.finish();
+        assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+        for word in words {
+            assert!(finished.stderr.contains(word), "{}", finished.stderr);
+        }
+    }
+}
+
+#[test]
+fn scripts_that_cannot_start_are_refused_before_control() {
+    let scene = Scene::new();
+    let script = scene.path("script");
+    for (text, word) in [
+        ("#!/bin/sh\r\necho\r\n", "CR LF"),
+        ("#!/no/such\necho\n", "/no/such does not exist"),
+    ] {
+        std::fs::write(&script, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        let run = scene.run_on_file().command([script.to_str().unwrap()]);
+        let finished = run.finish();
+        assert_eq!(finished.ended, Ended::Code(127), "{}", finished.stderr);
+        assert!(finished.stderr.contains(word), "{}", finished.stderr);
+        assert!(
+            !finished.stderr.contains("in control"),
+            "{}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn flags_of_a_lease_warn_on_a_local_file() {
+    let scene = Scene::new();
+    let run = scene.run_on_file().args(["--lease", "30s", "--doorbell"]);
+    let finished = run.command(["true"]).finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+    let warned = "has no lease, so --lease or --doorbell changes nothing";
+    assert!(finished.stderr.contains(warned), "{}", finished.stderr);
+    let finished = scene.run_on_file().command(["true"]).finish();
+    assert!(!finished.stderr.contains("no lease"), "{}", finished.stderr);
+}
+
+#[test]
 fn a_value_that_a_flag_cannot_have() {
     bad_usage(
         &["--restart", "often"],
@@ -61,8 +157,8 @@ fn a_value_that_a_flag_cannot_have() {
     refused(
         &scene,
         run().args(["--doorbell", "10.0.0.4"]),
-        127,
-        &["cannot run 10.0.0.4 -- touch", "--doorbell", "want '='"],
+        64,
+        &["no flag takes '10.0.0.4'", "--doorbell", "with '='"],
     );
     refused(
         &scene,
@@ -110,7 +206,7 @@ fn a_verb_that_is_none() {
         (&["completions", "tcsh"], "bash, elvish"),
         (
             &["run", "true", "--file=x"],
-            "--file stands behind the command",
+            "--file after the command belongs to the command",
         ),
         (&["run", "--", "job", "-x"], "no lock: name one"),
         (
@@ -120,7 +216,7 @@ fn a_verb_that_is_none() {
         // What cannot be seen, or would do something to a terminal, is spelt.
         (
             &["work", "--queue", "ab\x1bcd", "--", "true"],
-            "`ab\\u{1b}cd` cannot be a queue",
+            "'ab\\u{1b}cd' cannot be a queue",
         ),
         (
             &[
@@ -322,7 +418,11 @@ fn a_status_file_that_would_replace_what_is_no_file() {
     let (pipe, stdout) = (scene.path("pipe"), scene.path("stdout"));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     std::os::unix::fs::symlink("/proc/self/fd/1", &stdout).unwrap();
-    let words = ["--status-file", "is replaced at every change", "no file"];
+    let words = [
+        "--status-file",
+        "replaces it at every change",
+        "not a regular file",
+    ];
     for there in [&pipe, &stdout] {
         let before = there.symlink_metadata().unwrap().file_type();
         let run = scene.run_on_file().arg("--status-file").arg(there);
@@ -332,7 +432,7 @@ fn a_status_file_that_would_replace_what_is_no_file() {
     }
     let link = scene.elect().arg("--file").arg(scene.lock());
     let finished = link.arg("--control-file").arg(&stdout).finish();
-    let words = ["--control-file", "a symbolic link that is not ours"];
+    let words = ["--control-file", "another program's symbolic link"];
     judge(&scene, &finished.stderr, finished.ended, 64, &words);
     assert!(stdout.symlink_metadata().unwrap().is_symlink());
     // A file, and a link to one, is what it may be.

@@ -104,7 +104,7 @@ async fn only_the_date_is_a_reason_to_ask_again_and_only_once() {
     server.keeps_time(HOUR);
     server.ignores_dates();
     let said = server.blob().acquire(later()).await.expect_err("refused");
-    assert!(said.to_string().contains("check AZURE_STORAGE"), "{said}");
+    assert!(said.to_string().contains("replace it"), "{said}");
     server.played();
     // What lies between us and the service has no say in what time it is.
     let server = Server::start(vec![("look", page(403))]);

@@ -99,7 +99,9 @@ fn bash_offers_verbs_flags_and_files() {
         try trafficcop ru
         try trafficcop reset --once
         try trafficcop run --contain ''
-        try trafficcop status --file Cargo.t";
+        try trafficcop status --file Cargo.t
+        try trafficcop run --file x -- basenam
+        try trafficcop work --queue x -- cat README.m";
     let Some(text) = shell("bash", &["--norc", "-c"], said) else {
         return;
     };
@@ -109,15 +111,19 @@ fn bash_offers_verbs_flags_and_files() {
     assert_eq!(lines[2], "<--once-key>", "{text}");
     assert_eq!(lines[3], "<auto><cgroup><pidns><none>", "{text}");
     assert_eq!(lines[4], "<Cargo.toml>", "{text}");
+    // The command's own completion; without one, files, which bash itself adds.
+    assert!(lines[5].starts_with("<basename>"), "{text}");
+    assert!(["<>", "<README.md>"].contains(&lines[6]), "{text}");
 }
 
 #[test]
 fn zsh_takes_its_completions() {
     // As a login shell finds them: by name, in a directory of the path of functions.
     let said = "fpath=($PWD/completions $fpath); autoload -Uz compinit && compinit -u -D
-        print -r -- ${_comps[trafficcop]}; autoload +X _trafficcop && print -r -- loaded";
+        print -r -- ${_comps[trafficcop]}; autoload +X _trafficcop && print -r -- loaded
+        [[ $functions[_trafficcop] == *'*::command'*_cmdambivalent* ]] && print -r -- command";
     if let Some(text) = shell("zsh", &["-f", "-c"], said) {
-        assert_eq!(text, "_trafficcop\nloaded\n");
+        assert_eq!(text, "_trafficcop\nloaded\ncommand\n");
         assert!(Path::new("completions/_trafficcop").exists());
     }
 }
@@ -126,10 +132,13 @@ fn zsh_takes_its_completions() {
 fn fish_offers_verbs_and_flags() {
     let said = "source completions/trafficcop.fish
         complete -C 'trafficcop ru'
-        complete -C 'trafficcop reset --once'";
+        complete -C 'trafficcop reset --once'
+        complete -C 'trafficcop run --file x -- basenam'
+        complete -C 'trafficcop run --file x -- cat --show-en'";
     if let Some(text) = shell("fish", &["--no-config", "-c"], said) {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("run\t"), "{text}");
         assert!(text.contains("--once-key\t"), "{text}");
+        assert!(text.contains("basename"), "{text}");
     }
 }

@@ -41,11 +41,14 @@ fn fits(what: &str, help: &str) {
 
 #[test]
 fn the_short_help_fits_on_a_screen() {
+    let run = help(&["run", "-h"]);
+    assert!(run.lines().count() <= 40, "{run}");
+    assert!(run.contains("Exit status: "), "{run}");
     let whole = help(&["-h"]);
     fits("trafficcop", &whole);
     let examples = |help: &str| {
         help.lines()
-            .filter(|l| l.starts_with("      trafficcop "))
+            .filter(|l| l.starts_with("    trafficcop "))
             .count()
     };
     assert_eq!(examples(&whole), 3, "{whole}");
@@ -76,6 +79,24 @@ fn the_short_help_fits_on_a_screen() {
             assert!(command < flag, "{short}");
         }
     }
+}
+
+#[test]
+fn help_of_a_command_is_found_by_any_of_its_names() {
+    for words in [
+        &["help"][..],
+        &["help", "help"],
+        &["help", "-h"],
+        &["help", "--help"],
+    ] {
+        assert_eq!(help(words), help(&["--help"]), "{words:?}");
+    }
+    assert_eq!(help(&["help", "run", "-h"]), help(&["run", "--help"]));
+    let whole = help(&["--help"]);
+    let usage = whole.find("Usage:").expect("a usage");
+    let words: Vec<&str> = whole[..usage].split_whitespace().collect();
+    assert!(words.join(" ").contains("at most one"), "{whole}");
+    assert!(!whole.to_lowercase().contains("verb"), "{whole}");
 }
 
 #[test]

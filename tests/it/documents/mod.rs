@@ -11,6 +11,7 @@ mod help;
 mod links;
 mod making;
 mod man;
+mod messages;
 mod pages;
 mod planted;
 mod promises;

@@ -100,7 +100,7 @@ pub(crate) fn page_of_man() -> Vec<u8> {
 
 pub(crate) fn page_of_timeline() -> Vec<u8> {
     let mut rest = Roff::new();
-    rest.control("SH", ["WHAT IS SAID"]);
+    rest.control("SH", ["HOW TO READ IT"]);
     for paragraph in TIMELINE {
         rest.control("PP", []);
         rest.text(inlines(paragraph));
@@ -113,11 +113,11 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
     page(definition_of("timeline"), None, &rest)
 }
 
-/// What a reader of a timeline must know to believe it.
+/// How a timeline is made from logs.
 const TIMELINE: &[&str] = &[
-    "A tenure begins when its instance says that it has control, and ends when the lease was given back. Two tenures overlap if one begins before the last process of the other's command was gone. The moments are those of the machine's boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by their wall clocks; see `--skew`.",
-    "The end of an instance that was killed, or whose machine died, stands in no log. Of such a tenure only its last word is certain, and what it said in its last moment may be missing, because nothing waits for the log. It is taken to have ended by its last known deadline, at which the guardian has killed its command, or when the next instance was given control, if that was earlier: a guardian that outlives trafficcop gives the lease back as soon as nothing of the command lives. What stands in the logs after that moment would show an overlap all the same.",
-    "An instance that says itself that an overlap cannot be excluded (exit status 71) is believed, whatever the other logs say.",
+    "A tenure begins when its instance reports control, and ends when the lease was given back. Two tenures overlap if one begins before the last process of the other's command was gone. The moments are those of the machine's boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by their wall clocks; see `--skew`.",
+    "No log has the end of an instance that was killed, or whose machine died. Of such a tenure only the last line is certain, and lines of its last moment may be missing, because trafficcop does not wait for the log. The timeline ends it at its last known deadline, at which the guardian has killed its command, or earlier when the next instance was given control: a guardian that outlives trafficcop gives the lease back as soon as no process of the command lives. A later line in the logs would still show an overlap.",
+    "If an instance reports that an overlap cannot be excluded (exit status 71), the timeline counts one, whatever the other logs contain.",
 ];
 
 pub(crate) fn page_of_formats() -> Vec<u8> {
@@ -125,10 +125,10 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
     page.control("TH", ["trafficcop-formats", "5"]);
     page.control("SH", ["NAME"]);
     page.text([roman(
-        "trafficcop-formats - what stands in the event log, the JSON log and the status file",
+        "trafficcop-formats - the fields of the event log, the JSON log and the status file",
     )]);
     page.control("SH", ["DESCRIPTION"]);
-    page.text([roman("The names of the fields below, and what they mean, do not change; new ones may come, so pass over what you do not know.")]);
+    page.text([roman("The names of the fields below, and what they mean, do not change. New ones may be added, so ignore fields that you do not know.")]);
     let about = |page: &mut Roff, title: &str, text: &str, fields: &[(&str, &str)]| {
         page.control("SH", [title]);
         page.text(inlines(text));
@@ -137,7 +137,7 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
     about(
         &mut page,
         "EVENT LOG (--event-log F)",
-        "One JSON object a line, appended with one write each, so that any number of instances on a machine can share a file. What does not apply is left out. Lines with which control changes hands are on the disk before the next is written. A file that was renamed is begun anew. What cannot be written is lost, with one warning; nothing waits for it.",
+        "One JSON object a line, appended with one write each, so that any number of instances on a machine can share a file. Fields that do not apply are left out. A line with which control changes hands is on the disk before the next is written. After a rename trafficcop begins a new file. A line that cannot be written is lost, with one warning; trafficcop does not wait.",
         record::FIELDS,
     );
     about(
@@ -149,13 +149,13 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
     about(
         &mut page,
         "JSON LOG (--log json)",
-        "One JSON object a line on stderr. What does not apply is left out.",
+        "One JSON object a line on stderr. Fields that do not apply are left out.",
         report::FIELDS,
     );
     about(
         &mut page,
         "STATUS FILE (--status-file F)",
-        "One JSON object, replaced as a whole at every change. What does not apply is null.",
+        "One JSON object, replaced as a whole at every change. Fields that do not apply are null.",
         status::FIELDS,
     );
     let others = [("trafficcop-run", "1"), ("trafficcop-timeline", "1")];

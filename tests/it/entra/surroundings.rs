@@ -14,12 +14,12 @@ fn an_authority_s_file_that_will_not_do_is_refused_before_anything_starts() {
     let good = std::fs::read_to_string(&authority().file).expect("a file");
     let body = good.lines().nth(2).expect("a line");
     for (name, text, word) in [
-        ("empty", String::new(), "holds no certificate"),
-        ("garbage", "no certificate".into(), "holds no certificate"),
+        ("empty", String::new(), "has no certificate"),
+        ("garbage", "no certificate".into(), "has no certificate"),
         (
             "key",
             std::fs::read_to_string(&authority().key).expect("a file"),
-            "holds no certificate",
+            "has no certificate",
         ),
         ("broken", good.replace(body, ""), "number 1"),
         ("second", good.clone() + &good.replace(body, ""), "number 2"),

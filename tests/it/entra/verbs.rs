@@ -35,7 +35,7 @@ fn they_look_and_intervene_with_a_token() {
 
     let broken = ask("break", &["--yes", "--period", "0"]);
     assert_eq!(broken.ended, Ended::Code(0), "{broken:?}");
-    one.await_log("somebody broke the lease");
+    one.await_log("the lease was broken");
     stage.let_end("one");
     let _ = one.wait();
 

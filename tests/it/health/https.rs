@@ -185,7 +185,7 @@ fn costs_control(run: Run<'_>, url: &str, why: &str) {
 fn a_server_that_nobody_vouches_for_is_not_believed_and_what_to_do_is_said() {
     let scene = Scene::new();
     let server = Server::that(Begins::With(Arc::clone(&authority().server)), WELL);
-    let untrusted = "met a certificate for which nobody vouches whom this machine trusts: name its authority's in SSL_CERT_FILE";
+    let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE";
     costs_control(scene.run_on_file(), &server.url(), untrusted);
     assert_eq!(
         server.answered.load(Ordering::SeqCst),
@@ -236,7 +236,7 @@ fn a_server_that_is_trusted_and_does_not_answer_well_costs_control() {
         (
             Begins::Plain,
             "",
-            "met a server that does not speak TLS: take http://",
+            "met a server that does not speak TLS: use http://",
         ),
     ] {
         let server = Server::that(begins, says);

@@ -107,7 +107,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     scene.journal.await_tag(What::Beat, "one");
     scene.refuse("fork");
     // Twice as many as would be too many.
-    one.await_log_times("this says nothing about the command and does not count", 4);
+    one.await_log_times("this is no failure of the command and does not count", 4);
     scene.grant("fork");
     assert!(!one.stderr().contains("hung"), "{}", one.stderr());
     stop(&mut one);

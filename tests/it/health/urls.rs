@@ -113,11 +113,11 @@ fn a_server_that_does_not_answer_well_costs_control() {
         ),
         (
             |stream| say(stream, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"),
-            "was not answered to the end",
+            "got an incomplete answer",
         ),
         (
             |stream| say(stream, "220 smtp\r\n"),
-            "was not answered to the end",
+            "got an incomplete answer",
         ),
     ] {
         let server = Server::that(answers);

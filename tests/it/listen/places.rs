@@ -40,10 +40,7 @@ fn a_place_that_cannot_be_is_refused() {
     refuse(&long, &["108 bytes", "107"]);
     let taken = scene.path("taken");
     std::fs::write(&taken, "a file").expect("written");
-    refuse(
-        &format!("unix:{}", taken.display()),
-        &["else than a socket"],
-    );
+    refuse(&format!("unix:{}", taken.display()), &["not a socket"]);
     let lock = format!("unix:{}", scene.lock().display());
     refuse(&lock, &["lock's file"]);
     refused(&scene, &["--listen-any"], 64, &["--listen-any", "--listen"]);

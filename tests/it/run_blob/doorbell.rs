@@ -147,7 +147,7 @@ fn doctor_tries_our_doorbell_and_the_holder_s() {
     holder.freeze();
     let said = doctor("--doorbell");
     assert!(
-        said.contains("is not heard here: a standby polls as ever"),
+        said.contains("is not heard here: a standby polls as usual"),
         "{said}"
     );
     holder.signal(Signal::SIGKILL);
@@ -265,7 +265,7 @@ fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() 
         );
     };
     let hears = "hears the holder's doorbell,";
-    let silent = "the holder's doorbell is silent: polls as ever";
+    let silent = "the holder's doorbell is silent: polls as usual";
     second.await_log(hears);
     says("heard");
 

@@ -340,7 +340,7 @@ fn a_bell_that_falls_silent_leaves_polls_as_ever() {
     let options = ["--doorbell=127.0.0.1", "-v"];
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
     standby.await_log("hears the holder's doorbell, 0 before us");
-    standby.await_log("the holder's doorbell is silent: polls as ever");
+    standby.await_log("the holder's doorbell is silent: polls as usual");
     await_polls_as_ever(&proxy);
     standby.signal(Signal::SIGTERM);
     assert_eq!(standby.finish().ended, TERM);

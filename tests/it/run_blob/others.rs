@@ -111,7 +111,10 @@ fn a_deleted_container_kills_and_is_created_again_once_the_store_lets_us() {
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
     let said = one.stderr();
     assert!(said.contains("ContainerNotFound"), "{said}");
-    assert!(said.contains("may have run beside another"), "{said}");
+    assert!(
+        said.contains("may have run at the same time as another"),
+        "{said}"
+    );
     assert_eq!(journal.judge(), ["one", "one"]);
     stage.scene.await_nobody();
 }
@@ -130,10 +133,13 @@ fn a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back() {
     assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
     let said = one.stderr();
     assert!(
-        said.contains("no longer ours when it was given back"),
+        said.contains("another instance had the lease when it was given back"),
         "{said}"
     );
-    assert!(said.contains("may have run beside another"), "{said}");
+    assert!(
+        said.contains("may have run at the same time as another"),
+        "{said}"
+    );
     stage.blob.release(STRANGER);
     stage.scene.await_nobody();
 }

@@ -4,7 +4,7 @@ use super::Stage;
 use crate::support::azurite::azurite;
 use crate::support::instance::Ended;
 
-const WARNING: &str = "bears no fencing token";
+const WARNING: &str = "has no fencing token";
 
 fn token(stage: &Stage) -> u64 {
     let token = stage.blob.metadata("trafficcop_token").expect("a token");

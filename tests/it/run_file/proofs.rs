@@ -164,7 +164,7 @@ fn without_a_duplicate_of_the_lock_s_descriptor_the_command_is_not_started() {
         std::fs::write(&go, "").unwrap();
         let one = one.finish();
         assert_ended(&one, 69, "Too many open files");
-        assert!(one.stderr.contains("look at its limits"));
+        assert!(one.stderr.contains("check its limits"));
         assert!(one.stderr.contains("gave the lock back"), "{}", one.stderr);
         assert!(scene.journal.lines().is_empty(), "{}", scene.journal);
     }

@@ -179,7 +179,7 @@ fn flock_and_an_instance_wait_for_each_other() {
     let mut looks = instance(&scene, "looks", &["-n"], &[]);
     assert_eq!(looks.wait(), Ended::Code(75));
     let mut waits = instance(&scene, "waits", &[], &[]);
-    waits.await_log("standing by: another is in control");
+    waits.await_log("standing by: another instance is in control");
     drop(stranger);
     scene.journal.await_tag(What::Beat, "waits");
     let refused = flock(FlockArg::LockExclusiveNonblock);

@@ -83,7 +83,7 @@ fn a_failed_run_is_for_the_next_candidate() {
         let two = stage.candidate("two", &[]);
         two.await_log("standing by");
         stage.let_end("one");
-        one.await_log("recorded that attempt 1 has failed");
+        one.await_log("attempt 1 failed");
         stage.scene.journal.await_tag(What::Beat, "two");
         stage.let_end("two");
         assert_eq!(two.finish().ended, DONE);
@@ -117,7 +117,7 @@ fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate
         let two = stage.candidate("two", &[]);
         two.await_log("standing by");
         one.await_log("stopping the command: hung: neither READY=1 nor WATCHDOG=1 within 2s");
-        one.await_log("recorded that attempt 1 has failed");
+        one.await_log("attempt 1 failed");
         stage.scene.journal.await_tag(What::Beat, "two");
         // What the record says of it while the second runs.
         let mut status = stage.scene.verb("status").arg("--json");
@@ -206,7 +206,7 @@ fn smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances()
                 .journalist(name, &["--beats", "2", "--status", "7"])
         };
         let more = run("more", "9").start();
-        more.await_log("recorded that attempt 1 has failed");
+        more.await_log("attempt 1 failed");
         let fewer = run("fewer", "2").finish();
         assert_eq!(fewer.ended, Ended::Code(7), "{}", fewer.stderr);
         let more = more.finish();

@@ -63,7 +63,7 @@ fn a_standby_that_ignores_term_and_its_daemon_are_gone_before_the_command_starts
         );
         if second.ended() == Some(Ended::Code(64)) {
             assert!(
-                second.stderr().contains("cannot be had"),
+                second.stderr().contains("is not available"),
                 "{}",
                 second.stderr()
             );

@@ -99,7 +99,7 @@ fn a_queue_that_is_not_there_that_has_sessions_or_is_disabled_is_explained() {
     };
     stage.broker.create("talks", sessions);
     let done = stage.worker_on("talks").command(["true"]).finish();
-    assert_ended(&done, 64, "say --sessions");
+    assert_ended(&done, 64, "add --sessions");
     let disabled = QueueSettings {
         disabled: true,
         ..QueueSettings::default()

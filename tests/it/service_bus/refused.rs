@@ -103,7 +103,7 @@ fn usage_is_refused_by_the_name_of_the_option() {
 fn connection_strings_are_refused_by_the_name_of_the_part_and_no_key_is_shown() {
     let key = format!("SharedAccessKeyName=n;SharedAccessKey={KEY}");
     for (string, said) in [
-        (format!("Endpoint=sb://h;{KEY}"), "without `=`"),
+        (format!("Endpoint=sb://h;{KEY}"), "without '='"),
         (key.clone(), "Endpoint"),
         (
             format!("Endpoint=sb://h;SharedAccessKey={KEY}"),

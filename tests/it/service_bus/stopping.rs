@@ -55,7 +55,7 @@ fn a_worker_that_idles_leaves_when_there_was_nothing_and_at_once_when_it_is_told
         .args(["--max-messages", "1"])
         .command(["true"])
         .finish();
-    assert_ended(&done, 0, "as many messages as asked for");
+    assert_ended(&done, 0, "--max-messages is reached");
     let running = stage.worker().command(["true"]).start();
     running.await_log("takes messages");
     stopped_by(Signal::SIGTERM, running);

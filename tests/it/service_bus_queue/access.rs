@@ -55,7 +55,7 @@ async fn a_queue_that_will_not_do_is_explained() {
     let scene = Scene::with(sessions, |_| {});
     let why = refused(&scene).await;
     assert!(matches!(why, Missing::OtherKind(_)), "{why:?}");
-    assert!(why.to_string().contains("say --sessions"), "{why}");
+    assert!(why.to_string().contains("add --sessions"), "{why}");
     let disabled = QueueSettings {
         disabled: true,
         ..settings(30)

@@ -93,7 +93,7 @@ fn a_failed_task_is_tried_again() {
     for one in two {
         let finished = one.finish();
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
-        failed += finished.stderr.matches("attempt 1 has failed").count();
+        failed += finished.stderr.matches("attempt 1 failed").count();
     }
     assert_eq!(failed, 1);
     let late = shared(&scene, "late", &["--once"]).journalist("late", &[]);

@@ -16,7 +16,7 @@ fn a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease() {
     assert_eq!((drive.greatest("lock"), drive.record("lock", 3)), (3, None));
     kill_both(one);
     let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
-    two.await_log("standing by: another is in control");
+    two.await_log("standing by: another instance is in control");
     let seen = Instant::now();
     let first = scene.journal.await_tag(What::Start, "two");
     let longest = Duration::from_secs(60);

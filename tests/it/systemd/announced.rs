@@ -131,7 +131,7 @@ fn a_metadata_service_that_fails_in_whatever_way_stops_nobody() {
             .shell(&lasting(&scene, "web1"))
             .start();
         instance.await_log("in control");
-        instance.await_log("scheduled events cannot be had");
+        instance.await_log("scheduled events are not available");
         fs::write(go(&scene, "web1"), "").expect("written");
         assert_eq!(
             instance.wait(),

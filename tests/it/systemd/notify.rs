@@ -320,7 +320,7 @@ fn a_socket_that_is_gone_or_none_costs_one_line_and_nothing_else() {
     let scene = Scene::new();
     let gone = scene.path("gone").into_os_string();
     for (socket, words) in [
-        (gone, "the service manager cannot be told anything"),
+        (gone, "the service manager cannot be reached"),
         (
             "vsock:2:1234".into(),
             "NOTIFY_SOCKET=vsock:2:1234 cannot be used",

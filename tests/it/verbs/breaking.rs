@@ -49,7 +49,7 @@ fn a_lease_without_an_end_is_not_broken_at_once() {
     blob.acquire(ID, -1);
     let place = Place::blob(&blob.name);
     let finished = place.verb(&scene, "break").arg("--yes").finish();
-    said(&finished, 0, &["within 60 seconds"]);
+    said(&finished, 0, &["in 60 seconds"]);
     assert_eq!(blob.lease_state(), "breaking");
 }
 
@@ -64,7 +64,7 @@ fn a_break_says_what_it_does_and_does_it() {
     let words = [
         "web5-17",
         "AT ONCE",
-        "run beside",
+        "run at the same time as",
         "--if-lost exit",
         "control now",
     ];
@@ -96,7 +96,7 @@ fn a_break_says_what_it_does_and_does_it() {
     said(
         &finished,
         0,
-        &["its time is over", "others can have control in"],
+        &["its time is over", "another instance can have control in"],
     );
     assert_eq!(later.lease_state(), "breaking");
 
@@ -117,7 +117,7 @@ fn a_holder_whose_lease_is_broken_at_its_end_has_stopped_by_then() {
     said(
         &place.verb(&scene, "break").arg("--yes").finish(),
         0,
-        &["others can have control in"],
+        &["another instance can have control in"],
     );
     assert_eq!(holder.wait(), Ended::Code(70), "{}", holder.stderr());
     scene.assert_no_tree();

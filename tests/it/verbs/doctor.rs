@@ -266,7 +266,7 @@ fn a_token_that_is_no_number() {
         Place::blob("doctor-token/one").verb(&scene, "doctor"),
         &[("read", "ok"), ("lock", "fail"), ("write", "ok")],
     );
-    assert!(of(&told, "lock").1.contains("`seven`"), "{told:#}");
+    assert!(of(&told, "lock").1.contains("'seven'"), "{told:#}");
 }
 
 /// All in the scene's directory but for the outputs that the harness keeps there.

@@ -294,7 +294,7 @@ fn a_lock_that_flock_has_is_held_by_no_instance() {
         .verb(&scene, "reset")
         .args(["--all", "--yes"])
         .finish();
-    said(&reset, 1, &["somebody has the lock"]);
+    said(&reset, 1, &["the lock is held"]);
     drop(stranger);
     let free = place.status(&scene);
     assert_eq!(

@@ -179,7 +179,7 @@ fn nothing_is_forgotten_while_somebody_has_the_lock() {
         let reset = place.verb(&scene, "reset").args(["-y", "--once-key", "v7"]);
         let words = [
             "web2",
-            "somebody has the lock",
+            "the lock is held",
             "--force",
             "nothing was forgotten",
         ];
@@ -201,7 +201,7 @@ fn by_force_a_file_s_result_goes_and_its_holder_s_own_is_recorded() {
     let mut holder = busy(&scene, &place, "v8", "web2", &script);
     let reset = place.verb(&scene, "reset");
     let reset = reset.args(["-y", "--force", "--once-key", "v7"]).finish();
-    said(&reset, 0, &["goes on undisturbed", "forgotten\n"]);
+    said(&reset, 0, &["its holder continues", "forgotten\n"]);
     assert_eq!(keys(&scene, &place), Vec::<String>::new());
     holder.assert_running();
     File::create(end).unwrap();

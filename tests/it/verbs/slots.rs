@@ -77,7 +77,7 @@ fn who_may_not_list_sees_the_lock_itself_and_is_told_that_slots_were_not_looked_
             run.env("AZURE_STORAGE_SAS_TOKEN", &sas)
         };
         for (run, status, words) in [
-            (verb("status"), 1, "free, and nobody has ever had it"),
+            (verb("status"), 1, "free, and never held"),
             (verb("break").arg("--yes"), 1, "nothing to break"),
             (verb("reset").arg("--yes"), 1, "nothing was forgotten"),
         ] {

@@ -131,7 +131,7 @@ fn messages_are_counted_by_outcome_over_http_and_the_status_file_says_what_goes_
     assert!(told["guardian_pid"].is_i64(), "{told}");
     assert_eq!(get(&running, "/healthz").0, 200);
     assert_eq!(get(&running, "/readyz").0, 200);
-    assert_eq!(get(&running, "/leader").0, 503, "a worker leads nobody");
+    assert_eq!(get(&running, "/leader").0, 503, "a worker has no leader");
     mailbox.put("0");
     mailbox.put("65");
     await_state("working");

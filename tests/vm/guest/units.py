@@ -142,7 +142,7 @@ def shutdown():
     x = wait_next(t, 100)
     r.figure(f"next command {(x.start - t) / 1e9 if x else -1:.2f} s after the stop was asked for")
     said = log(A, s)
-    r.expect("gave the lock back" in said, "the lease is left to run out")
+    r.expect("gave the lock back" in said, "the lease is not given back")
     r.close_run([c])
     r.say()
     print(said)

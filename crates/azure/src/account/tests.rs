@@ -337,9 +337,9 @@ fn end_of_a_sas_is_known_in_all_its_forms() {
         let account = resolve(&[], false, Some(&url)).expect("an account");
         account.sas_end().expect("an end")
     };
-    assert!(matches!(sas(8 * 24), (text, false) if text.contains("SAS ends at")));
-    assert!(matches!(sas(6 * 24), (text, true) if text.contains("SAS ends at")));
-    assert!(matches!(sas(-1), (text, true) if text.contains("has ended at")));
+    assert!(matches!(sas(8 * 24), (text, false) if text.contains("SAS from the URL expires at")));
+    assert!(matches!(sas(6 * 24), (text, true) if text.contains("SAS from the URL expires at")));
+    assert!(matches!(sas(-1), (text, true) if text.contains("expired at")));
 }
 
 #[test]
@@ -447,7 +447,7 @@ fn what_is_typed_says_which_of_two_credentials() {
 fn what_was_left_out_of_the_build_is_refused_in_words() {
     let said = find(&[(ACCOUNT, "myacct")], &by(Auth::Entra), None).expect_err("left out");
     assert!(
-        said.to_string().contains("without the feature `entra`"),
+        said.to_string().contains("without the feature 'entra'"),
         "{said}"
     );
 }

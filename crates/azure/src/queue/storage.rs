@@ -212,7 +212,8 @@ impl Queue for StorageQueue {
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let client = &self.service.client;
         let told = |error: ServiceError, operation| {
-            Missing::from(error.failure(operation, &self.service.name, false))
+            let failure = error.failure(operation, &self.service.name, false);
+            Missing::from(self.account.naming_the_credential(failure))
         };
         match client.look(give_up_at).await {
             Ok(()) => {}
@@ -221,7 +222,7 @@ impl Queue for StorageQueue {
                 // ever.
                 if !self.create {
                     return Err(Missing::NoQueue(format!(
-                        "no such queue {}: make it, or say --create",
+                        "no such queue {}: create it, or add --create",
                         self.service.name
                     )));
                 }
@@ -259,7 +260,8 @@ impl Queue for StorageQueue {
             // What has worked before is in doubt, not wrong: a right that is taken away for a moment
             // must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
-            error.failure(Operation::Take, &self.service.name, proven)
+            let failure = error.failure(Operation::Take, &self.service.name, proven);
+            self.account.naming_the_credential(failure)
         })?;
         self.proven.store(true, Ordering::Relaxed);
         self.account.tell();
@@ -289,30 +291,28 @@ pub struct Target {
 pub enum TargetError {
     /// The name is against the rules.
     #[error(
-        "`{0}` cannot be a queue: 3 to 63 lower-case letters, digits and single hyphens, beginning \
+        "'{0}' cannot be a queue: 3 to 63 lower-case letters, digits and single hyphens, beginning \
          and ending with a letter or digit"
     )]
     Name(String),
     /// With `-poison` behind it the name is too long.
     #[error(
-        "the queue's name is {0} characters long, so `-poison` does not fit behind it (63 at \
-         most): name the queue for what is put aside with --poison-queue"
+        "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison queue with --poison-queue"
     )]
     Poison(usize),
     /// What is put aside would come again at once.
-    #[error("`{0}` cannot be its own poison queue: name another with --poison-queue")]
+    #[error("'{0}' cannot be its own poison queue: name another with --poison-queue")]
     Itself(String),
     /// Not a URL.
     #[error("the queue's URL cannot be read: {0}")]
     Url(String),
     /// A URL of something else.
     #[error(
-        "the URL is not a queue's: it is https://ACCOUNT.queue.core.windows.net/QUEUE, and nothing \
-         behind the name"
+        "the URL is not a queue's: it is https://ACCOUNT.queue.core.windows.net/QUEUE, with nothing after the name"
     )]
     NoQueue,
     /// A URL with a query that is no SAS.
-    #[error("the queue's URL has a query that is no SAS (`sig=` is missing): leave the query out")]
+    #[error("the queue's URL has a query that is no SAS ('sig=' is missing): leave the query out")]
     Query,
     /// The URL's address cannot be used.
     #[error(transparent)]
@@ -335,7 +335,7 @@ impl Target {
         let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
         // No service takes one here, so it is a mistake, and it may hold a password.
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(TargetError::Url("it has a user name in it".to_owned()));
+            return Err(TargetError::Url("it has a user name".to_owned()));
         }
         let split = split_url(&url)?;
         // Left there it would be part of every request of ours, and change what that asks for.

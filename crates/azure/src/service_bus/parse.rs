@@ -8,7 +8,7 @@ use azure_core::credentials::Secret;
 
 use crate::account::{AccountError, contradiction, malformed, missing};
 use crate::address::shown;
-use crate::credential::{Credential, connection_string};
+use crate::credential::{Credential, connection_string, refuse_quotes};
 
 // Between a topic and the name of a subscription to it, however it is written.
 const SUBSCRIPTIONS: &str = "Subscriptions";
@@ -63,7 +63,7 @@ impl Typed {
                              TOPIC/{SUBSCRIPTIONS}/NAME{}; a queue with a slash in its name is \
                              written as sb://HOST/NAME",
                             if text.to_ascii_lowercase().ends_with("/$deadletterqueue") {
-                                "; say --dead-letter-queue for what has been put aside"
+                                "; add --dead-letter-queue for dead letters"
                             } else {
                                 ""
                             }
@@ -102,7 +102,7 @@ fn check(path: &str) -> Result<String, String> {
         .any(|part| part.eq_ignore_ascii_case(DEAD_LETTERS))
     {
         return Err(
-            "is a dead-letter queue: leave that part out, and say --dead-letter-queue".into(),
+            "is a dead-letter queue: leave that part out, and add --dead-letter-queue".into(),
         );
     }
     if let [topic @ .., word, name] = &parts[..]
@@ -118,8 +118,7 @@ fn check(path: &str) -> Result<String, String> {
     }
     if !fits(path, 260) {
         return Err(
-            "is no name of a queue: at most 260 letters, digits, `.`, `-`, `_` and `/`, beginning \
-             and ending with a letter or digit"
+            "is not a queue's name: at most 260 letters, digits, '.', '-', '_' and '/', beginning and ending with a letter or digit"
                 .to_owned(),
         );
     }
@@ -142,8 +141,7 @@ pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountErro
         "sb" | "amqps" => Ok(()),
         "amqp" => Err(malformed(
             what,
-            "asks for plain TCP, which is for the emulator alone: write sb://, and \
-             UseDevelopmentEmulator=true into the connection string if it is the emulator",
+            "is for plain TCP, which only the emulator may use: write sb://, and for the emulator UseDevelopmentEmulator=true in the connection string",
         )),
         _ => Err(malformed(what, "does not begin with sb://")),
     }
@@ -179,7 +177,7 @@ impl Namespace {
         let port = match port.map(str::parse::<u16>) {
             None => None,
             Some(Ok(port)) if port > 0 => Some(port),
-            Some(_) => return refuse("has a port that is none: take 1 to 65535"),
+            Some(_) => return refuse("has an invalid port: take 1 to 65535"),
         };
         let is_address = host.starts_with('[')
             && host.ends_with(']')
@@ -193,7 +191,7 @@ impl Namespace {
                     .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
         if !is_address && (host.len() > 253 || !host.split('.').all(label)) {
-            return refuse("names no host, as contoso.servicebus.windows.net is one");
+            return refuse("names no host like contoso.servicebus.windows.net");
         }
         Ok(Namespace {
             host: host.to_ascii_lowercase(),
@@ -222,6 +220,7 @@ impl Parts {
         let whole = format!("copy the whole connection string into {source}");
         let (mut endpoint, mut entity, mut emulator) = (None, None, None);
         let (mut name, mut key, mut signature) = (None, None, None);
+        refuse_quotes(source, Some(text))?;
         for (part, value) in connection_string(text, source)? {
             let (word, slot) = match part.as_str() {
                 "endpoint" => ("Endpoint", &mut endpoint),
@@ -251,7 +250,7 @@ impl Parts {
             Some(_) => {
                 return Err(malformed(
                     format!("UseDevelopmentEmulator in {source}"),
-                    "is neither `true` nor `false`",
+                    "is neither 'true' nor 'false'",
                 ));
             }
         };
@@ -296,7 +295,7 @@ fn of_signature(text: String, source: &str) -> Result<Credential, AccountError> 
     if !has("sr=") || !has("sig=") {
         return Err(malformed(
             format!("SharedAccessSignature in {source}"),
-            "is none: it is `SharedAccessSignature sr=...&sig=...&se=...&skn=...`",
+            "is none: write 'SharedAccessSignature sr=...&sig=...&se=...&skn=...'",
         ));
     }
     Ok(Credential::Sas(Secret::new(text)))
@@ -312,7 +311,7 @@ fn of_endpoint(text: &str, source: &str) -> Result<Namespace, AccountError> {
     if host.contains(['/', '?', '#', '@']) {
         return Err(malformed(
             what,
-            "is more than sb://HOST/: a queue is named by EntityPath, and no key belongs there",
+            "is more than sb://HOST/: write the queue as EntityPath, and no key here",
         ));
     }
     Namespace::at(host, &what)

@@ -147,8 +147,8 @@ fn a_queue_is_named_in_each_of_its_forms() {
 fn what_cannot_be_is_refused_by_name() {
     let good = string("sb://contoso.servicebus.windows.net/", "");
     for (entity, text, word) in [
-        ("jobs", "Endpoint=sb://h;SharedAccessKeyName", "without `=`"),
-        ("jobs", "just a key", "without `=`"),
+        ("jobs", "Endpoint=sb://h;SharedAccessKeyName", "without '='"),
+        ("jobs", "just a key", "without '='"),
         (
             "jobs",
             "SharedAccessKeyName=a;SharedAccessKey=b",

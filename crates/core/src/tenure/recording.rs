@@ -70,7 +70,7 @@ pub(super) fn after(
     // An empty tree of which no end was told. To record a success that nobody saw would keep the task
     // from ever being done.
     let Some(exit) = run.exit else {
-        let why = "how the command ended is not known".to_owned();
+        let why = "it is not known how the command ended".to_owned();
         let cause = Cause::NotRecorded { why };
         return Releasing::after(context, step, run, cause, Some(empty_at));
     };
@@ -130,7 +130,7 @@ impl Recording {
                     }
                     (Stop::Requested | Stop::Again, _) => self.go_on(context, step),
                     (Stop::AtOnce, _) => {
-                        self.why = Some("we were told to stop at once".to_owned());
+                        self.why = Some("a stop at once was requested".to_owned());
                         self.give_up(context, step)
                     }
                 }

@@ -191,7 +191,7 @@ impl Releasing {
             Event::StopAsked(signal) => match context.stop.asked(step.now, signal) {
                 Stop::Requested | Stop::Again => self.go_on(context, step),
                 Stop::AtOnce => {
-                    self.run_out(context, step, "we were told to stop at once".to_owned())
+                    self.run_out(context, step, "a stop at once was requested".to_owned())
                 }
             },
             // The clock, and late echoes.

@@ -283,7 +283,7 @@ fn refusal(
     let leaves_at = context.refused(step, &why);
     if step.now >= leaves_at {
         let why = format!(
-            "{why}; refused for as long as --auth-patience: start it again with a credential that is accepted"
+            "{why}; refused for as long as --auth-patience: start again with a valid credential"
         );
         return context.leave(step, Cause::Store { why, denied });
     }

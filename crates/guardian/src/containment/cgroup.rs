@@ -134,7 +134,7 @@ impl Cgroup {
             let removed = fs::remove_dir(&path);
             let swept = why.is_none() || removed.is_err() && !path.exists();
             if !swept || tries == TRIES {
-                let another = || format!("{}: another sweeps it away", path.display());
+                let another = || format!("{}: another instance removes it", path.display());
                 return Err(why.unwrap_or_else(another));
             }
         }
@@ -263,7 +263,7 @@ impl Cgroup {
                 if counted && self.is_empty() {
                     return Ok(());
                 }
-                Err("it does not tell what lives in it".to_owned())
+                Err("it does not list its processes".to_owned())
             }
         }
     }
@@ -349,7 +349,7 @@ fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
         .find_map(|line| line.strip_prefix("0::"))
         .ok_or("this system has no cgroups of version 2")?;
     if path.split('/').any(|part| part == "..") {
-        return Err("our cgroup is outside of our cgroup namespace".to_owned());
+        return Err("this cgroup is outside of the cgroup namespace".to_owned());
     }
     let mut mounted = false;
     for line in mounts.lines() {
@@ -370,14 +370,14 @@ fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
         }
     }
     Err(if mounted {
-        "our cgroup is not below any cgroup2 mount".to_owned()
+        "this cgroup is not below any cgroup2 mount".to_owned()
     } else {
         "no cgroup2 file system is mounted".to_owned()
     })
 }
 
 fn refused(why: String) -> String {
-    format!("no cgroup to be had: {why}; {ADVICE}")
+    format!("no cgroup available: {why}; {ADVICE}")
 }
 
 /// Ends and removes the cgroups that dead instances left beside ours; whether nothing of them lives.
@@ -595,7 +595,10 @@ mod tests {
         assert!(!sweep(home.path(), Duration::ZERO), "nobody may kill it");
         fs::write(left.join("cgroup.kill"), "").unwrap();
         let sweeper = lock(FlockArg::LockSharedNonblock).unwrap();
-        assert!(!sweep(home.path(), Duration::ZERO), "another sweeps");
+        assert!(
+            !sweep(home.path(), Duration::ZERO),
+            "another instance removes"
+        );
         drop(sweeper);
         fs::write(left.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
         assert!(sweep(home.path(), Duration::ZERO), "nothing lives in it");

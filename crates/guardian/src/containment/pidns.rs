@@ -63,7 +63,7 @@ impl Pidns {
     /// # Errors
     /// One line that says what is missing and what to do.
     pub fn available() -> Result<(), String> {
-        probe().map_err(|why| format!("no PID namespace to be had: {why}"))
+        probe().map_err(|why| format!("no PID namespace available: {why}"))
     }
 
     /// Makes a namespace with nothing but its init in it, a child of the caller. It lasts until

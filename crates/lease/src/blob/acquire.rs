@@ -197,14 +197,14 @@ impl Blob {
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
         if metadata::is_left_beside_a_lock(metadata) {
             return Err(fatal(format!(
-                "{} is no lock: an older version made it beside one, for its standbys (metadata \
+                "{} is no lock: an older version created it beside one, for its standbys (metadata \
                      trafficcop_standby_of): choose another name",
                 self.name
             )));
         }
         match &metadata.broken_token {
             Some(token) => Err(fatal(format!(
-                "the metadata trafficcop_token of {} is `{token}`, not a number: set it to a \
+                "the metadata trafficcop_token of {} is '{token}', not a number: set it to a \
                      number greater than every fencing token given out so far, or remove all \
                      metadata trafficcop_* if no fencing token is in use",
                 self.name
@@ -234,7 +234,7 @@ impl Blob {
             _ => return holder_info(&view.metadata),
         };
         HolderInfo {
-            foreign: Some(foreign),
+            foreign: Some(foreign.into()),
             ..HolderInfo::default()
         }
     }
@@ -270,7 +270,7 @@ impl Blob {
         }
         match error.code() {
             Some("BlobNotFound" | "ContainerNotFound") => {
-                transient("the blob was deleted while we acquired it".to_owned())
+                transient("the blob was deleted while its lease was acquired".to_owned())
             }
             _ => self.failure(error, Operation::Acquire),
         }
@@ -352,9 +352,7 @@ impl Blob {
                     drop(state);
                     if warns {
                         tracing::warn!(
-                            "{} has been written to and bears no fencing token: another program \
-                             replaced its metadata; tokens go on from {token}, and the results of \
-                             --once are not known any more: let no other program write to this blob",
+                            "{} has been written to and has no fencing token: another program replaced its metadata; tokens continue from {token}, and the results of --once are lost: let no other program write to this blob",
                             self.name
                         );
                     }
@@ -435,15 +433,17 @@ pub fn data_warning(name: &str, bytes: u64) -> String {
 }
 
 fn holder_info(metadata: &Metadata) -> HolderInfo {
+    let some = |text: &str| (!text.is_empty()).then(|| text.into());
     let Some(record) = &metadata.record else {
         return HolderInfo::default();
     };
     HolderInfo {
         holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
         token: Some(record.token).filter(|token| *token > 0),
+        command: some(&record.command),
         draining: record.draining,
         bell: record.bell.parse().ok().map(Box::new),
-        since: Some(record.since.clone()).filter(|since| !since.is_empty()),
+        since: some(&record.since),
         ..HolderInfo::default()
     }
 }

@@ -345,7 +345,7 @@ fn bears(headers: &Headers, id: &str) -> Result<(), ServiceError> {
         Some(theirs) if theirs.trim().eq_ignore_ascii_case(id) => Ok(()),
         // Doubt, and neither yes nor loss: an answer that a proxy has mixed up says nothing of our lease.
         Some(_) => Err(ServiceError::Silence(
-            "unknown: the answer bears another lease id".to_owned(),
+            "unknown: the answer has another lease id".to_owned(),
         )),
         None => Err(ServiceError::foreign("a lease id", headers)),
     }

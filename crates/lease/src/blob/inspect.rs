@@ -37,7 +37,7 @@ const LONGEST: u8 = 60;
 pub struct BlobInspector {
     target: Target,
     address: String,
-    endpoint: url::Url,
+    account: Account,
     client: BlobApi,
 }
 
@@ -47,12 +47,12 @@ impl BlobInspector {
     /// # Errors
     /// An address that the official client refuses.
     pub fn open(target: Target, account: &Account) -> Result<BlobInspector, OpenError> {
-        let endpoint = account.endpoint().clone();
-        let (address, client) = super::connect(&target, account)?;
+        let account = account.clone();
+        let (address, client) = super::connect(&target, &account)?;
         Ok(BlobInspector {
             target,
             address,
-            endpoint,
+            account,
             client,
         })
     }
@@ -61,7 +61,7 @@ impl BlobInspector {
     fn unseen(&self, error: &ServiceError, operation: Operation) -> Failure {
         match error.code() {
             Some("ContainerNotFound") => fatal(format!(
-                "there is no container {}: the first who competes makes it, unless its name is mistyped",
+                "there is no container {}: the first 'run' creates it; or check its name",
                 self.target.container()
             )),
             _ => self.failure(error, operation),
@@ -74,7 +74,7 @@ impl BlobInspector {
                 why: format!("{}: {}", self.address, error.why()),
                 retry_after,
             },
-            other => other,
+            other => self.account.naming_the_credential(other),
         }
     }
 
@@ -117,7 +117,7 @@ impl BlobInspector {
         // Writing the record would put a number in its place, and the token could go back.
         if let Some(token) = &view.metadata.broken_token {
             return Err(fatal(format!(
-                "the metadata trafficcop_token of {} is `{token}`, not a number: correct it first",
+                "the metadata trafficcop_token of {} is '{token}', not a number: correct it first",
                 self.address
             )));
         }
@@ -143,7 +143,7 @@ impl BlobInspector {
     async fn give_back(&self, id: &str, give_up_at: Instant) {
         if let Err(error) = self.client.release(id, give_up_at).await {
             tracing::warn!(
-                "the lease could not be given back, and keeps others out for {SECONDS} seconds: {}",
+                "the lease could not be given back, and keeps other instances out for {SECONDS} seconds: {}",
                 error.why()
             );
         }
@@ -201,7 +201,7 @@ impl Inspector for BlobInspector {
         Ok(ours
             .map(|(name, lease, metadata)| {
                 let blob = self.target.named(&name);
-                let address = blob.blob_url(&self.endpoint).to_string();
+                let address = blob.blob_url(self.account.endpoint()).to_string();
                 status(&blob, address, lease, metadata)
             })
             .collect())
@@ -278,7 +278,7 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
     let unread = metadata.has_unread_results();
     let broken = metadata.broken_token.as_ref();
     let broken =
-        broken.map(|token| format!("the metadata trafficcop_token is `{token}`, not a number"));
+        broken.map(|token| format!("the metadata trafficcop_token is '{token}', not a number"));
     let foreign = (lease == LeaseState::Endless).then(|| {
         format!(
             "leased by another program, without an end: no instance gets control until '{}' ends the lease",

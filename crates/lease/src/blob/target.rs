@@ -22,17 +22,17 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No name, or no container.
-    #[error("a blob is named CONTAINER/NAME or by its URL, for example locks/singleton")]
-    Incomplete,
+    #[error("'{0}' is no blob: write CONTAINER/NAME, as in locks/nightly, or the blob's URL")]
+    Incomplete(String),
     /// Not a URL.
     #[error("the blob's URL cannot be read: {0}")]
     Url(String),
     /// A URL with a query that is no SAS.
-    #[error("the blob's URL has a query that is no SAS (`sig=` is missing): leave the query out")]
+    #[error("the blob's URL has a query that is no SAS ('sig=' is missing): leave the query out")]
     Query,
     /// The container's name is against the rules.
     #[error(
-        "`{0}` cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
+        "'{0}' cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
          beginning and ending with a letter or digit (or $root)"
     )]
     Container(String),
@@ -55,10 +55,10 @@ impl Target {
             Some((container, name)) => (container.to_owned(), name.to_owned()),
             // A name alone in a URL lies in the root container.
             None if url.is_some() => ("$root".to_owned(), path),
-            None => return Err(TargetError::Incomplete),
+            None => return Err(TargetError::Incomplete(shown(text).to_owned())),
         };
         if container.is_empty() || name.is_empty() {
-            return Err(TargetError::Incomplete);
+            return Err(TargetError::Incomplete(shown(text).to_owned()));
         }
         check_container(&container)?;
         check_name(&container, &name)?;
@@ -79,7 +79,7 @@ impl Target {
         let (container, prefix) = path.split_once('/').unwrap_or((&path, ""));
         check_container(container)?;
         if prefix.chars().any(is_unprintable) {
-            return Err(TargetError::Name("has a control character in it"));
+            return Err(TargetError::Name("has a control character"));
         }
         Ok(Target {
             container: container.to_owned(),
@@ -161,7 +161,7 @@ fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
     }
     let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(TargetError::Url("it has a user name in it".to_owned()));
+        return Err(TargetError::Url("it has a user name".to_owned()));
     }
     let split = split_url(&url)?;
     // Passed on, an operation in the query (`comp=lease`) would become a part of every request.
@@ -197,21 +197,21 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
     }
     // URL libraries and proxies on the way drop such endings: two names would be one lock.
     if name.ends_with('.') || name.ends_with('/') {
-        return wrong("must not end with `.` or `/`");
+        return wrong("must not end with '.' or '/'");
     }
     if name
         .split('/')
         .any(|part| part.is_empty() || part.ends_with('.'))
     {
         return wrong(
-            "has an empty part, or one that ends with `.`: take one like locks/singleton",
+            "has an empty part, or one that ends with '.': take one like locks/singleton",
         );
     }
     if name.chars().any(is_unprintable) || name.contains('\\') {
         return wrong("has a control character or a backslash in it");
     }
     if container == "$root" && name.contains('/') {
-        return wrong("must not have a `/` in the container $root");
+        return wrong("must not have a '/' in the container $root");
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ impl Blob {
         };
         // Refused and not run: a task that is done twice is what --once is there to prevent.
         if metadata.has_unread_results() {
-            return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so nobody knows what has been done: correct it, or remove it to have everything done anew"));
+            return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so it is not known which tasks are done: correct it, or remove it to run all tasks again"));
         }
         let result = task.result(metadata.task_log());
         result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
@@ -52,7 +52,7 @@ impl Blob {
         // Our own clock does not take its place: the machines of a fleet would not agree on the period.
         if task.lacks_the_time() {
             return Err(transient(
-                "the service's answers lack a Date, so it is not known which period it is".into(),
+                "the service's answers have no Date, so the present period is not known".into(),
             ));
         }
         let by = &self.config.candidate.identity;
@@ -180,8 +180,7 @@ impl Blob {
             }
             if done {
                 return Err(lost(
-                    "its result stands there already, and not by us: a copy of this machine ran it \
-                     under the same lease"
+                    "another instance recorded its result under the same lease: a copy of this machine ran it"
                         .to_owned(),
                 ));
             }
@@ -201,7 +200,7 @@ impl Blob {
     fn no_room(&self) -> Failure {
         self.fatal(
             "the metadata of",
-            "have no room left for the result of --once: remove some of the others",
+            "have no room for the result of --once: remove other metadata",
         )
     }
 
@@ -211,7 +210,7 @@ impl Blob {
 }
 
 fn again_and_again() -> Failure {
-    transient("the metadata are being changed by somebody else, again and again".to_owned())
+    transient("another program changes the metadata again and again".to_owned())
 }
 
 impl Held {
@@ -264,9 +263,7 @@ impl Blob {
         if held.is_some_and(|held| !std::mem::replace(&mut held.copied, true)) {
             drop(state);
             tracing::warn!(
-                "{}: somebody else writes under our lease: a copy of this machine (cloned, or \
-                 restored from a snapshot) is in control as well, and both renew it: end one of \
-                 the two",
+                "{}: another instance writes under this lease: a copy of this machine (cloned, or restored from a snapshot) is in control as well, and both renew it: end one of the two",
                 self.name
             );
         }

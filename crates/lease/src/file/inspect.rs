@@ -33,8 +33,7 @@ use trafficcop_core::observed::SHORTEST_LEASE;
 use trafficcop_core::util::absolute;
 
 /// The flaw of a lock of the kernel's on a drive that machines share.
-pub const KERNEL_ON_SHARED: &str =
-    "a lock of the kernel's on a shared drive, where it keeps nobody out: 'run' refuses it";
+pub const KERNEL_ON_SHARED: &str = "a lock of the kernel's on a shared drive, where it excludes no other machine: 'run' refuses it";
 // How often a file is read again that changed hands while it was read. One that does so more often is shown
 // with the record that was read last.
 const READS: usize = 4;
@@ -268,7 +267,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     let entries = fs::read_dir(directory).map_err(|error| {
         let denied = error.kind() == io::ErrorKind::PermissionDenied;
         let advice = match denied {
-            true => "give this user the right to read it",
+            true => "make it readable for this user",
             false => "name a directory, or the path of a lock in one",
         };
         let (path, why) = (directory.display(), errno_of(&error).desc());
@@ -310,14 +309,14 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     }
     if unread > 0 {
         tracing::warn!(
-            "{unread} of the files in {} cannot be read, and may be locks",
+            "{unread} of the files in {} cannot be read; they may be locks",
             directory.display()
         );
     }
     // A directory can be empty, and a path that was mistyped would look like one.
     if named == 0 && must_exist && !prefix.is_empty() {
         return Err(fatal(format!(
-            "{}: there is no such directory, and nothing in {} has a name that begins so: name a directory, or the path of a lock in one",
+            "{}: there is no such directory, and nothing in {} has a name that begins with it: name a directory, or the path of a lock in one",
             path.display(),
             directory.display()
         )));

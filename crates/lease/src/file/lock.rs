@@ -249,7 +249,7 @@ impl Probe {
     /// The kernel's.
     pub fn excludes(&self) -> io::Result<bool> {
         if !try_exclusive(&self.file)? {
-            return Err(io::Error::other("somebody else has locked it"));
+            return Err(io::Error::other("another process has locked it"));
         }
         Probe::is_excluded(&self.path)
     }

@@ -237,7 +237,7 @@ impl LockFile {
         // Refused and not run: a task that is done twice is what --once is there to prevent.
         if found == Lookup::Damaged {
             return Err(fatal(format!(
-                "{}: its results cannot be read, so nobody knows what has been done: empty it to have everything done anew",
+                "{}: its results cannot be read, so it is not known which tasks are done: empty it to run all tasks again",
                 self.path.display()
             )));
         }
@@ -322,7 +322,7 @@ impl LockFile {
 
     fn no_room(&self) -> Failure {
         fatal(format!(
-            "{}: the result of --once has no room in it: take a shorter --once-key or --identity",
+            "{}: it has no room for the result of --once: take a shorter --once-key or --identity",
             self.path.display()
         ))
     }

@@ -57,14 +57,16 @@ impl OpenError {
             Errno::ENOENT if parent.is_some_and(|dir| !dir.exists()) => {
                 "its directory does not exist: create the directory".into()
             }
-            Errno::ENOENT if create => "it is a link to where no file can be created".into(),
-            Errno::ENOENT => {
-                "there is no such file, and it is not to be created: create it first".into()
+            Errno::ENOENT if create => {
+                "it is a link to a place where no file can be created".into()
             }
+            Errno::ENOENT => "there is no such file: create it first".into(),
             Errno::ENOTDIR => "a part of this path is not a directory: correct the path".into(),
             Errno::EISDIR => "it is a directory: name a file in it".into(),
             Errno::EACCES | Errno::EPERM => {
-                format!("no permission to open it for {purpose}: give it to this user")
+                format!(
+                    "no permission to open it for {purpose}: run as its owner, or make it and its directory writable for this user"
+                )
             }
             Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
             Errno::ENAMETOOLONG => "its name is too long: take a shorter one".into(),
@@ -171,7 +173,7 @@ pub(super) fn foreign(path: &Path) -> OpenError {
 pub(super) fn shared(path: &Path) -> OpenError {
     OpenError::refused(
         path,
-        "it is a lock of a shared drive, which the kernel's locks do not keep: name it with --shared, or name another file",
+        "it is a lock of a shared drive, which the kernel's locks do not keep: add --shared, or name another file",
     )
 }
 
@@ -228,8 +230,9 @@ pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
         Ok(Content::Record(record)) => HolderInfo {
             holder: some(record.holder),
             token: Some(record.token),
+            command: some(record.command).map(Into::into),
             draining: record.draining,
-            since: some(record.since),
+            since: some(record.since).map(Into::into),
             ..HolderInfo::default()
         },
         _ => HolderInfo::default(),

@@ -250,7 +250,7 @@ impl LockFile {
     pub(super) fn tenure(&self) -> Result<(Arc<fs::File>, Record), Failure> {
         let state = self.state();
         let record = state.record.clone();
-        let record = record.ok_or_else(|| lost_at(&self.path, "its lock is not ours"))?;
+        let record = record.ok_or_else(|| lost_at(&self.path, "another process has its lock"))?;
         Ok((Arc::clone(&state.file), record))
     }
 
@@ -315,7 +315,7 @@ impl LockFile {
             tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
         }
         Err(transient(format!(
-            "{}: it is being replaced again and again: find out by whom",
+            "{}: another program replaces it again and again: find it and stop it",
             self.path.display()
         )))
     }
@@ -346,7 +346,7 @@ impl LockFile {
         match lock::is_excluded(&other) {
             Ok(true) => Ok(true),
             Ok(false) => Err(fatal(format!(
-                "{}: locks on this mount do not exclude anybody: use a file on another",
+                "{}: locks on this mount exclude no other process: use a file on another mount",
                 self.path.display()
             ))),
             Err(errno) => Err(self.failure("testing its lock", errno)),
@@ -370,7 +370,7 @@ impl LockFile {
                 // Microseconds: no tenure is as short, so the clock stays ahead of the count.
                 let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
                 let token = u64::try_from(micros).unwrap_or(0);
-                tracing::warn!(path = %self.path.display(), token, "the lock record is damaged beyond reading; the fencing token goes on from the wall clock");
+                tracing::warn!(path = %self.path.display(), token, "the lock record cannot be read; the fencing token continues from the wall clock");
                 token
             }
             readable => readable.token().unwrap_or(0),
@@ -467,7 +467,7 @@ impl LockFile {
         })?;
         self.state().record = None;
         if replaced {
-            tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while anybody runs");
+            tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while an instance runs");
             return Err(lost_at(&self.path, REPLACED));
         }
         Ok(())

@@ -372,7 +372,7 @@ impl Chain {
         let mut state = self.state();
         (state.mistrusted, state.unconfirmed) = (version.checked_sub(1), None);
         drop(state);
-        self.ancient("its versions have been removed, or go on from others than we know")
+        self.ancient("its versions have been removed, or continue from unknown ones")
     }
 
     /// Nothing of it is ours, or known to us, any more.
@@ -386,7 +386,7 @@ impl Chain {
     pub(super) fn tell(&self, drains: bool, health: String) -> Result<(), Failure> {
         match &mut self.state().tenure {
             Some(tenure) => tenure.record.tell(drains, health),
-            None => return Err(lost_at(self.share.path(), "it is not ours")),
+            None => return Err(lost_at(self.share.path(), "another instance has it")),
         }
         Ok(())
     }
@@ -394,7 +394,7 @@ impl Chain {
     /// Makes the version after our last: renews, and announces a drain.
     pub(super) fn go_on(&self) -> Result<(), Failure> {
         let Some(tenure) = self.state().tenure.clone() else {
-            return Err(lost_at(self.share.path(), "it is not ours"));
+            return Err(lost_at(self.share.path(), "another instance has it"));
         };
         // The record only behind it: control comes of the version alone, and a server in its grace period
         // makes versions and opens no file.
@@ -416,7 +416,7 @@ impl Chain {
                 .filter(|own| surpassed <= own.saturating_add(FAR_AHEAD))
                 .and_then(|own| own.checked_add(1))
             else {
-                return Err(self.ancient("it is not ours any more"));
+                return Err(self.ancient("another instance has it now"));
             };
             let t0 = Instant::now();
             match self.make(version) {
@@ -433,7 +433,7 @@ impl Chain {
             }
         }
         Err(transient(format!(
-            "{}: the answers to {STEPS} versions of ours were lost",
+            "{}: the answers to {STEPS} versions of this instance were lost",
             self.share.path().display()
         )))
     }
@@ -442,7 +442,7 @@ impl Chain {
     fn step_over(&self, version: Version) -> Result<(), Failure> {
         let judge = |claim| self.state().observed.exists(version, claim, Instant::now());
         let found = whose(&self.share, version, judge);
-        let found = found.map_err(|error| self.share.doubt("asking whose its version is", &error));
+        let found = found.map_err(|error| self.share.doubt("reading its version's owner", &error));
         match found? {
             // Its lease counts from an attempt of which we received nothing: the next one's counts from now.
             Whose::Ours => Ok(()),

@@ -37,7 +37,7 @@ impl Share {
             }
             Errno::EACCES | Errno::EPERM => {
                 format!(
-                    "{at}: {what}: no permission: run this as the user whose it is (on SMB: mount it with that account), or give this user its directory and {there} with all that is in it (chown -R)"
+                    "{at}: {what}: no permission: run as the owner of its directory (on SMB: mount it with that account), or give this user the directory and {there} with its contents (chown -R)"
                 )
             }
             Errno::EROFS => {
@@ -75,7 +75,7 @@ impl Share {
         let advice = match errno {
             Errno::ENOSPC | Errno::EDQUOT => ": make room",
             _ if is_passing(errno) => "",
-            _ => ": see what has changed there",
+            _ => ": check what has changed there",
         };
         transient(format!(
             "{}: {what}: {error}{advice}",
@@ -86,7 +86,7 @@ impl Share {
     /// Something else stands at the path.
     pub(super) fn stranger(&self) -> Failure {
         fatal(format!(
-            "{}: it is no lock of a shared drive: it bears a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or is another program's: end what holds it and remove it, or name another file",
+            "{}: it is no lock of a shared drive: it has a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or another program's: end its holder and remove it, or name another file",
             self.path().display()
         ))
     }
@@ -94,7 +94,7 @@ impl Share {
     /// The versions are gone, and the path says that there were some.
     pub(super) fn removed(&self) -> Failure {
         fatal(format!(
-            "{}: its versions have been removed: end whatever runs with it, standbys too, then remove {} as well, and it begins anew (its fencing token as well)",
+            "{}: its versions have been removed: end all instances on it, standbys too, then remove {} as well; the lock and its fencing token begin anew",
             self.versions().display(),
             self.path().display()
         ))

@@ -45,7 +45,7 @@ impl Chain {
             return Ok(());
         }
         Err(transient(format!(
-            "{}: that it is free could not be written",
+            "{}: cannot record that it is free",
             self.share.path().display()
         )))
     }

@@ -183,7 +183,7 @@ pub fn break_lock(
     strange.map_err(|error| share.refusal("breaking it", &error))?;
     // First, so that a holder who can read no record there knows that it may be ours, and makes none after it.
     let said = share.say_broken(version);
-    let said = said.map_err(|error| share.refusal("saying that it is broken", &error))?;
+    let said = said.map_err(|error| share.refusal("recording that it is broken", &error))?;
     if !said || !make(&share, record.version)? {
         return Ok(Broken::Overtaken);
     }
@@ -219,7 +219,7 @@ pub(crate) fn forget(
         // A version of ours with other results would end the holder's tenure.
         if force {
             return Err(fatal(format!(
-                "{}: its holder carries the results along, so they cannot be forgotten under it: end it first",
+                "{}: its holder has the results in memory, so they cannot be forgotten now: end the holder first",
                 path.display()
             )));
         }

@@ -224,7 +224,7 @@ impl Chain {
             clock::pause(MOMENT * 3);
         }
         Err(transient(format!(
-            "{}: another instance has just begun its versions, and this machine does not see them yet; where this lasts, remove what else lies there",
+            "{}: another instance has just begun its versions, and this machine does not see them yet; if this lasts, remove other files there",
             self.share.versions().display()
         )))
     }
@@ -340,7 +340,7 @@ impl Chain {
         };
         if unread {
             return Err(self.fatal(
-                "its results cannot be read, so nobody knows what has been done: 'trafficcop reset --all' has everything done anew",
+                "its results cannot be read, so it is not known which tasks are done: 'trafficcop reset --all' has all of them run again",
             ));
         }
         // Asked anew under control: after hours of standing by two clocks have drifted apart.
@@ -354,7 +354,7 @@ impl Chain {
     /// Records what the run of a task came to.
     pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
         let Some(mut tenure) = self.state().tenure.clone() else {
-            return Err(lost_at(self.share.path(), "it is not ours"));
+            return Err(lost_at(self.share.path(), "another instance has it"));
         };
         self.note(&mut tenure.record, outcome)?;
         // In a version of its own: a record is written once, so that none is ever half old and half new.
@@ -394,7 +394,7 @@ impl Chain {
 
     fn no_room(&self) -> Failure {
         self.fatal(
-            "the result of --once has no room in it: take a shorter --once-key or --identity",
+            "it has no room for the result of --once: take a shorter --once-key or --identity",
         )
     }
 }
@@ -411,8 +411,9 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
     HolderInfo {
         holder: some(&record.record.holder),
         token: Some(record.record.token),
+        command: some(&record.record.command).map(Into::into),
         draining: record.state == State::Draining,
-        since: some(&record.record.since),
+        since: some(&record.record.since).map(Into::into),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
         // A standby that looks less often takes over later: it counts from when it saw the last renewal.
@@ -529,7 +530,7 @@ mod tests {
             let doubt = chain.compete().map(drop).unwrap_err();
             assert!(matches!(doubt, Failure::Transient { .. }), "{doubt:?}");
             let made = chain.share.list().unwrap();
-            assert_eq!(made, [0, 1, 2], "it keeps nobody out meanwhile");
+            assert_eq!(made, [0, 1, 2], "it keeps no instance out meanwhile");
             let Ok(won) = chain.compete() else {
                 panic!("it can be read");
             };

@@ -225,7 +225,7 @@ impl Share {
             return Ok(());
         }
         let why = format!(
-            "its versions are user {}'s, who could not go on from those of user {}: run this as user {0} (sudo -u '#{0}')",
+            "its versions belong to user {}, who cannot continue those of user {}: run this as user {0} (sudo -u '#{0}')",
             of.owner, made.owner
         );
         Err(io::Error::new(ErrorKind::InvalidInput, why))

@@ -272,7 +272,7 @@ impl Shared {
             let path = self.share.path().display();
             tracing::warn!(
                 %error,
-                "{path}: what we make of it cannot be written ({error}); control is not touched by that, but standbys learn late of what we do"
+                "{path}: the lock's record cannot be written ({error}); control is not affected, but standbys learn of changes late"
             );
         }
     }

@@ -253,7 +253,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
         (
             timeline.locks.iter().any(|lock| !lock.gaps.is_empty()),
             band(r#"class="nobody""#),
-            "nobody in control",
+            "no holder",
         ),
         (
             timeline.locks.iter().any(|lock| !lock.overlaps.is_empty()),

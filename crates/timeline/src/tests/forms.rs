@@ -15,9 +15,7 @@ fn half_lines_rubbish_and_copies_do_no_harm() {
     let torn = format!("{text}\n\n{}", &whole[0][..40]);
     let timeline = of(&torn);
     assert_eq!(timeline.locks, clean.locks);
-    assert!(
-        timeline.notes[0].contains("1 line passed over") && timeline.notes[0].contains("log:12")
-    );
+    assert!(timeline.notes[0].contains("1 line ignored") && timeline.notes[0].contains("log:12"));
     // A line glued to somebody's half line is found again.
     let glued = format!("{}{}\n{}", &whole[3][..30], whole[0], whole[1..].join("\n"));
     assert_eq!(of(&glued).locks, clean.locks);
@@ -88,7 +86,7 @@ fn the_picture_shows_what_is_worth_a_question() {
     let calm = svg(&told(&[&one, &two]));
     for shown in [
         "its end was not seen",
-        "nobody had control",
+        "no holder for",
         "url(#drain)",
         "class=\"doubt\"",
         "no overlap",

@@ -161,7 +161,7 @@ fn after_so_many_messages_the_others_have_their_turn() {
     stage.talk("a", &["1", "2", "3"]);
     let done = stage.all(&["--session-messages", "1"], "cat; echo");
     assert_eq!(done.stdout, "1\n2\n3\n");
-    assert!(done.stderr.contains("it has had --session-messages"));
+    assert!(done.stderr.contains("--session-messages is reached"));
     assert_eq!(stage.accepted(), 3);
     stage.assert_holds(0, 0);
 }
@@ -176,7 +176,7 @@ fn messages_are_counted_across_sessions() {
         stage.talk("a", &["1", "2"]);
         stage.talk("b", &["3", "4"]);
         let done = stage.session_worker().args(more).command(["true"]).finish();
-        assert_ended(&done, 0, "as many messages as asked for");
+        assert_ended(&done, 0, "--max-messages is reached");
         stage.assert_holds(left, 0);
         assert_eq!(
             stage
@@ -200,7 +200,7 @@ fn no_session_is_taken_for_messages_that_another_has_begun() {
     running.await_log("last");
     stage.talk("b", &["3"]);
     let done = running.finish();
-    assert_ended(&done, 0, "as many messages as asked for");
+    assert_ended(&done, 0, "--max-messages is reached");
     // The request that was under way may have brought it, once.
     assert!(stage.accepted() <= 2, "{}", done.stderr);
     stage.assert_holds(1, 0);
@@ -241,7 +241,7 @@ fn a_queue_of_the_other_kind_is_refused_with_the_flag_to_use() {
         (
             JOBS,
             &[][..],
-            "its messages come in sessions: say --sessions",
+            "its messages come in sessions: add --sessions",
         ),
         (
             "plain",

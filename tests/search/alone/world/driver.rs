@@ -37,7 +37,7 @@ impl World {
             return self.due(self.now, Due::Answers(call.number, reply));
         }
         if self.is_busy() {
-            let why = "the request before it still hangs".to_owned();
+            let why = "the request before this one still hangs".to_owned();
             let busy = Failure::Transient {
                 why,
                 retry_after: None,

@@ -195,7 +195,7 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Decode every message; dead-letter what is not base64
+    /// Decode every message; dead-letter one that is not base64
     // White space is passed over.
     Base64,
     /// Pass every message on as it was sent

@@ -141,7 +141,7 @@ impl State {
         }
         Err(Failure::Transient {
             why: format!(
-                "{}: whether the message was settled cannot be said",
+                "{}: it is not known whether the message was settled",
                 error.why()
             ),
             retry_after: None,
