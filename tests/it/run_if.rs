@@ -209,7 +209,7 @@ fn one_that_waits_and_turns_unfit_is_not_handed_the_lock() {
 
 /// With a doorbell; nobody looks at the lock by itself while a test lasts.
 const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
-const HEARS: &str = "hears the holder's doorbell, 0 before us";
+const HEARS: &str = "hears the holder's doorbell, 0 standbys before this one";
 
 #[test]
 fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {

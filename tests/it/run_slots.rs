@@ -320,7 +320,7 @@ fn the_doorbell_of_a_slot_s_holder_is_heard_whoever_has_the_others() {
     let mut rings = start("rings", &BELL);
     starts("rings");
     let mut waits = start("waits", &BELL);
-    waits.await_log("hears the holder's doorbell, 0 before us");
+    waits.await_log("hears the holder's doorbell, 0 standbys before this one");
     let_end(&scene, "rings");
     assert_eq!(rings.wait(), Ended::Code(0), "{}", rings.stderr());
     // By its poll it would have come within an hour.
@@ -335,7 +335,11 @@ fn the_doorbell_of_a_slot_s_holder_is_heard_whoever_has_the_others() {
 
 #[test]
 fn a_number_of_slots_that_cannot_be_is_refused() {
-    for (number, words) in [("0", "nobody"), ("1001", "1 to 1000"), ("x", "1 to 1000")] {
+    for (number, words) in [
+        ("0", "no instance could"),
+        ("1001", "1 to 1000"),
+        ("x", "1 to 1000"),
+    ] {
         let scene = Scene::new();
         let run = scene.run_on_file().args(["--slots", number]);
         let finished = run.shell("true").finish();

@@ -69,7 +69,7 @@ fn it_is_looked_at_and_broken_like_any_other() {
     assert!(status.stdout.contains("web9"), "{status:?}");
     let broken = verb("break").args(["--period", "5", "--yes"]).finish();
     assert_eq!(broken.ended, Ended::Code(0), "{broken:?}");
-    let told = "others can have control in 5 seconds";
+    let told = "another instance can have control in 5 seconds";
     assert!(broken.stdout.contains(told), "{broken:?}");
     assert_eq!(asked(&scene), ["look", "look", "break"]);
     let reset = verb("reset").args(["--all", "--yes"]).finish();

@@ -168,7 +168,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
         .output()
         .unwrap();
     assert!(said.status.success());
-    let passed = "note: 1 line passed over that cannot be read";
+    let passed = "note: 1 line ignored that cannot be read";
     assert!(stdout(&said).contains(passed), "{}", stdout(&said));
 }
 

@@ -28,7 +28,7 @@ fn control_changes_at_once_whether_its_command_its_instance_or_its_supervisor_en
     for (nth, end) in ends.into_iter().enumerate() {
         let (held, next) = (names[nth], names[nth + 1]);
         let standby = stage.instance(port, next, &BELL, &[]);
-        standby.await_log("hears the holder's doorbell, 0 before us");
+        standby.await_log("hears the holder's doorbell, 0 standbys before this one");
         match end {
             TERM => holder.signal(Signal::SIGTERM),
             KILL => holder.signal(Signal::SIGKILL),

@@ -44,7 +44,7 @@ fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
     journal.await_tag(What::Beat, "first");
     let bell = advertised(&stage);
     let mut second = stage.instance(stores[1].port, "second", &BELL, &[]);
-    second.await_log("hears the holder's doorbell, 0 before us");
+    second.await_log("hears the holder's doorbell, 0 standbys before this one");
     let asked = || stores.each_ref().map(|store| store.log().len());
     let (before, needed) = (asked(), memory(&first));
 
@@ -181,7 +181,7 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     });
     let proxy = Proxy::before(azurite().port);
     let standby = stage.instance(proxy.port, "standby", &BELL, &[]);
-    standby.await_log("hears the holder's doorbell, 0 before us");
+    standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     let rings: usize = rung.recv().expect("a number");
     assert!(rings > RINGS, "{rings}");
     // The first one, and those that were rung for.
@@ -205,7 +205,7 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
     let proxy = Proxy::before(azurite().port);
     let options = ["--doorbell=127.0.0.1", "-v"];
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
-    standby.await_log("hears the holder's doorbell, 0 before us");
+    standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     let guardian = Pid::from_raw(holder.guardian());
     // Stopped first, or it would give the lease back for its guardian.
     holder.signal(Signal::SIGSTOP);
@@ -229,7 +229,7 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
         }
     });
     // It hears the liar as it heard the holder, and polls every 500 ms all the same.
-    standby.await_log_times("hears the holder's doorbell, 0 before us", 2);
+    standby.await_log_times("hears the holder's doorbell, 0 standbys before this one", 2);
     await_polls_as_ever(&proxy);
     journal.await_tag(What::Beat, "standby");
     stage.let_end("standby");
@@ -339,7 +339,7 @@ fn a_bell_that_falls_silent_leaves_polls_as_ever() {
     let proxy = Proxy::before(azurite().port);
     let options = ["--doorbell=127.0.0.1", "-v"];
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
-    standby.await_log("hears the holder's doorbell, 0 before us");
+    standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     standby.await_log("the holder's doorbell is silent: polls as usual");
     await_polls_as_ever(&proxy);
     standby.signal(Signal::SIGTERM);

@@ -66,7 +66,10 @@ fn lease_without_an_end_is_reported_as_another_programs() {
     let broken = command(&stage, "break", name)
         .args(["--yes", "--period", "0"])
         .finish();
-    assert!(broken.stdout.contains("another program's"), "{broken:?}");
+    assert!(
+        broken.stdout.contains("belongs to another program"),
+        "{broken:?}"
+    );
     assert!(!broken.stdout.contains("kill "), "{broken:?}");
     stage.scene.journal.await_tag(What::Beat, "one");
     stage.let_end("one");

@@ -104,13 +104,13 @@ fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
         r#"cd '{at}'
         daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do true & done
-        '{program}' run --contain none --file '{lock}' -- sh -c "$daemon exec sleep 600" 2> log &
+        '{program}' run -v --contain none --file '{lock}' -- sh -c "$daemon exec sleep 600" 2> log &
         supervisor=$!
         until test -e daemon; do sleep 0.01; done
         guardian=$(cat /proc/$supervisor/task/$supervisor/children)
         umount -l /proc
         kill -9 $guardian
-        until grep -q "for us to keep the lock" log; do sleep 0.01; done
+        until grep -q "this process keeps the lock" log; do sleep 0.01; done
         kill -9 $(cat daemon)
         wait $supervisor
         echo $?"#

@@ -120,7 +120,7 @@ async fn a_settlement_whose_answer_was_lost_is_not_confirmed_and_never_failed() 
         let Err(Failure::Transient { why, retry_after }) = complete(&message).await else {
             panic!("it cannot be known");
         };
-        assert!(why.contains("cannot be said"), "{why}");
+        assert!(why.contains("it is not known whether"), "{why}");
         assert!(
             retry_after > Some(Duration::from_secs(3600)),
             "{retry_after:?}"

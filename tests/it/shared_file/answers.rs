@@ -229,7 +229,7 @@ fn a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room() {
         || one.stderr(),
     );
     // A standby that reads the lock, and could not take it over, does not say that the store answers.
-    one.await_log("left to run out");
+    one.await_log("not given back and will expire");
     view.await_caught(view.switchboard().caught() + 2);
     let said = one.stderr();
     assert!(!said.contains("answers again"), "{said}");

@@ -23,7 +23,7 @@ fn the_next_command_is_started_although_nobody_would_have_looked_for_an_hour() {
     let mut first = instance("first");
     journal.await_tag(What::Beat, "first");
     let mut second = instance("second");
-    second.await_log("hears the holder's doorbell, 0 before us");
+    second.await_log("hears the holder's doorbell, 0 standbys before this one");
     let_end("first");
     assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
     journal.await_tag(What::Beat, "second");
@@ -63,7 +63,7 @@ async fn a_program_hears_it_and_rings_too() {
     let standby = run.journalist("standby", &["--beats", "1"]).start();
     // The bell is rung on this runtime, which must not be blocked meanwhile.
     let hears = move || {
-        standby.await_log("hears the holder's doorbell, 0 before us");
+        standby.await_log("hears the holder's doorbell, 0 standbys before this one");
         standby
     };
     let hears = tokio::task::spawn_blocking(hears);

@@ -217,13 +217,13 @@ fn command_that_cannot_be_started_loses_its_message_and_ends_the_worker() {
     let (scene, mailbox) = with("x");
     mailbox.put("y");
     let script = scene.path("script");
-    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::write(&script, "#!/etc\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let done = worker(&scene, &mailbox)
         .arg(FLAG)
         .command([&script])
         .finish();
-    assert_ended(&done, 127, "failed, attempt 1, 0 renewals: NotStarted");
+    assert_ended(&done, 126, "failed, attempt 1, 0 renewals: NotStarted");
     assert_eq!(mailbox.count(), 1, "no other was taken");
 }
 

@@ -174,7 +174,7 @@ fn where_it_cannot_be_read_nothing_is_begun() {
     stage.broker.fault(fault.times(3));
     let done = stage.all(&[], "cat; echo");
     assert!(
-        done.stderr.contains("session a: not begun"),
+        done.stderr.contains("session a: not started"),
         "{}",
         done.stderr
     );
