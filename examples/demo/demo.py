@@ -81,7 +81,7 @@ class Instance:
 class Demo:
     def __init__(self, args, directory):
         self.args, self.dir, self.began = args, directory, time.monotonic()
-        self.env, self.said, self.azurite = dict(os.environ), [], None
+        self.env, self.said, self.azurite, self.clear = dict(os.environ), [], None, "\x1b[2J"
         self.cast = open(args.cast, "w", encoding="utf-8") if args.cast else None
         if self.cast:
             header = {"version": 2, "width": WIDTH, "height": HEIGHT, "title": "trafficcop: three instances on one lock"}
@@ -90,7 +90,6 @@ class Demo:
             self.lock = ["--file", args.file]
         else:
             self.lock = ["--emulator", "--blob", f"demo/lock-{os.getpid()}", "--doorbell=127.0.0.1"]
-            self.start_azurite()
         self.instances = [Instance(name, self) for name in NAMES]
 
     def start_azurite(self):
@@ -98,8 +97,10 @@ class Demo:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", 10000)) == 0
 
-        if answers():
+        if self.args.file or answers():
             return
+        if not shutil.which("npx"):
+            sys.exit("demo: npx is not installed, and nothing listens on 127.0.0.1:10000: install Node.js, or use --file demo.lock")
         print("starting Azurite...", flush=True)
         self.azurite = subprocess.Popen(
             ["npx", "-y", "-p", "azurite", "azurite-blob", "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"],
@@ -134,10 +135,13 @@ class Demo:
         for line in self.said[-room:]:
             lines.append("  " + (RED + line + PLAIN if "kill" in line or "TERM" in line else line))
         lines += [""] * (HEIGHT - 1 - len(lines))
-        self.show("\x1b[H" + "".join(line + "\x1b[K\n" for line in lines))
+        # Of the first one, the clearing is a part: a recording begins with a full picture.
+        clear, self.clear = self.clear, ""
+        self.show(clear + "\x1b[H" + "".join(line + "\x1b[K\n" for line in lines))
 
     def run(self):
-        self.show("\x1b[2J")
+        self.start_azurite()
+        self.began = time.monotonic()
         faults = [(signal.SIGKILL, "kill -9"), (signal.SIGTERM, "kill -TERM")]
         next_fault, count = self.args.every, 0
         while self.now() < self.args.seconds:
@@ -163,7 +167,11 @@ class Demo:
             if instance.process:
                 instance.process.wait()
         if self.azurite:
-            os.killpg(self.azurite.pid, signal.SIGTERM)
+            try:
+                os.killpg(self.azurite.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+            self.azurite.wait()
 
     def timeline(self):
         command = [self.args.trafficcop, "timeline", *[one.events for one in self.instances]]
@@ -172,6 +180,9 @@ class Demo:
         said = subprocess.run(command, capture_output=True, text=True)
         self.show("\x1b[2J\x1b[H" + said.stdout + said.stderr)
         if self.cast:
+            # The last picture stands for four seconds.
+            self.began -= 4
+            self.show("")
             self.cast.close()
         return said.returncode
 
@@ -188,11 +199,16 @@ def main():
     if not shutil.which(args.trafficcop):
         sys.exit(f"demo: there is no {args.trafficcop}: build it (cargo build --release), or say where it is (--trafficcop)")
     args.trafficcop = os.path.abspath(shutil.which(args.trafficcop))
+    # Ctrl-C, a kill and a closed terminal all end what was started here, and then this.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as directory:
         demo = Demo(args, directory)
         try:
             demo.run()
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             demo.end()
         status = demo.timeline()
     sys.exit(status)

@@ -7,7 +7,7 @@ use super::run::refuse_first;
 use super::{Host, UsageError};
 use crate::args;
 use crate::azure::scheduled_events::{Config, Endpoint};
-use crate::azure::{Auth, AuthOptions, CREDENTIALS};
+use crate::azure::{Auth, AuthOptions, withheld as credentials};
 
 /// What was typed about the account.
 #[must_use]
@@ -36,10 +36,11 @@ const TARGETS: [&str; 2] = ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"];
 pub(super) fn withheld(target: &str, named: Option<&str>) -> Vec<OsString> {
     // All that any of our credentials is read from, and not only what was used: a command that
     // finds another key can use that.
-    let known = CREDENTIALS.iter().copied();
+    let known = credentials().map(OsString::from);
     let targets = TARGETS.into_iter().filter(|_| target.contains('?'));
-    let all = known.chain(named).chain(targets);
-    all.map(OsString::from).collect()
+    known
+        .chain(named.into_iter().chain(targets).map(OsString::from))
+        .collect()
 }
 
 pub(super) fn scheduled_events(

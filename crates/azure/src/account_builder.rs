@@ -13,9 +13,11 @@ use super::account::{Account, AccountError, Service, contradiction, malformed, m
 use super::address::{SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, safe, split_url};
 use super::credential::{
     Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
+    unknown_part,
 };
 use super::proxy::Proxy;
 use super::transport::Client;
+use super::variables::{ENDPOINT, MODE};
 
 /// Variable with a connection string.
 pub const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
@@ -186,8 +188,11 @@ impl AccountBuilder {
                 }
                 "endpointsuffix" => self.suffix(value, STRING)?,
                 "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
-                // The addresses of other services, and whatever else: not ours.
-                _ => {}
+                "blobendpoint" | "queueendpoint" | "tableendpoint" | "fileendpoint"
+                | "dfsendpoint" | "webendpoint" => {}
+                // A replica is only read, and a lease is not.
+                part if part.ends_with("secondaryendpoint") => {}
+                part => return Err(unknown_part(part, STRING)),
             }
         }
         Ok(())
@@ -272,6 +277,10 @@ impl AccountBuilder {
                 missing("the storage account", how)
             })?,
         };
+        if self.endpoint.is_none() && env(ENDPOINT).is_some() {
+            let how = format!("is not read: pass the whole URL, or set {STRING}; or unset it");
+            return Err(malformed(ENDPOINT, how));
+        }
         // Once more: it may have been put together from parts, with a protocol of its own.
         safe(&endpoint)?;
         let name = match (&self.name, split_url(&endpoint)?.account) {
@@ -295,15 +304,29 @@ impl AccountBuilder {
             let host = host.clone();
             return Err(AccountError::PlainHttp { host });
         }
-        let flag = options.auth.flag();
-        let needs = |what, variable| {
-            let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
-            Err(missing(what, how))
-        };
         let sources = (
             self.key.as_ref().map(|(_, source)| *source),
             self.sas.as_ref().map(|(_, source)| *source),
         );
+        let (auth, by_key) = match env(MODE).as_deref() {
+            // What was typed, or passed by a program, goes before it.
+            Some(_) if options.auth != Auth::Auto || known_key || self.own.is_some() => {
+                (options.auth, false)
+            }
+            Some(_) if sources.1 == Some(THE_URL) => (Auth::Auto, false),
+            None => (options.auth, false),
+            Some("login") => (Auth::Entra, false),
+            Some("key") => (Auth::Auto, true),
+            Some(_) => return Err(malformed(MODE, "is neither 'key' nor 'login'")),
+        };
+        let flag = match auth == options.auth {
+            true => auth.flag(),
+            false => "AZURE_STORAGE_AUTH_MODE=login".to_owned(),
+        };
+        let needs = |what, variable| {
+            let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
+            Err(missing(what, how))
+        };
         let offered = Offered {
             key: match self.key {
                 None => needs("the account key", KEY),
@@ -349,7 +372,13 @@ impl AccountBuilder {
             },
         };
         let chosen = match (self.own, &offered.key, &offered.sas) {
-            (None, ..) => choose(options.auth, offered, env),
+            (None, ..) => choose(auth, offered, env).and_then(|chosen| match chosen {
+                None if by_key => Err(missing(
+                    "the account key",
+                    format!("{MODE} says 'key': set {KEY} or a whole {STRING}, or unset {MODE}"),
+                )),
+                chosen => Ok(chosen),
+            }),
             (Some(own), Err(_), Err(_)) => offered.token.map(|()| Some(own)),
             (Some(_), Ok(found), _) | (Some(_), _, Ok(found)) => {
                 let own = "the token credential";
@@ -369,7 +398,7 @@ impl AccountBuilder {
             Some(credential) => credential,
             None => {
                 let client = Arc::clone(&client);
-                Credential::entra(options.auth, env, &endpoint, client, STORAGE)?
+                Credential::entra(auth, env, &endpoint, client, STORAGE)?
             }
         };
         if let (Some(host), false) = (unsafe_host, matches!(credential, Credential::Key { .. })) {

@@ -26,30 +26,14 @@ use super::program_credential::ProgramCredential;
 #[cfg(feature = "entra")]
 use super::token_cache::TokenCache;
 use super::transport::Client;
+use super::variables;
 
 pub(super) const TENANT: &str = "AZURE_TENANT_ID";
 pub(super) const CLIENT: &str = "AZURE_CLIENT_ID";
 pub(super) const CLIENT_SECRET: &str = "AZURE_CLIENT_SECRET";
 pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
-
-/// Every variable that can hold a credential, names an identity, or gives access to one (App Service and
-/// Container Apps answer only requests with the secret of IDENTITY_HEADER).
-pub const CREDENTIALS: &[&str] = &[
-    "AZURE_STORAGE_CONNECTION_STRING",
-    "AZURE_STORAGE_ACCOUNT",
-    "AZURE_STORAGE_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_SERVICEBUS_CONNECTION_STRING",
-    TENANT,
-    CLIENT,
-    CLIENT_SECRET,
-    TOKEN_FILE,
-    IDENTITY_ENDPOINT,
-    "IDENTITY_HEADER",
-    "MSI_ENDPOINT",
-    "MSI_SECRET",
-];
+pub(super) const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 
 /// The methods of the library that say what these variables say, for messages to a program that called them.
 pub const GIVEN: &[(&str, &str)] = &[
@@ -100,6 +84,20 @@ pub(super) fn connection_string<'a>(
         Ok((name.trim().to_ascii_lowercase(), value.trim()))
     });
     parts.collect()
+}
+
+/// The error of a part that nothing is known about: a misspelt one, or one that asks for another way.
+pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
+    // A key that was pasted without its name would be one, too.
+    let is_word = part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let what = match is_word {
+        true => format!("{part} in {source}"),
+        false => format!("a part of {source}"),
+    };
+    malformed(
+        what,
+        "is no part that trafficcop supports: correct or remove it",
+    )
 }
 
 /// What was typed about the account.
@@ -263,9 +261,8 @@ pub(super) fn choose(
         Auth::Auto => {
             // A managed identity is not named: it is there or it is not. Where no token can be
             // sent, none contradicts.
-            let named = [TOKEN_FILE, CLIENT_SECRET].into_iter();
-            let mut named = named.filter(|name| cfg!(feature = "entra") && env(name).is_some());
-            let named = named.next().filter(|_| offered.token.is_ok());
+            let named = variables::named(env).filter(|_| cfg!(feature = "entra"));
+            let named = named.filter(|_| offered.token.is_ok());
             match (offered.key, offered.sas, named) {
                 (Ok(key), Ok(sas), _) => Err(contradiction(
                     key.what,

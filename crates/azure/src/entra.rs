@@ -32,6 +32,7 @@ use super::credential::{
 use super::identity_http::{Cli, IdentityHttp, NoToken, NoTokenKind, is_near, one_line};
 use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
+use super::variables::{self, CHAIN};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::background_writer;
 
@@ -125,19 +126,13 @@ impl Entra {
         client: Arc<Client>,
         purpose: Purpose,
     ) -> Result<Entra, AccountError> {
-        let managed = Source::Managed {
-            client: env(CLIENT),
-        };
-        // What was set up for this workload by name goes before what the machine happens to have. The
-        // CLI is last: it takes seconds, and is somebody's own login.
-        let sources = match auth {
-            Auth::Workload => vec![workload(env)?],
-            Auth::Managed => vec![managed],
-            Auth::Cli => vec![Source::Cli],
-            _ if env(TOKEN_FILE).is_some() => vec![workload(env)?],
-            _ if env(CLIENT_SECRET).is_some() => vec![with_secret(env)?],
-            _ => vec![managed, Source::Cli],
-        };
+        let sources = sources(auth, env)?;
+        if sources
+            .iter()
+            .any(|source| matches!(source, Source::Managed { .. }))
+        {
+            variables::refuse_hosts(env)?;
+        }
         // The crate reads it for itself. A refusal now beats one in the middle of a tenure.
         nearby(env, IDENTITY_ENDPOINT)?;
         Ok(Entra {
@@ -383,6 +378,43 @@ fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
             TENANT,
             "is neither a tenant's id nor its domain: letters, digits, dots and hyphens",
         )),
+    }
+}
+
+/// The credentials that are asked for a token, the first that has one is taken; `auth` goes before what
+/// AZURE_TOKEN_CREDENTIALS chooses.
+fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
+    let managed = || Source::Managed {
+        client: env(CLIENT),
+    };
+    match auth {
+        Auth::Workload => return Ok(vec![workload(env)?]),
+        Auth::Managed => return Ok(vec![managed()]),
+        Auth::Cli => return Ok(vec![Source::Cli]),
+        Auth::Auto | Auth::Entra | Auth::Key | Auth::Sas => {}
+    }
+    let chain = env(CHAIN).map(|text| text.to_ascii_lowercase());
+    let of_machine = match chain.as_deref() {
+        Some("workloadidentitycredential") => return Ok(vec![workload(env)?]),
+        Some("managedidentitycredential") => return Ok(vec![managed()]),
+        Some("azureclicredential" | "dev") => return Ok(vec![Source::Cli]),
+        // What was set up for this workload by name goes before what the machine happens to have. The
+        // CLI is last: it takes seconds, and is a person's login.
+        None => vec![managed(), Source::Cli],
+        Some("prod") => vec![managed()],
+        Some("environmentcredential") => vec![],
+        Some(_) => {
+            let why = "names a credential that trafficcop does not have: choose with --auth workload, managed or cli";
+            return Err(malformed(CHAIN, why));
+        }
+    };
+    variables::refuse_principals(env)?;
+    if env(TOKEN_FILE).is_some() && !of_machine.is_empty() {
+        Ok(vec![workload(env)?])
+    } else if env(CLIENT_SECRET).is_some() || of_machine.is_empty() {
+        Ok(vec![with_secret(env)?])
+    } else {
+        Ok(of_machine)
     }
 }
 

@@ -25,6 +25,7 @@ mod shared_key;
 #[cfg(feature = "entra")]
 mod token_cache;
 mod transport;
+mod variables;
 
 /// The version of the storage services' interface that is spoken: the oldest that has what is used, so that
 /// an emulator or a service on premises that is some years old knows it.
@@ -34,7 +35,7 @@ pub const API_VERSION: &str = "2021-02-12";
 pub use account::{Account, AccountError};
 pub use account::{BLOB, QUEUE, Service};
 pub use account_builder::{ACCOUNT, KEY, SAS, STRING};
-pub use credential::{Auth, AuthOptions, CREDENTIALS};
+pub use credential::{Auth, AuthOptions};
 pub use credential::{Credential, GIVEN};
 pub use error::{Operation, ServiceError};
 pub use server::tls_failure;
@@ -50,3 +51,4 @@ pub use error::of_the_service;
 pub use service_clock::ServiceClock;
 pub use transport::{for_probes, kernel_errno, root_cause};
 pub use transport::{header, limited, unhurried};
+pub use variables::withheld;

@@ -128,9 +128,10 @@ impl<S: System> EventLoop<S> {
             self.armed = next;
             self.system.arm(next);
         }
-        let reaped = self.main.as_ref().is_some_and(|main| main.reaped);
-        let millis = if self.state.is_killing() || reaped {
-            // Orphans can arrive without a signal: look again, less and less often.
+        let ended = self.main.as_ref().is_some_and(|main| main.ended);
+        let millis = if self.state.is_killing() || ended {
+            // Orphans arrive without a signal, and those of a PID namespace end without one: look again,
+            // less and less often.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             Some(self.patience)
         } else if self.settled {

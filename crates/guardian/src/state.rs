@@ -75,7 +75,7 @@ impl ControlState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum StopTo {
-    /// The command's process group, and what was started outside of it.
+    /// The command's process group.
     #[default]
     Group,
     /// The command's main process alone.

@@ -139,8 +139,8 @@ struct State {
     held: Option<Held>,
     /// A lease whose release was asked for and not confirmed.
     spent: Option<Spent>,
-    /// ETag of the blob when its lease was last seen free, and when that was.
-    seen_free: Option<(String, Instant)>,
+    /// ETag of the blob when its lease was last seen free, and when it was first seen taken with that ETag.
+    seen_free: Option<(String, Option<Instant>)>,
     // The greatest token seen: no grant of ours is below it, although somebody may strip the metadata
     // between two looks.
     floor: u64,

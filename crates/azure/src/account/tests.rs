@@ -454,3 +454,5 @@ fn what_was_left_out_of_the_build_is_refused_in_words() {
 
 #[cfg(feature = "entra")]
 mod entra;
+#[cfg(feature = "entra")]
+mod variables;

@@ -8,7 +8,7 @@ use azure_core::credentials::Secret;
 
 use crate::account::{AccountError, contradiction, malformed, missing};
 use crate::address::shown;
-use crate::credential::{Credential, connection_string, refuse_quotes};
+use crate::credential::{Credential, connection_string, refuse_quotes, unknown_part};
 
 // Between a topic and the name of a subscription to it, however it is written.
 const SUBSCRIPTIONS: &str = "Subscriptions";
@@ -229,8 +229,16 @@ impl Parts {
                 "sharedaccesskey" => ("SharedAccessKey", &mut key),
                 "sharedaccesssignature" => ("SharedAccessSignature", &mut signature),
                 "usedevelopmentemulator" => ("UseDevelopmentEmulator", &mut emulator),
-                // Of other clients: how they connect, what they log.
-                _ => continue,
+                // How long other clients wait.
+                "operationtimeout" => continue,
+                "transporttype" if value.eq_ignore_ascii_case("amqp") => continue,
+                "transporttype" => {
+                    return Err(malformed(
+                        format!("TransportType in {source}"),
+                        "can only be 'Amqp': WebSockets are not supported",
+                    ));
+                }
+                part => return Err(unknown_part(part, source)),
             };
             if value.is_empty() {
                 return Err(malformed(

@@ -51,7 +51,7 @@ fn a_connection_string_is_read_as_by_microsofts_clients() {
         (
             string(
                 "sb://ns.servicebus.chinacloudapi.cn/",
-                ";OperationTimeout=00:01:00",
+                ";OperationTimeout=00:01:00;TransportType=Amqp",
             ),
             "sb://ns.servicebus.chinacloudapi.cn/jobs",
             true,
@@ -187,6 +187,17 @@ fn what_cannot_be_is_refused_by_name() {
             "neither",
         ),
         ("jobs", "Endpoint=sb://h;Endpoint=sb://g", "twice"),
+        (
+            "jobs",
+            &format!("{good};TransportType=AmqpWebSockets"),
+            "TransportType in",
+        ),
+        (
+            "jobs",
+            &format!("{good};Authentication=Managed Identity"),
+            "authentication in",
+        ),
+        ("jobs", &format!("{good};{KEY}=="), "a part of"),
         (
             "jobs",
             "Endpoint=sb://h;UseDevelopmentEmulator=true",

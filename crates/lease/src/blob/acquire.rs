@@ -45,7 +45,7 @@ impl Blob {
         self.check_task(&view.metadata)?;
         self.warn_of_data(&view, give_up_at).await;
         if view.lease == LeaseState::Free {
-            self.state().seen_free = view.etag.clone().map(|etag| (etag, Instant::now()));
+            self.state().seen_free = view.etag.clone().map(|etag| (etag, None));
         }
         // Leased, and yet asked for, where an acquire of ours was not answered: it may be our own lease that
         // we see, and under the same id the service grants it once more.
@@ -224,7 +224,7 @@ impl Blob {
         let foreign = match view.lease {
             LeaseState::Endless => format!(
                 "the lease is another program's and has no end: no instance gets control until '{}' ends it",
-                self.lock.target.how_to_break()
+                self.lock.target.how_to_break(&self.name)
             ),
             _ if self.is_unsigned(view) => {
                 let holder = view.metadata.record.as_ref().map(|record| &*record.holder);
@@ -240,13 +240,14 @@ impl Blob {
     }
 
     /// Whether the record is still the one that was seen beside a free lease: an instance writes its own within the
-    /// attempt that acquires.
+    /// attempt that acquires, so for so long after the lease was first seen taken nothing is known.
     fn is_unsigned(&self, view: &View) -> bool {
-        let state = self.state();
-        let seen = state.seen_free.as_ref();
-        seen.is_some_and(|(etag, at)| {
-            view.etag.as_ref() == Some(etag) && Instant::now() > *at + SIGNED_WITHIN
-        })
+        match self.state().seen_free.as_mut() {
+            Some((etag, taken)) if view.etag.as_ref() == Some(etag) => {
+                Instant::now() > *taken.get_or_insert_with(Instant::now) + SIGNED_WITHIN
+            }
+            _ => false,
+        }
     }
 
     /// Warns once of a blob that has data: its other writers are refused while it is leased.

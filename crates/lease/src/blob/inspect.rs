@@ -282,7 +282,7 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
     let foreign = (lease == LeaseState::Endless).then(|| {
         format!(
             "leased by another program, without an end: no instance gets control until '{}' ends the lease",
-            target.how_to_break()
+            target.how_to_break(&lock)
         )
     });
     LockStatus {

@@ -119,9 +119,15 @@ impl Target {
         })
     }
 
-    /// Command that ends another program's lease on this blob.
-    pub(super) fn how_to_break(&self) -> String {
-        format!("trafficcop break --blob {}", self.title())
+    /// The command that ends another program's lease on this blob, whose address is `lock`: as it was named.
+    pub(super) fn how_to_break(&self, lock: &str) -> String {
+        let name = match &self.url {
+            Some(_) => lock.to_owned(),
+            None => self.title(),
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._:-%".contains(&byte);
+        let quote = if name.bytes().all(is_plain) { "" } else { "\"" };
+        format!("trafficcop break --blob {quote}{name}{quote}")
     }
 
     pub(super) fn title(&self) -> String {

@@ -107,7 +107,11 @@ fn what_a_way_needs_is_named_and_what_is_bad_is_refused() {
             "AZURE_AUTHORITY_HOST does not begin with https",
         ),
         (
-            vec![ACCT, ("IDENTITY_ENDPOINT", "http://10.0.0.1/token")],
+            vec![
+                ACCT,
+                ("IDENTITY_ENDPOINT", "http://10.0.0.1/token"),
+                ("IDENTITY_HEADER", "x"),
+            ],
             Auth::Managed,
             "plain http is only allowed to this machine, not to 10.0.0.1",
         ),

@@ -1,0 +1,169 @@
+//! The environment variables of Azure's SDKs and command line: what trafficcop does with each.
+//!
+//! Read by [`super::credential`] and [`super::entra`]. A variable that asks for an identity or a way that
+//! trafficcop does not have is refused by name, never passed over for another one.
+
+use super::account::{AccountError, malformed};
+use super::account_builder::{ACCOUNT, KEY, SAS, STRING, SUFFIX};
+use super::credential::{
+    CLIENT, CLIENT_SECRET, Env, IDENTITY_ENDPOINT, IDENTITY_HEADER, TENANT, TOKEN_FILE,
+};
+
+const CERTIFICATE: &str = "AZURE_CLIENT_CERTIFICATE_PATH";
+const USERNAME: &str = "AZURE_USERNAME";
+const PASSWORD: &str = "AZURE_PASSWORD";
+const MSI_ENDPOINT: &str = "MSI_ENDPOINT";
+const THUMBPRINT: &str = "IDENTITY_SERVER_THUMBPRINT";
+pub(super) const CHAIN: &str = "AZURE_TOKEN_CREDENTIALS";
+pub(super) const MODE: &str = "AZURE_STORAGE_AUTH_MODE";
+pub(super) const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
+
+/// What becomes of a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Its value counts.
+    Read,
+    /// A start that would need it is refused.
+    Refused,
+    /// It changes neither identity nor address, for this reason.
+    Idle(&'static str),
+}
+
+use Role::{Idle, Read, Refused};
+
+/// A variable: name, role, and whether `--no-credentials` keeps it from the command, because it can hold a
+/// credential, name an identity, or give access to one.
+pub(crate) type Variable = (&'static str, Role, bool);
+
+const WITH_CERTIFICATE: Role = Idle("it belongs to a certificate, which is refused");
+
+/// Every variable that the documentation of Azure's SDKs (.NET, Go, Java, JavaScript, Python, Rust) names for
+/// `DefaultAzureCredential`, and that of the Azure CLI names for storage accounts.
+pub(crate) const VARIABLES: &[Variable] = &[
+    (STRING, Read, true),
+    (ACCOUNT, Read, true),
+    (KEY, Read, true),
+    (SAS, Read, true),
+    (SUFFIX, Read, false),
+    ("AZURE_STORAGE_QUEUE_ENDPOINT", Read, false),
+    (MODE, Read, false),
+    (ENDPOINT, Refused, false),
+    ("AZURE_SERVICEBUS_CONNECTION_STRING", Read, true),
+    (TENANT, Read, true),
+    (CLIENT, Read, true),
+    (CLIENT_SECRET, Read, true),
+    (TOKEN_FILE, Read, true),
+    (CERTIFICATE, Refused, true),
+    ("AZURE_CLIENT_CERTIFICATE_PASSWORD", WITH_CERTIFICATE, true),
+    (
+        "AZURE_CLIENT_SEND_CERTIFICATE_CHAIN",
+        WITH_CERTIFICATE,
+        false,
+    ),
+    (
+        USERNAME,
+        Idle("it belongs to AZURE_PASSWORD, which is refused"),
+        true,
+    ),
+    (PASSWORD, Refused, true),
+    (CHAIN, Read, false),
+    ("AZURE_AUTHORITY_HOST", Read, false),
+    ("AZURE_POD_IDENTITY_AUTHORITY_HOST", Read, false),
+    (IDENTITY_ENDPOINT, Read, true),
+    (IDENTITY_HEADER, Read, true),
+    (THUMBPRINT, Refused, true),
+    (
+        "IMDS_ENDPOINT",
+        Idle("Azure Arc sets it beside IDENTITY_ENDPOINT, which is then refused"),
+        true,
+    ),
+    (MSI_ENDPOINT, Refused, true),
+    (
+        "MSI_SECRET",
+        Idle("it belongs to MSI_ENDPOINT, which is refused"),
+        true,
+    ),
+    (
+        "AZURE_ADDITIONALLY_ALLOWED_TENANTS",
+        Idle("a token is asked for in the identity's own tenant only"),
+        false,
+    ),
+    (
+        "AZURE_IDENTITY_DISABLE_MULTITENANTAUTH",
+        Idle("a token is asked for in the identity's own tenant only"),
+        false,
+    ),
+    (
+        "AZURE_REGIONAL_AUTHORITY_NAME",
+        Idle("the authority of a region issues the same tokens"),
+        false,
+    ),
+    (
+        "AZURE_CONFIG_DIR",
+        Idle("the Azure CLI reads it itself"),
+        false,
+    ),
+    (
+        "AZURE_SUBSCRIPTION_ID",
+        Idle("a storage account needs none"),
+        false,
+    ),
+];
+
+/// The variables that `--no-credentials` keeps from the command.
+pub fn withheld() -> impl Iterator<Item = &'static str> {
+    let secret = VARIABLES.iter().filter(|(.., secret)| *secret);
+    secret.map(|(name, ..)| *name)
+}
+
+/// The variable that names a token credential, if one does.
+pub(super) fn named(env: &Env<'_>) -> Option<&'static str> {
+    let all = [TOKEN_FILE, CLIENT_SECRET, CERTIFICATE, PASSWORD];
+    all.into_iter().find(|name| match *name {
+        PASSWORD => env(PASSWORD).is_some() && env(USERNAME).is_some(),
+        name => env(name).is_some(),
+    })
+}
+
+fn unavailable(name: &str, what: &str, instead: &str) -> AccountError {
+    malformed(
+        name,
+        format!("asks for {what}, which trafficcop does not support: {instead}"),
+    )
+}
+
+/// Refuses a service principal or a user that cannot be had, before another identity is taken for it.
+pub(super) fn refuse_principals(env: &Env<'_>) -> Result<(), AccountError> {
+    let instead = format!("set {CLIENT_SECRET} or {TOKEN_FILE}, or choose with --auth");
+    match named(env) {
+        // As in the SDKs: a secret goes before both.
+        _ if env(CLIENT_SECRET).is_some() => Ok(()),
+        _ if env(CERTIFICATE).is_some() => {
+            Err(unavailable(CERTIFICATE, "a client certificate", &instead))
+        }
+        Some(PASSWORD) => Err(unavailable(PASSWORD, "a user's password", &instead)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses the managed identities of hosts whose protocol is not spoken.
+pub(super) fn refuse_hosts(env: &Env<'_>) -> Result<(), AccountError> {
+    let instead = "choose another credential with --auth";
+    let has = |name: &str| env(name).is_some();
+    match (has(IDENTITY_ENDPOINT), has(IDENTITY_HEADER)) {
+        (true, true) if has(THUMBPRINT) => Err(unavailable(
+            THUMBPRINT,
+            "the identity of Service Fabric",
+            instead,
+        )),
+        (true, false) => {
+            let what = "the identity of Azure Arc (there is no IDENTITY_HEADER)";
+            Err(unavailable(IDENTITY_ENDPOINT, what, instead))
+        }
+        (false, _) if has(MSI_ENDPOINT) => {
+            let what = "the identity of Azure ML or of the Cloud Shell";
+            Err(unavailable(MSI_ENDPOINT, what, instead))
+        }
+        _ => Ok(()),
+    }
+}
