@@ -169,6 +169,8 @@ impl<S: System> EventLoop<S> {
                     // It ended just now: seen at the next look, which its signal brings about.
                     break;
                 }
+                // The witness may have died since it was looked at: what it died of has to be taken in first.
+                self.system.look_at_witness();
                 *reaped |= self.system.reap(pid);
             }
         }
