@@ -70,7 +70,7 @@ json\t'One JSON object a line'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l event-log -d 'Append every change of state to this file' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace -d 'From the stop signal to SIGKILL [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group, and what was started outside of it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group'
 main\t'The command\'s main process alone'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'How the command\'s processes are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'
@@ -144,7 +144,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -
 file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group, and what was started outside of it'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group'
 main\t'The command\'s main process alone'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'How the processes of a command are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'

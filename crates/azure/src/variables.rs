@@ -18,7 +18,7 @@ pub(super) const CHAIN: &str = "AZURE_TOKEN_CREDENTIALS";
 pub(super) const MODE: &str = "AZURE_STORAGE_AUTH_MODE";
 pub(super) const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
 
-/// What becomes of a variable.
+/// The role of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Its value counts.

@@ -1,6 +1,9 @@
 //! `--stop-to` and `--stop-signal none`: who is signalled when the command is to end.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal;
+use trafficcop_guardian::containment::Pidns;
 
 use crate::support::await_for;
 use crate::support::instance::{Ended, Instance};
@@ -84,4 +87,26 @@ echo safe"#;
     await_output(&one, "safe");
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
     assert!(!one.stdout().contains("signalled"), "{}", one.stdout());
+}
+
+/// The guardian gets no signal of their ends, and its supervisor asks only every three seconds.
+#[test]
+fn lock_is_given_back_as_soon_as_the_processes_of_a_namespace_have_ended() {
+    if let Err(why) = Pidns::available() {
+        return println!("CANNOT RUN HERE: no PID namespace is to be had: {why}");
+    }
+    let scene = Scene::new();
+    // The main process goes first, and what it leaves a moment later.
+    let script = r#"sh -c "trap 'sleep 0.3; exit' TERM; echo ready; while :; do sleep 0.1; done" & exec sleep 600"#;
+    // A busy machine may be late, too: not each time.
+    let mut quick = 0;
+    for _ in 0..5 {
+        let mut instance = start(&scene, &["--contain", "pidns", "--grace", "20s"], script);
+        await_output(&instance, "ready");
+        let asked = Instant::now();
+        instance.signal(Signal::SIGTERM);
+        instance.wait();
+        quick += u32::from(asked.elapsed() < Duration::from_secs(2));
+    }
+    assert!(quick >= 3, "{quick} of 5");
 }

@@ -6,7 +6,7 @@ use crate::variables::{Role, VARIABLES, withheld};
 const ACCT: (&str, &str) = (ACCOUNT, "myacct");
 const PLACE: (&str, &str) = ("IDENTITY_ENDPOINT", "https://localhost/token");
 
-/// What the documentation names: `DefaultAzureCredential` of .NET, Go, Java, JavaScript, Python and Rust, the
+/// Every variable that is documented: `DefaultAzureCredential` of .NET, Go, Java, JavaScript, Python and Rust, the
 /// managed identities of their hosts, and the storage commands of the Azure CLI.
 const DOCUMENTED: &str = "
     AZURE_TENANT_ID AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_FEDERATED_TOKEN_FILE AZURE_AUTHORITY_HOST
@@ -17,7 +17,7 @@ const DOCUMENTED: &str = "
     AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_CONNECTION_STRING AZURE_STORAGE_SAS_TOKEN
     AZURE_STORAGE_AUTH_MODE AZURE_STORAGE_SERVICE_ENDPOINT AZURE_CONFIG_DIR";
 
-/// What has to be set beside a variable so that a tool would use it.
+/// The variables that have to be set beside one so that a tool would use it.
 fn beside(name: &str) -> Vec<(&'static str, &'static str)> {
     match name {
         "AZURE_PASSWORD" => vec![("AZURE_USERNAME", "x")],
