@@ -120,6 +120,9 @@ class Demo:
         """On the terminal, and in the recording."""
         sys.stdout.write(text)
         sys.stdout.flush()
+        self.record(text)
+
+    def record(self, text):
         if self.cast:
             self.cast.write(json.dumps([round(self.now(), 3), "o", text.replace("\n", "\r\n")]) + "\n")
 
@@ -178,11 +181,12 @@ class Demo:
         if self.args.svg:
             command[2:2] = ["--svg", self.args.svg]
         said = subprocess.run(command, capture_output=True, text=True)
-        self.show("\x1b[2J\x1b[H" + said.stdout + said.stderr)
+        text = "\x1b[2J\x1b[H" + said.stdout + said.stderr
+        self.show(text)
         if self.cast:
             # The last picture stands for four seconds.
             self.began -= 4
-            self.show("")
+            self.record(text)
             self.cast.close()
         return said.returncode
 
