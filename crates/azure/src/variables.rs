@@ -3,6 +3,7 @@
 //! Read by [`super::credential`] and [`super::entra`]. A variable that asks for an identity or a way that
 //! trafficcop does not have is refused by name, never passed over for another one.
 
+#[cfg(feature = "entra")]
 use super::account::{AccountError, malformed};
 use super::account_builder::{ACCOUNT, KEY, SAS, STRING, SUFFIX};
 use super::credential::{
@@ -125,6 +126,7 @@ pub(super) fn named(env: &Env<'_>) -> Option<&'static str> {
     })
 }
 
+#[cfg(feature = "entra")]
 fn unavailable(name: &str, what: &str, instead: &str) -> AccountError {
     malformed(
         name,
@@ -133,6 +135,7 @@ fn unavailable(name: &str, what: &str, instead: &str) -> AccountError {
 }
 
 /// Refuses a service principal or a user that cannot be had, before another identity is taken for it.
+#[cfg(feature = "entra")]
 pub(super) fn refuse_principals(env: &Env<'_>) -> Result<(), AccountError> {
     let instead = format!("set {CLIENT_SECRET} or {TOKEN_FILE}, or choose with --auth");
     match named(env) {
@@ -147,6 +150,7 @@ pub(super) fn refuse_principals(env: &Env<'_>) -> Result<(), AccountError> {
 }
 
 /// Refuses the managed identities of hosts whose protocol is not spoken.
+#[cfg(feature = "entra")]
 pub(super) fn refuse_hosts(env: &Env<'_>) -> Result<(), AccountError> {
     let instead = "choose another credential with --auth";
     let has = |name: &str| env(name).is_some();
