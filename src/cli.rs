@@ -84,12 +84,6 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
             );
         }
     }
-    if matches!(typed.verb, args::Verb::Run(_))
-        && format == report::Format::Text
-        && volume != report::Volume::Quiet
-    {
-        report::show_the_wait(std::env::var("TERM").ok().as_deref());
-    }
     let ended = match typed.verb {
         args::Verb::Run(typed) => config::refuse_a_word_before(&words, &typed.command)
             .and_then(|()| config::Config::new(*typed, &config::Host::here()))

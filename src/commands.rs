@@ -20,18 +20,18 @@ mod look;
 mod others;
 mod timeline;
 
-use std::path::Path;
 use std::sync::Once;
 use std::time::Duration;
 
 use crate::args;
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::config::{UsageError, of_blobs_alone, options};
+use crate::config::{Named, UsageError, of_blobs_alone, options};
 use crate::core::Failure;
 use crate::host::variable;
+use crate::lease::helper::HelperLock;
 use crate::lease::inspect::{Inspector, LockState, LockStatus};
-use crate::lease::{at_path, blob};
+use crate::lease::{NamedLock as _, at_path, blob};
 use crate::report::answer;
 use crate::runtime::runtime;
 
@@ -52,70 +52,54 @@ const FILE: Duration = Duration::from_secs(6);
 // How long a listing may take: a page of it is one request, and a container can have hundreds of pages.
 const LISTING: Duration = Duration::from_secs(120);
 
-/// Which lock was named.
-enum Named<'a> {
-    Blob(&'a str),
-    File(&'a Path),
+/// The lock that was typed.
+fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
+    let (blob, file) = (typed.blob.as_deref(), typed.file.as_deref());
+    Named::new(blob, file, typed.store.as_deref())
 }
 
-/// Exactly one of the two.
-fn named<'a>(blob: Option<&'a str>, file: Option<&'a Path>) -> Result<Named<'a>, UsageError> {
-    match (blob, file) {
-        (None, None) => Err(UsageError::new(
-            "no lock: name one with --blob CONTAINER/NAME or --file PATH",
-        )),
-        (Some(blob), Some(file)) => Err(UsageError::new(format!(
-            "two locks, --blob {} and --file {}: name one (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
-            // A URL's query is a secret.
-            blob.split('?').next().unwrap_or_default(),
-            file.display()
-        ))),
-        (Some(""), None) => Err(UsageError::new(
-            "--blob is empty: name a CONTAINER/NAME or a URL",
-        )),
-        (None, Some(file)) if file.as_os_str().is_empty() => {
-            Err(UsageError::new("--file is empty: name a path"))
+/// What can be looked at of the lock that was named; asks nothing yet.
+fn target(
+    named: Named<'_>,
+    parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
+    emulator: bool,
+    access: &args::Access,
+) -> anyhow::Result<LockTarget> {
+    let inspector: Box<dyn Inspector> = match named {
+        Named::Blob(text) => {
+            let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
+            let account = account(&target, emulator, access)?;
+            Box::new(blob::BlobInspector::open(target, &account)?)
         }
-        (Some(blob), None) => Ok(Named::Blob(blob)),
-        (None, Some(file)) => Ok(Named::File(file)),
-    }
-}
-
-impl Named<'_> {
-    /// What can be looked at; nothing is asked yet.
-    fn target(
-        &self,
-        parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
-        emulator: bool,
-        access: &args::Access,
-    ) -> anyhow::Result<LockTarget> {
-        let inspector: Box<dyn Inspector> = match self {
-            Named::Blob(text) => {
-                let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
-                let account = account(&target, emulator, access)?;
-                Box::new(blob::BlobInspector::open(target, &account)?)
-            }
-            Named::File(path) => {
-                refuse_access(emulator, access)?;
-                // Whether it is kept as on a shared drive is seen from what lies there, not from a flag.
-                at_path(path, false, 1)?.inspector()?
-            }
-        };
-        Ok(LockTarget {
-            inspector,
-            warned: Once::new(),
-        })
-    }
+        Named::File(path) => {
+            refuse_access(named, emulator, access)?;
+            // Whether it is kept as on a shared drive is seen from what lies there, not from a flag.
+            at_path(path, false, 1)?.inspector()?
+        }
+        Named::Store(helper, name) => {
+            refuse_access(named, emulator, access)?;
+            HelperLock::new(helper, name)?.inspector()?
+        }
+    };
+    Ok(LockTarget {
+        inspector,
+        warned: Once::new(),
+    })
 }
 
 /// A flag that cannot do anything is a misunderstanding.
-fn refuse_access(emulator: bool, access: &args::Access) -> Result<(), UsageError> {
+fn refuse_access(
+    named: Named<'_>,
+    emulator: bool,
+    access: &args::Access,
+) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
     // In a unit's environment --ca-file is for what --health asks there.
     flags.extend(of_blobs_alone(access, true));
     match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(UsageError::new(format!(
-            "{flag} has no meaning for a lock on a file: leave it out (or unset its variable)"
+            "{flag} has no meaning for a lock {}: leave it out (or unset its variable)",
+            named.place()
         ))),
         None => Ok(()),
     }
@@ -159,20 +143,30 @@ struct LockTarget {
 impl LockTarget {
     /// Of the lock that was typed.
     fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
-        let named = named(typed.blob.as_deref(), typed.file.as_deref())?;
-        named.target(blob::Target::parse, typed.emulator, &typed.access)
+        target(
+            named(typed)?,
+            blob::Target::parse,
+            typed.emulator,
+            &typed.access,
+        )
     }
 
     /// Of a container or a directory.
     fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
-        if typed.blob.is_none() && typed.file.is_none() {
+        if typed.blob.is_none() && typed.file.is_none() && typed.store.is_none() {
             return Err(UsageError::new(
-                "nothing to list: name a container with --blob CONTAINER, or a directory with --file DIRECTORY",
+                "nothing to list: name a container with --blob CONTAINER, a directory with --file DIRECTORY, or --store HELPER:PREFIX",
             )
             .into());
         }
-        let named = named(typed.blob.as_deref(), typed.file.as_deref())?;
-        named.target(blob::Target::of_listing, typed.emulator, &typed.access)
+        let file = typed.file.as_deref();
+        let named = Named::new(typed.blob.as_deref(), file, typed.store.as_deref())?;
+        target(
+            named,
+            blob::Target::of_listing,
+            typed.emulator,
+            &typed.access,
+        )
     }
 
     /// The lock's address.

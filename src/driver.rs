@@ -19,8 +19,8 @@ pub use self::observation::{Observation, Observer};
 use crate::clock::{self, Instant};
 pub use crate::core::Start;
 use crate::core::{
-    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, HealthRecord, Ring, State,
-    Tenure, WorkloadEvent,
+    Action, Cause, Deadlines, Ending, Event, Exit, Failure, Grant, HealthRecord, Ring, Tenure,
+    WorkloadEvent,
 };
 use crate::doorbell::Doorbell;
 use crate::lasting;
@@ -131,9 +131,6 @@ pub async fn drive(
             async move { store.until_free().await }
         };
         let wake_at = driver.wake_at();
-        if *driver.tenure.state() == State::Standby {
-            driver.observe(Observation::Waits(wake_at));
-        }
         // A signal goes first, because a person waits for it. Then the tree, whose end must be known
         // before a reply of the store is judged. The clock may come last: it is looked at with each of
         // the others (see `tell`).
@@ -193,10 +190,7 @@ impl Driver<'_> {
                 self.observe(Observation::Stops);
                 self.tell(Event::StopAsked(signal));
             }
-            SignalEvent::Pass(signal) => {
-                self.observe(Observation::Signal(signal));
-                self.workload.pass(signal);
-            }
+            SignalEvent::Pass(signal) => self.workload.pass(signal),
             SignalEvent::Pause => self.workload.pause(),
             SignalEvent::Cordon(Some(cordon)) => self.tell(Event::Cordoned(cordon)),
             SignalEvent::Cordon(None) => self.tell(Event::Uncordoned),

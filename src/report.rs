@@ -33,7 +33,6 @@ use stdio::Stderr;
 
 pub use log::MessageRow;
 pub(crate) use log::{LogObserver, message_notice, message_renewed, message_row};
-pub(crate) use status_line::StatusLine;
 pub(crate) use stdio::answer;
 pub use stdio::{ask, is_unread, is_watched, last_words};
 pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
@@ -51,7 +50,6 @@ macro_rules! emit {
 }
 
 mod log;
-mod status_line;
 pub mod stdio;
 pub mod text;
 
@@ -174,12 +172,6 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     );
 }
 
-/// Has a standby show one line that it keeps up to date, if this terminal (`TERM`) can take a line
-/// back. Not for a log that is quiet, or read by programs.
-pub fn show_the_wait(terminal: Option<&str>) {
-    status_line::allow(terminal);
-}
-
 /// Says who we are: what every later line bears.
 pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
@@ -193,8 +185,6 @@ pub(crate) fn text(notice: &Notice, now: Instant) -> String {
 /// The last line: why we end as we do, and how (with this status if control was not obtained). Silent
 /// where the command's own end said it all.
 pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
-    // The line that is kept up to date would stay on the terminal for good.
-    status_line::end();
     // One map for the line and for the status: what is said and how we end cannot differ.
     let leave = ExitAction::of(ending, conflict_status);
     if let Some((level, text)) = text::of_ending(ending, leave, command()) {

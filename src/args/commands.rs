@@ -28,6 +28,15 @@ pub struct TheLock {
     #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)", value_parser = path())]
     pub file: Option<PathBuf>,
 
+    /// A lock in this entry of a helper's store
+    #[arg(
+        long,
+        value_name = "HELPER:NAME",
+        env = "TRAFFICCOP_STORE",
+        help_heading = "The lock (exactly one)"
+    )]
+    pub store: Option<String>,
+
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
@@ -41,7 +50,7 @@ pub struct TheLock {
 
 /// Who has a lock?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob CONTAINER/NAME|--file PATH [OPTIONS]")]
+#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
 pub struct Status {
     /// Which lock.
     #[command(flatten)]
@@ -54,7 +63,7 @@ pub struct Status {
 
 /// Which locks are there?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER[/PREFIX]|--file DIRECTORY [OPTIONS]")]
+#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER[/PREFIX]|--file DIRECTORY|--store HELPER:PREFIX [OPTIONS]")]
 pub struct List {
     /// The locks in this Azure container
     ///
@@ -73,6 +82,15 @@ pub struct List {
     #[arg(long, value_name = "DIRECTORY|PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "Where (exactly one)")]
     pub file: Option<PathBuf>,
 
+    /// The entries of a helper's store whose names begin with PREFIX
+    #[arg(
+        long,
+        value_name = "HELPER:PREFIX",
+        env = "TRAFFICCOP_STORE",
+        help_heading = "Where (exactly one)"
+    )]
+    pub store: Option<String>,
+
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
@@ -90,7 +108,7 @@ pub struct List {
 
 /// What becomes of a lock?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob CONTAINER/NAME|--file PATH [OPTIONS]")]
+#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
 pub struct Watch {
     /// Which lock.
     #[command(flatten)]
@@ -109,7 +127,7 @@ pub struct Watch {
 
 /// End another's lease.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(BREAK_EXAMPLES), override_usage = "trafficcop break --blob CONTAINER/NAME|--file PATH [OPTIONS]", after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
+#[command(after_help = in_short(BREAK_EXAMPLES), override_usage = "trafficcop break --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]", after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
 pub struct Break {
     /// Which lock.
     #[command(flatten)]
@@ -130,7 +148,7 @@ pub struct Break {
 
 /// Would it work here?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(), override_usage = "trafficcop doctor --blob CONTAINER/NAME|--file PATH [OPTIONS]")]
+#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(), override_usage = "trafficcop doctor --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
 pub struct Doctor {
     /// Which lock.
     #[command(flatten)]

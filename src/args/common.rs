@@ -38,6 +38,18 @@ pub struct Common {
     #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "The lock (exactly one)")]
     pub file: Option<PathBuf>,
 
+    /// This entry of any store, by a helper program
+    ///
+    /// HELPER is a path, or a name: trafficcop-store-HELPER in PATH or in /usr/share/trafficcop/stores. It reads and
+    /// writes the entry NAME with compare-and-swap; trafficcop-store(7) has its contract.
+    #[arg(
+        long,
+        value_name = "HELPER:NAME",
+        env = "TRAFFICCOP_STORE",
+        help_heading = "The lock (exactly one)"
+    )]
+    pub store: Option<String>,
+
     /// Give up at once (exit 75) if another instance has the lock
     #[arg(short = 'n', long, env = "TRAFFICCOP_NO_WAIT", help_heading = "Waiting for control", value_parser = BoolishValueParser::new())]
     pub no_wait: bool,

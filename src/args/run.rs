@@ -17,7 +17,7 @@ use crate::notify::Ready;
 
 /// What can be said of a run.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob CONTAINER/NAME [OPTIONS] -- COMMAND...")]
+#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob CONTAINER/NAME|--store HELPER:NAME [OPTIONS] -- COMMAND...")]
 pub struct Run {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]

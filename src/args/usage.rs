@@ -246,8 +246,11 @@ fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option
     if let Some((_, ours)) = same {
         return Some((*ours).to_owned());
     }
-    let letters: Vec<char> = typed.chars().take(SHOWN).collect();
-    let near = candidates.iter().map(|one| (slips(&letters, one), *one));
+    let letters: String = typed.chars().take(SHOWN).collect();
+    // Two letters that changed places are one slip: `rnu` is `run`.
+    let near = candidates
+        .iter()
+        .map(|one| (strsim::osa_distance(&letters, one), *one));
     let (slips, candidate) = near.min_by_key(|(slips, _)| *slips)?;
     // Of three letters one may be wrong. The dashes of a flag are no letters.
     if slips * 3 <= candidate.trim_start_matches('-').len() {
@@ -263,28 +266,6 @@ fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option
     let first = begun.next()?;
     // Of several nobody knows which.
     begun.next().is_none().then(|| (*first).to_owned())
-}
-
-/// How many letters are wrong, missing, too many, or swapped with the next one.
-// clap's own measure does not know the last, which is what `rnu` is.
-fn slips(typed: &[char], meant: &str) -> usize {
-    let meant: Vec<char> = meant.chars().collect();
-    let mut rows: Vec<Vec<usize>> = vec![(0..=meant.len()).collect()];
-    for (i, typed_one) in typed.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, meant_one) in meant.iter().enumerate() {
-            let wrong = usize::from(typed_one != meant_one);
-            let mut least = (rows[i][j] + wrong).min(rows[i][j + 1] + 1).min(row[j] + 1);
-            let is_swapped =
-                i > 0 && j > 0 && *typed_one == meant[j - 1] && typed[i - 1] == *meant_one;
-            if is_swapped {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[typed.len()][meant.len()]
 }
 
 /// How the log is to be written, where nothing of the line could be parsed.

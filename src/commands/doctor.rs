@@ -8,6 +8,7 @@
 
 mod blob;
 mod file;
+mod store;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,11 +16,11 @@ use std::time::Duration;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::{LockTarget, Named, answer};
+use super::{LockTarget, answer};
 use crate::args;
 use crate::clock::Instant;
 use crate::commands;
-use crate::config::{self, UsageError};
+use crate::config::{self, Named, UsageError};
 use crate::core::{Bell, Budget, Ring};
 use crate::doorbell::{Doorbell, DoorbellAddress};
 use crate::exit::{self, ExitAction};
@@ -152,7 +153,7 @@ impl Findings {
 /// # Errors
 /// A [`UsageError`], or where the answer cannot be written.
 pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
-    let named = commands::named(typed.lock.blob.as_deref(), typed.lock.file.as_deref())?;
+    let named = commands::named(&typed.lock)?;
     let on_blob = matches!(named, Named::Blob(_));
     let budget = config::budget(&typed.lease, on_blob, &None, &None)?;
     let wanted = typed.doorbell.clone().transpose()?;
@@ -180,11 +181,18 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             findings
         }
         Named::File(path) => {
-            commands::refuse_access(typed.lock.emulator, &typed.lock.access)?;
+            commands::refuse_access(named, typed.lock.emulator, &typed.lock.access)?;
             let path = absolute(path)?;
             let mut findings = Findings::new(path.display().to_string(), typed.json);
             examine_machine(&mut findings);
             file::examine(&mut findings, &path, &budget, typed.mkdir_is_exclusive);
+            findings
+        }
+        Named::Store(helper, name) => {
+            commands::refuse_access(named, typed.lock.emulator, &typed.lock.access)?;
+            let mut findings = Findings::new(format!("{helper}:{name}"), typed.json);
+            examine_machine(&mut findings);
+            store::examine(&mut findings, helper, name, &budget);
             findings
         }
     };

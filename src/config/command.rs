@@ -40,7 +40,7 @@ pub(super) fn refuse_a_lock_behind(
     typed: &args::Common,
     command: &[OsString],
 ) -> Result<(), UsageError> {
-    if typed.blob.is_some() || typed.file.is_some() {
+    if typed.blob.is_some() || typed.file.is_some() || typed.store.is_some() {
         return Ok(());
     }
     let words = command.iter().filter_map(|word| word.to_str());
@@ -55,7 +55,7 @@ pub(super) fn refuse_a_lock_behind(
         )));
     }
     let mut flags = words.map(|word| word.split('=').next().unwrap_or(word));
-    match flags.find(|flag| ["--blob", "--file"].contains(flag)) {
+    match flags.find(|flag| ["--blob", "--file", "--store"].contains(flag)) {
         Some(flag) => Err(UsageError::new(format!(
             "no lock: {flag} after the command belongs to the command: name the lock before it, as in 'trafficcop run {flag} ... -- ./job'"
         ))),

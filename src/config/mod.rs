@@ -8,6 +8,7 @@
 //! | file | purpose |
 //! |---|---|
 //! | `run`, `elect`, `work` | what each verb that drives something goes by |
+//! | `lock` | the lock that was named, with every kind of it in one place |
 //! | `policy` | restarts, handing control round, tasks that are done once |
 //! | `outputs` | the files and sockets that we write to or answer on |
 //! | `look` | looks at paths whose drive may not answer |
@@ -20,6 +21,7 @@ mod azure;
 mod command;
 mod elect;
 mod health;
+mod lock;
 mod look;
 mod outputs;
 mod policy;
@@ -36,10 +38,11 @@ pub(crate) use azure::{of_blobs_alone, options};
 pub(crate) use command::refuse_a_word_before;
 pub(crate) use elect::Telling;
 pub(crate) use health::Ask;
+pub(crate) use lock::{Lock, Named};
 pub(crate) use outputs::ANOTHER_S_LINK;
 pub(crate) use quote::quoted;
+pub(crate) use run::Config;
 pub(crate) use run::{BLOB_LEASE, DEFAULT_POLL, budget};
-pub(crate) use run::{Config, Lock};
 #[cfg(feature = "service-bus")]
 pub(crate) use work::ServiceBus;
 pub(crate) use work::{Sessions, Source, Storage, Work};

@@ -109,7 +109,7 @@ fn max_hold(
         return Ok(None);
     };
     match lock {
-        Lock::Blob { .. } if span < lease => refuse(format!(
+        Lock::Blob { .. } | Lock::Store { .. } if span < lease => refuse(format!(
             "--max-hold {} is shorter than the lease: take --lease ({}) or more",
             show(span),
             show(lease)
@@ -119,7 +119,7 @@ fn max_hold(
             show(span),
             show(LEAST_HOLD_OF_A_FILE)
         )),
-        Lock::Blob { .. } | Lock::File { .. } => Ok(Some(span)),
+        _ => Ok(Some(span)),
     }
 }
 
@@ -140,15 +140,6 @@ fn cooldown(
     }
     refuse_short_cooldown(Some(span), shortest)?;
     Ok(Some(span))
-}
-
-/// How long nobody else may look at the lock.
-pub(super) fn shortest_cooldown(lock: &Lock, slots: u32, poll: Duration) -> Duration {
-    match lock {
-        // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
-        Lock::File { shared: false, .. } if slots == 1 => Duration::from_millis(100),
-        Lock::Blob { .. } | Lock::File { .. } => longest_poll(poll),
-    }
 }
 
 /// Standbys look every `--poll` ±20 %.

@@ -2,31 +2,27 @@
 //! main.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
-use std::slice;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::azure::{of_blobs_alone, options, scheduled_events, withheld};
+use super::azure::scheduled_events;
 use super::command::{refuse_a_lock_behind, refuse_no_command};
 use super::health::{Health, health};
-use super::look::{self, in_time};
-use super::outputs::{Beside, Outputs, is_one_of};
+use super::lock::{Lock, refuse_lease};
+use super::look;
+use super::outputs::{Beside, Outputs};
 use super::policy::{
-    HandOvers, hold_policy, longest_poll, of_leases, once, refuse_short_cooldown,
-    shortest_cooldown, wait,
+    HandOvers, hold_policy, longest_poll, of_leases, once, refuse_short_cooldown, wait,
 };
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
 use crate::args::{self, Checked};
-use crate::azure::AuthOptions;
 use crate::core::{AUTH_PATIENCE, Budget, Rules};
 use crate::doorbell::DoorbellAddress;
 use crate::exit;
 use crate::guardian::{Contain, StopTo};
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
-use crate::lease::slots::path_of;
 use crate::notify::Ready;
-use crate::units::show;
 
 // The service's limits. -1, without an end, is refused where it is typed: a machine that died would
 // never give it back.
@@ -39,40 +35,6 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 // A store may come up later than we do, where both are started together; one that is silent for
 // longer has another address.
 pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
-
-/// The lock, as far as it can be checked without asking its store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Lock {
-    Blob {
-        /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
-        target: String,
-        /// What was typed about its account.
-        options: AuthOptions,
-        /// Container and blob are created if they are missing.
-        create: bool,
-        /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
-        page_blob: Option<u64>,
-    },
-    File {
-        path: PathBuf,
-        /// It is kept as on a drive that machines share, whatever it lies on.
-        shared: bool,
-        /// Whether the operator promises that exactly one of two machines makes a directory there.
-        mkdir_is_exclusive: bool,
-    },
-}
-
-impl Lock {
-    /// The files that are locked: the path itself, or one for each slot.
-    fn files(&self, slots: u32) -> Vec<PathBuf> {
-        match self {
-            Lock::Blob { .. } => Vec::new(),
-            // One slot is no slot: the same lock as without the flag.
-            Lock::File { path, .. } if slots == 1 => vec![path.clone()],
-            Lock::File { path, .. } => (0..slots).map(|slot| path_of(path, slot)).collect(),
-        }
-    }
-}
 
 /// What is to be done, and how.
 #[derive(Clone, Debug)]
@@ -158,21 +120,8 @@ impl Config {
         }
         // As we write it: of a path that is no text that is all a command is told.
         let is_named = self.outer.iter().any(|outer| outer == name);
-        let is_it = match &self.lock {
-            _ if is_named => true,
-            // An address has one spelling, and a path many.
-            Lock::Blob { .. } => false,
-            Lock::File { path, .. } => {
-                let outer: Vec<PathBuf> = self.outer.iter().map(PathBuf::from).collect();
-                let paths = [&outer[..], slice::from_ref(path)].concat();
-                let all: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
-                let patience = patience(self.rules.patience, self.rules.wait);
-                let path = path.clone();
-                in_time("--file", &all, patience, move || {
-                    is_one_of("--file", &path, &outer)
-                })?
-            }
-        };
+        let patience = patience(self.rules.patience, self.rules.wait);
+        let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
         if is_it {
             return Err(UsageError::new(format!(
                 "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: leave the inner trafficcop out, or name another lock"
@@ -213,10 +162,9 @@ impl Config {
         // It goes into a blob's metadata, which may measure 8 KiB in all.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
-        let withheld = match &config.lock {
-            Lock::Blob { target, .. } if typed.no_credentials => withheld(target, None),
-            // Of a lock on a file we prove nothing to anybody: what is there is the command's own.
-            Lock::Blob { .. } | Lock::File { .. } => Vec::new(),
+        let withheld = match typed.no_credentials {
+            true => config.lock.withheld(),
+            false => Vec::new(),
         };
         Ok(Config {
             listen,
@@ -280,7 +228,7 @@ pub(super) struct Basis {
 impl Basis {
     /// `by_https`: something else than the lock's store is asked by https.
     pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Basis, UsageError> {
-        let lock = lock(typed, by_https)?;
+        let lock = Lock::new(typed, by_https)?;
         let slots = typed.slots.clone().unwrap_or(Ok(1))?;
         Ok(Basis {
             files: lock.files(slots),
@@ -320,7 +268,7 @@ impl Basis {
                 turns,
                 &self.lock,
                 self.budget.lease,
-                shortest_cooldown(&self.lock, self.slots, self.poll),
+                self.lock.shortest_cooldown(self.slots, self.poll),
                 hand_overs,
             )?,
             once: None,
@@ -387,61 +335,6 @@ fn patience(patience: Duration, wait: Option<Duration>) -> Duration {
     wait.map_or(patience, |wait| patience.min(wait.max(look::STEP)))
 }
 
-fn lock(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
-    let foreign = |flag: &str, with: &str| {
-        format!("{flag} has no meaning for a lock {with}: leave it out (or unset its variable)")
-    };
-    match (&typed.blob, &typed.file) {
-        (None, None) => Err(UsageError::new(
-            "no lock: name one with --blob CONTAINER/NAME or --file PATH",
-        )),
-        (Some(blob), Some(file)) => Err(UsageError::new(format!(
-            "two locks, --blob {} and --file {}: exactly one can be held (is TRAFFICCOP_BLOB or TRAFFICCOP_FILE set?)",
-            // A URL's query is a secret.
-            blob.as_ref()
-                .map_or("", |blob| blob.split('?').next().unwrap_or_default()),
-            file.display()
-        ))),
-        (Some(target), None) => {
-            let flags = [
-                ("--shared", typed.shared),
-                ("--mkdir-is-exclusive", typed.mkdir_is_exclusive),
-            ];
-            refuse_first(flags, |flag| foreign(flag, "on a blob"))?;
-            let target = target.clone()?;
-            if typed.no_create && typed.page_blob.is_some() {
-                return Err(UsageError::new(
-                    "--page-blob and --no-create contradict each other: choose one",
-                ));
-            }
-            Ok(Lock::Blob {
-                target,
-                options: options(typed.emulator, &typed.access),
-                create: !typed.no_create,
-                page_blob: typed.page_blob.clone().transpose()?,
-            })
-        }
-        (None, Some(path)) => {
-            let on_file = |flag: &str| foreign(flag, "on a file");
-            refuse_first(of_blobs_alone(&typed.access, by_https), on_file)?;
-            let flags = [
-                ("--emulator", typed.emulator),
-                ("--no-create", typed.no_create),
-                ("--page-blob", typed.page_blob.is_some()),
-            ];
-            refuse_first(flags, on_file)?;
-            if path.as_os_str().is_empty() {
-                return Err(UsageError::new("--file is empty: name a path"));
-            }
-            Ok(Lock::File {
-                path: path.clone(),
-                shared: typed.shared,
-                mkdir_is_exclusive: typed.mkdir_is_exclusive,
-            })
-        }
-    }
-}
-
 /// How a lease's time is divided, if that can be.
 pub(crate) fn budget(
     lease: &Option<Checked<Duration>>,
@@ -450,23 +343,7 @@ pub(crate) fn budget(
     margin: &Option<Checked<Duration>>,
 ) -> Result<Budget, UsageError> {
     let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
-    if on_blob {
-        if !BLOB_LEASE.contains(&lease) {
-            return Err(UsageError::new(format!(
-                "--lease {}: a blob can be leased for 15s to 60s only: take {}",
-                show(lease),
-                show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
-            )));
-        }
-        // The service's header takes no fraction.
-        if lease.subsec_nanos() != 0 {
-            return Err(UsageError::new(format!(
-                "--lease {}: a blob is leased for whole seconds: take {}s",
-                show(lease),
-                lease.as_secs()
-            )));
-        }
-    }
+    refuse_lease(on_blob, lease)?;
     // Grace and margin grow with the lease where they were not typed; what was typed is checked
     // with the rest.
     let mut budget = Budget::for_lease(lease);

@@ -24,9 +24,6 @@ pub enum Observation<'a> {
         /// The lock's name; with slots it is another one in every tenure.
         lock: &'a str,
     },
-    /// While standing by: when the lock is looked at next ([`Instant::FOREVER`]: when the store
-    /// wakes us).
-    Waits(Instant),
     /// While standing by: the holder's doorbell was heard.
     Rang(Ring),
     /// An attempt to acquire ended.
@@ -61,8 +58,6 @@ pub enum Observation<'a> {
     },
     /// Something of the tree, as the guardian puts it.
     Workload(&'a WorkloadEvent),
-    /// The workload is handed this signal.
-    Signal(i32),
     /// We were asked to stop, or are about to end.
     Stops,
     /// The end.

@@ -149,22 +149,9 @@ fn sink() -> &'static Sink<io::Stderr> {
     SINK.get_or_init(|| Sink::new(io::stderr()))
 }
 
-impl Stderr {
-    /// Puts something on a terminal that is no line of the log, and says whether it took it.
-    pub(super) fn draw(bytes: &[u8]) -> bool {
-        sink().write(bytes).is_ok()
-    }
-}
-
 impl io::Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        super::status_line::above(|erase| {
-            if erase.is_empty() {
-                sink().put(line);
-            } else {
-                sink().put(&[erase, line].concat());
-            }
-        });
+        sink().put(line);
         // A line that was dropped was written as far as `tracing` goes: else it would try again.
         Ok(line.len())
     }

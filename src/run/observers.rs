@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::azure::scheduled_events::EventFollower;
 use crate::clock::{self, Instant};
-use crate::config::{Config, Lock};
+use crate::config::Config;
 use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
@@ -21,7 +21,7 @@ use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
 use crate::lease::{LeaseStore, StoreInfo, mount};
 use crate::notify::{ServiceManager, Surroundings};
-use crate::report::{self, StatusLine};
+use crate::report;
 use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{REFUSED, Status, StatusFile, UNFIT};
@@ -84,9 +84,7 @@ impl Observers {
         // First: who asks over HTTP is to be told the latest by the time the others have heard of
         // it.
         observers.add(shared_status);
-        // The log before the status line, which is shown below what is said.
         observers.add(Some(log));
-        observers.add(Some(StatusLine));
         observers.add(Some(status));
         observers.add(service_manager);
         observers.add(event_log);
@@ -193,9 +191,7 @@ struct CleanedLockWarning {
 
 impl CleanedLockWarning {
     fn of(config: &Config, store: &StoreInfo) -> Option<CleanedLockWarning> {
-        let Lock::File { path, .. } = &config.lock else {
-            return None;
-        };
+        let path = config.lock.path()?;
         let lock = store.name.clone();
         // With -q nothing is said that needs no answer today.
         let is_wanted = !config.looks_once() && tracing::enabled!(tracing::Level::INFO);

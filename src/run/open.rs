@@ -10,6 +10,7 @@ use crate::core::Ending;
 use crate::doorbell::{Doorbell, Unbound};
 use crate::guardian::SharedBytes;
 use crate::host;
+use crate::lease::helper::HelperLock;
 use crate::lease::record::Candidate;
 use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
@@ -50,8 +51,12 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let leases = lock.leases();
     if !leases.contains(&config.lease) {
         let (shortest, longest) = leases.into_inner();
+        let place = match config.lock {
+            Lock::Store { .. } => "in a helper's store",
+            Lock::Blob { .. } | Lock::File { .. } => "on a shared drive",
+        };
         return Err(UsageError::new(format!(
-            "--lease {}: on a shared drive a lease lasts {}s to {}s: take {}",
+            "--lease {}: {place} a lease lasts {}s to {}s: take {}",
             show(config.lease),
             shortest.as_secs(),
             longest.as_secs(),
@@ -108,6 +113,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
             page_blob,
         } => (target, options, *create, *page_blob),
         Lock::File { path, shared, .. } => return Ok(lease::at_path(path, *shared, config.slots)?),
+        Lock::Store { helper, name } => return Ok(Arc::new(HelperLock::new(helper, name)?)),
     };
     let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
     let account = Account::find(&host::variable, options, target.url())

@@ -7,15 +7,17 @@ pub mod blob;
 mod blocking;
 mod errors;
 pub mod file;
+pub mod helper;
 pub mod inspect;
 pub mod mount;
 pub mod once;
 pub mod record;
-#[cfg(debug_assertions)]
-mod scripted;
 pub mod shared_file;
 pub mod slots;
+mod stamp;
 mod store;
+#[doc(hidden)]
+pub mod version_record;
 
 pub use store::{
     Competitor, LeaseStore, MakeMemory, NamedLock, OpenError, OrphanRelease, RecordUpdate,

@@ -17,7 +17,7 @@ use time::format_description::well_known::Rfc3339;
 use super::record::Record;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{lock, wall_clock};
-use trafficcop_core::{Outcome, TaskResult};
+use trafficcop_core::{Failure, Outcome, TaskResult};
 
 /// The most keys of which a result is kept. Of more, the one whose last run is longest ago is
 /// forgotten.
@@ -375,6 +375,54 @@ impl OnceTask {
         record.once.bears(&self.task, record.token)
     }
 
+    /// Asks the store's clock where it is `wanted`.
+    ///
+    /// # Errors
+    /// Those of `time`, which returns seconds since 1970.
+    pub(super) fn ask_if(
+        &self,
+        wanted: bool,
+        time: impl FnOnce() -> Result<u64, Failure>,
+    ) -> Result<(), Failure> {
+        if wanted {
+            self.hear(time()?, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Begins under the lease, by results that were read whole.
+    ///
+    /// # Errors
+    /// Why the task cannot run here.
+    pub(super) fn begin_known(
+        &self,
+        log: &TaskLog,
+        unread: bool,
+        by: &str,
+    ) -> Result<u32, &'static str> {
+        if unread {
+            return Err(
+                "its results cannot be read, so it is not known which tasks are done: 'trafficcop reset --all' has all of them run again",
+            );
+        }
+        self.begin(log, by, TaskLog::fits).map_err(|NoRoom| NO_ROOM)
+    }
+
+    /// Notes in `record` what the run came to; not twice.
+    ///
+    /// # Errors
+    /// Why it cannot be noted.
+    pub(super) fn note_known(
+        task: Option<&OnceTask>,
+        record: &mut Record,
+        outcome: &Outcome,
+        by: &str,
+    ) -> Result<(), &'static str> {
+        let task = task.ok_or("there is no task to record")?;
+        task.note(record, outcome, by, TaskLog::fits)
+            .map_err(|NoRoom| NO_ROOM)
+    }
+
     /// Writes into what is to be the record what the run came to, and says what had to make room for it.
     /// Not twice, if an attempt before this one succeeded without our hearing of it.
     ///
@@ -407,6 +455,9 @@ impl OnceTask {
         Ok(())
     }
 }
+
+const NO_ROOM: &str =
+    "it has no room for the result of --once: take a shorter --once-key or --identity";
 
 /// Seconds of the Unix epoch as people read them (RFC 3339, UTC).
 #[must_use]

@@ -5,6 +5,7 @@
 //! by `run`, the library's face and the commands. A store decides nothing: what an error means for the tenure
 //! is the core's. Nothing is asked of a store before it is opened.
 
+use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::ops::RangeInclusive;
@@ -19,9 +20,7 @@ use super::errors::{fatal, transient};
 use super::inspect::Inspector;
 use super::once::Task;
 use super::record::Candidate;
-#[cfg(debug_assertions)]
-use super::scripted::ScriptedLock;
-use super::{SharedMemory, blob, file, shared_file, slots};
+use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Grant, Outcome};
 
@@ -170,6 +169,8 @@ pub fn release_orphaned(release_info: &[u8]) {
     // By what it bears and not by a store: the guardian was forked before there was any.
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
+    } else if helper::is_release(release_info) {
+        helper::execute_release();
     } else {
         blob::release_orphaned(release_info);
     }
@@ -257,6 +258,11 @@ pub trait NamedLock: Send + Sync {
     /// Says in the log what is to be known of a lock that is kept here.
     fn warn(&self) {}
 
+    /// Variables that hold what the store's client proves itself by: `--no-credentials` keeps them from the command.
+    fn hides(&self) -> Vec<OsString> {
+        Vec::new()
+    }
+
     /// The store that competes for it.
     ///
     /// # Errors
@@ -282,11 +288,6 @@ pub trait NamedLock: Send + Sync {
 /// # Errors
 /// Where it cannot be found out what the path lies on.
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-    // For tests, which start the real program: a release takes it for a path like any other.
-    #[cfg(debug_assertions)]
-    if let Some(lock) = ScriptedLock::at(path) {
-        return Ok(Arc::new(lock));
-    }
     // Asked of the slots and not of their common name, at which nothing ever lies: what a lock on the
     // server's own disk says of itself stands in its file. Of all of them: each is begun by whoever gets it first.
     let names: Vec<PathBuf> = match slots {

@@ -89,7 +89,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The machine has no thread or process to spare, or files may not grow (`ulimit`)",
-        happens: "A holder keeps control, and a warning reports lost lines of the event log. Before the start, what is missing is reported with exit status 69.",
+        happens: "A holder keeps control. Before the start, trafficcop names what is missing and exits 69.",
         how_long: "trafficcop retries the start of a process for 0.3 s.",
         shown: &[
             (
@@ -112,7 +112,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The guardian is SIGKILLed",
-        happens: "The kernel kills the command with it, and the supervisor kills the rest of the tree. The supervisor then gives the lock back and exits 70, even with `--if-lost compete`.",
+        happens: "The kernel kills the command and the supervisor the rest of the tree. The supervisor gives the lock back and exits 70.",
         how_long: "At once.",
         shown: &[
             ("faults", &["KillGuardian"]),
@@ -124,7 +124,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The guardian is stopped or hangs",
-        happens: "The supervisor kills it and the tree, gives the lock back and exits 70, even with `--if-lost compete`.",
+        happens: "The same, by the supervisor alone.",
         how_long: "1 s without an answer (10 s while a command starts), 0.1 s once SIGKILL is due.",
         shown: &[
             ("faults", &["StopGuardian"]),
@@ -150,7 +150,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Shared drive: the machine is cut off, or the drive hangs past the lease",
-        happens: "The tree is dead before the lease ends, because neither command nor guardian has a file of the share open. Another instance takes over once the last version is unchanged for a whole lease.",
+        happens: "The tree is dead before the lease ends: the guardian needs no file of the share. Another instance takes over once the last version is unchanged for a whole lease.",
         how_long: "The lease and a poll; 60 s where the last record was not written.",
         shown: &[(
             "shared_file",
@@ -165,7 +165,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Shared drive: a cache shows an old state, a machine comes back after hours, or records are torn or forged",
-        happens: "An instance with an old view finds newer versions and withdraws. An unreadable record counts as held for 60 s.",
+        happens: "The instance finds newer versions and withdraws. An unreadable record counts as held for 60 s.",
         how_long: "One lease more, or 60 s.",
         shown: &[(
             "shared_file",
@@ -202,8 +202,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The guardian is stopped, the supervisor SIGKILLed, and the guardian continues",
-        happens: "The guardian checks the clock, ends the tree and gives the lock back. The kernel continues it, unless a child subreaper of the same session adopts it: then it stays stopped until an operator continues it.",
-        how_long: "From when it continues, as if the supervisor was SIGKILLed; at once where SIGKILL was due.",
+        happens: "The guardian ends the tree and gives the lock back. The kernel continues it, unless a child subreaper of its session adopts it.",
+        how_long: "As above, from when it continues.",
         shown: &[
             ("faults", &["StopGuardianKillSupervisor"]),
             (
@@ -290,7 +290,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "An acquire is answered slowly",
-        happens: "After more than half the lease it is renewed before the command starts. A grant that came too late starts nothing.",
+        happens: "An answer after half the lease is renewed before the command starts; one that came too late starts nothing.",
         how_long: "One renewal.",
         shown: &[(
             "lib",
@@ -302,7 +302,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "An operator breaks the lease at its end, or with a period of half the lease or more",
-        happens: "The holder asks the store what remains, and uses it to end the command before the lease ends. It asks again each second, because the lease can be broken once more.",
+        happens: "The holder asks the store what remains, each second, and ends the command before that.",
         how_long: "Noticed with the next renewal, after at most a third of the lease.",
         shown: &[
             ("faults", &["BreakAtItsEnd", "BreakWithPeriod"]),
@@ -324,7 +324,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The wall clock jumps, or the machine sleeps",
-        happens: "Deadlines do not move: they are on a clock that counts sleep. After a jump trafficcop verifies the lease at once.",
+        happens: "Deadlines are on a clock that counts sleep. After a jump trafficcop verifies the lease at once.",
         how_long: "What is overdue is done first.",
         shown: &[(
             "lib",
@@ -336,7 +336,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The wall clock is wrong by hours, or is set while the command runs (blob with an account key)",
-        happens: "Nothing. Requests carry the service's own time, and a request that is refused for its date is sent once more.",
+        happens: "Nothing. Requests carry the service's own time.",
         how_long: "One more request.",
         shown: &[
             (
@@ -354,7 +354,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The command ignores the stop signal, daemonises, or forks while it is killed",
-        happens: "trafficcop sends SIGKILL to the whole tree until nothing of it is left. Only then it gives the lock back.",
+        happens: "trafficcop sends SIGKILL until nothing of the tree is left. Only then it gives the lock back.",
         how_long: "After `--grace` (requested stop) or `--grace-on-loss`.",
         shown: &[
             (
@@ -372,8 +372,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "A stop by TERM, INT, HUP or QUIT",
-        happens: "The command gets `--stop-signal`, the grace, and SIGKILL, while trafficcop renews the lease. Then trafficcop gives the lease back.",
-        how_long: "At most `--grace`, which may be longer than the lease. A second TERM or INT kills at once.",
+        happens: "The command gets `--stop-signal`, the grace, and SIGKILL under a renewed lease. Then trafficcop gives the lease back.",
+        how_long: "At most `--grace`. A second TERM or INT kills at once.",
         shown: &[
             (
                 "run_file",
@@ -392,7 +392,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The runner of a task (`--once`) crashes before, during or after the command",
-        happens: "The next candidate runs the task again, unless its success was recorded. No instance reports the task as done before that.",
+        happens: "The next candidate runs the task again, unless its success was recorded.",
         how_long: "As for the crash of any holder. A recorded result is read at once.",
         shown: &[(
             "run_once",
@@ -420,7 +420,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a guardian is SIGKILLed",
-        happens: "Its command dies with it, and its message is given back. The worker takes no more messages, lets the other commands finish, and exits 70.",
+        happens: "Its command dies with it, and its message is given back. The worker lets the other commands finish and exits 70.",
         how_long: "At once; the others `--grace` at most.",
         shown: &[(
             "work",
@@ -444,7 +444,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: the answer to a renewal is lost, and the receipt with it",
-        happens: "The command gets the stop signal, then SIGKILL; the message comes again. If the command ends first, trafficcop waits for the renewal and settles the message.",
+        happens: "The command gets the stop signal, then SIGKILL; the message comes again.",
         how_long: "Before the end of the last confirmed lock.",
         shown: &[
             (
@@ -462,7 +462,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: the answer to a settlement is lost, or the queue is away when the command ends",
-        happens: "trafficcop asks again, and the answer tells whether the message was settled. Where that stays unknown, the log reports `unconfirmed`.",
+        happens: "trafficcop asks again. If the answer stays unknown, the log reports `unconfirmed`.",
         how_long: "As long as the lock lasts, at most a minute.",
         shown: &[
             (
@@ -480,7 +480,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a message can never be handled, kills its worker, or cannot be read",
-        happens: "It is dead-lettered with its text unchanged: first the copy, then the delete. Where that is refused the message does not run, and after five in a row the worker exits 69.",
+        happens: "It is dead-lettered unchanged: first the copy, then the delete. After five refusals in a row the worker exits 69.",
         how_long: "After `--max-attempts`; at once where it cannot be read.",
         shown: &[
             (
@@ -518,7 +518,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "`work`: three workers, three hundred messages, and random faults of network and processes",
         happens: "No two runs of one message overlap. Each message is completed or dead-lettered.",
-        how_long: "–",
+        how_long: "The whole run.",
         shown: &[(
             "work",
             &["no_message_is_run_twice_at_a_time_and_none_is_lost"],
@@ -526,7 +526,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Service Bus: a worker is SIGKILLed, stopped past the lock or cut off, or gets answers late, twice, for another request or never",
-        happens: "The command is killed before the message's lock ends. A message counts as completed only when the service said so; else it is `unconfirmed` and may come again.",
+        happens: "The command is killed before the message's lock ends. Without the service's answer the message is `unconfirmed` and may come again.",
         how_long: "At most the queue's lock time. See `--lock-time` for machines whose clock is behind.",
         shown: &[(
             "service_bus",
@@ -543,7 +543,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "A machine is not fit to take control (`--if`), or its condition hangs, forks daemons or floods its output",
-        happens: "The instance does not compete. A hanging condition is killed with its tree and counts as no; a holder is never asked.",
+        happens: "The instance does not compete. A hanging condition is killed with its tree and counts as no.",
         how_long: "An answer is at most one `--poll` old. A condition has 5 s, or `--poll` where that is longer.",
         shown: &[
             (
@@ -593,7 +593,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "A check of `--health` hangs, forks daemons or floods its output, or trafficcop dies during a check",
-        happens: "The check is killed with all its processes before control is given back. One that cannot be killed costs control, and the lease is left to expire.",
+        happens: "The check is killed with its tree before control is given back. If that fails, the lease is left to expire.",
         how_long: "At most `--health-timeout`.",
         shown: &[
             (
@@ -615,7 +615,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "Service Bus sessions: a worker loses its connection or the session's lock, is SIGKILLed, or gets wrong answers",
         happens: "The command is killed within 1 s, and nothing is settled. The next worker begins with the same message after `--lock-delay`, so a session's order is kept.",
-        how_long: "`--lock-delay` (2 s). A worker that cannot notice the loss kills its command before the lock's end: use that time as `--lock-delay` where it must not overlap.",
+        how_long: "`--lock-delay` (2 s); before the lock's end where the worker cannot notice the loss.",
         shown: &[(
             "service_bus",
             &[
@@ -635,7 +635,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "A proxy gives a holder the answer to an earlier request",
-        happens: "The answer does not count, by the request's id or its date. The renewal is sent again at once.",
+        happens: "The request's id shows it; the renewal is sent again at once.",
         how_long: "One more request.",
         shown: &[
             (
@@ -655,7 +655,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Another program replaces the metadata of a lock's blob between two tenures",
-        happens: "The fencing token continues from the seconds since 1970. Results of `--once` are lost, and a warning reports it.",
+        happens: "The fencing token continues from the seconds since 1970. Results of `--once` are lost, with a warning.",
         how_long: "At once.",
         shown: &[(
             "run_blob",
@@ -664,7 +664,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Any drain begins while the command has a piece of work in hand (a stop, a hand-over, a hang, a doubt, the supervisor's death)",
-        happens: "`check` says no before trafficcop sends the first signal. A piece that `check` allowed and that fits into the smaller of `--grace` and `check --remaining` is never cut short, except by the loss of the lease, a second stop signal, or the guardian's death.",
+        happens: "`check` says no before the first signal. A piece that `check` allowed and that fits into `--grace` and `check --remaining` is cut short only by the lease's loss, a second stop signal, or the guardian's death.",
         how_long: "`--grace`; `--grace-on-loss` if the supervisor dies under a lease.",
         shown: &[
             (
@@ -729,7 +729,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--poll`",
         may_differ: true,
-        follows: "It decides when an instance looks at the lock. A standby that looks less often than the holder's `--cooldown` lasts can miss its turn",
+        follows: "A standby that looks less often than the holder's `--cooldown` lasts can miss its turn",
         shown: &[
             (
                 "shared_file",
@@ -759,7 +759,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--once-attempts`, `--once-on-failure`",
         may_differ: true,
-        follows: "Failures are counted with the lock. The first instance that reaches its own limit records the end, and all instances exit with that status",
+        follows: "The first instance that reaches its own limit records the end, and all exit with that status",
         shown: &[(
             "run_once",
             &[
@@ -783,7 +783,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--slots`",
         may_differ: false,
-        follows: "Each slot is a lock of its own. As many commands run as the greatest N allows, and one more where an instance has no `--slots`",
+        follows: "As many commands run as the greatest N allows, and one more where an instance has no `--slots`",
         shown: &[(
             "run_slots",
             &[
@@ -795,7 +795,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lock-delay` (`work --sessions`)",
         may_differ: true,
-        follows: "A command lives for at most 1 s after its session is lost, whatever its own worker's delay is. A longer delay only adds safety",
+        follows: "A command lives for at most 1 s after its session is lost. A longer delay adds safety",
         shown: &[
             (
                 "service_bus",
@@ -830,7 +830,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "Supervisor *and* guardian are SIGKILLed at the same time: the command dies, its children may live on",
-        answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that machine ends what is left before its own command starts.",
+        answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that machine kills the rest first.",
         shown: &[
             ("faults", &["KillBoth"]),
             ("supervise", &["both_killed_at_once"]),
@@ -846,7 +846,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "The command becomes another user's (`sudo`, a setuid-root program) under a trafficcop without root and without a cgroup",
-        answer: "Use `--contain cgroup` (with `Delegate=yes` in the unit), or run trafficcop itself by `sudo`. A guardian that cannot kill reports it (71) and stays until the last process has ended.",
+        answer: "Use `--contain cgroup` (with `Delegate=yes` in the unit), or run trafficcop itself by `sudo`. Exit status 71 reports it.",
         shown: &[(
             "supervise",
             &[
@@ -862,7 +862,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "The whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled",
-        answer: "Use the fencing token. Where the clock of the machine stopped, too, the command may run until the next renewal is answered, after at most a third of the lease (seen: 12.2 s of 60 s).",
+        answer: "Use the fencing token. If the machine's clock stopped too, the command may run until the next renewal, for up to a third of the lease.",
         shown: &[(
             "fencing",
             &["the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote"],
@@ -870,7 +870,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "A machine is cloned, or restored from a snapshot, while it has control",
-        answer: "Stop trafficcop before you copy a machine. Both copies have the same token; on a blob a warning reports the copy when it writes.",
+        answer: "Stop trafficcop before you copy a machine. Both copies have the same token.",
         shown: &[
             (
                 "run_blob",
@@ -889,7 +889,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "An operator breaks the lease at once, or deletes the blob or its container",
-        answer: "The tree is SIGKILLed with the next renewal, and exit status or log reports it (71). Break without a period instead, which waits for the command's end.",
+        answer: "Break without a period, which waits for the command's end. The tree is SIGKILLed with the next renewal (71).",
         shown: &[
             ("faults", &["BreakNow", "Delete"]),
             (
@@ -911,7 +911,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "The lock file on a local disk is replaced or deleted: a new instance locks the new one, and its token starts at 1",
-        answer: "Never delete it while an instance runs. trafficcop notices when it gives the lock back, and exits 71; on a shared drive it costs nothing.",
+        answer: "Never delete it while an instance runs. trafficcop notices when it gives the lock back (71).",
         shown: &[
             ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
             (
@@ -926,7 +926,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "Shared drive: a foreign program, or an operator who removes `PATH.versions`, does not follow the protocol",
-        answer: "The holder notices with its next renewal and kills its tree. Remove both path and versions, and only when no instance runs.",
+        answer: "Remove both, and only when no instance runs. The holder notices with its next renewal and kills its tree.",
         shown: &[(
             "shared_file",
             &[
@@ -937,7 +937,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "`work`: a message that was handled comes again, because its worker died before it could settle it",
-        answer: "Let the handler record `TRAFFICCOP_MESSAGE_ID` in one transaction with its work. Use `--at-most-once` where a message may be lost but never handled twice.",
+        answer: "Let the handler record `TRAFFICCOP_MESSAGE_ID` in one transaction with its work, or use `--at-most-once`.",
         shown: &[
             (
                 "work",

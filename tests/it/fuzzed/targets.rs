@@ -21,7 +21,7 @@ use trafficcop_lease::file::once_log;
 use trafficcop_lease::file::record::{self as file_record, Content};
 use trafficcop_lease::once::TaskLog;
 use trafficcop_lease::record::Record;
-use trafficcop_lease::shared_file::record::{self as shared_record, VersionRecord};
+use trafficcop_lease::version_record::{self as shared_record, VersionRecord};
 use trafficcop_timeline::Record as EventRecord;
 use url::Url;
 

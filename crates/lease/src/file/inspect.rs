@@ -440,14 +440,14 @@ mod tests {
             );
         }
         // One with so many results that it is longer than a record, and one that a crash of the server tore.
-        let long = [shared_file::FIRST_LINE, &[b'x'; 3000][..]].concat();
+        let long = [crate::version_record::FIRST_LINE, &[b'x'; 3000][..]].concat();
         for hint in [long, vec![0; 8192]] {
             fs::write(&path, &hint).unwrap();
             let seen = look(&path).unwrap();
             assert_eq!(seen.state, LockState::Held, "{}", hint.len());
             assert_eq!(seen.version.as_deref(), Some("1"));
         }
-        fs::write(&path, shared_file::FIRST_LINE).unwrap();
+        fs::write(&path, crate::version_record::FIRST_LINE).unwrap();
         assert_eq!(without_its_hint(&dir.path().join("lock.0.versions")), None);
     }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::store::LockFile;
 use super::{lock, open, record};
 use crate::errors::{fatal, transient};
-use crate::once::{NoRoom, OnceTask, TaskLog};
+use crate::once::{OnceTask, TaskLog};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{self, read_up_to};
 use trafficcop_core::{Failure, HolderInfo, Outcome};
@@ -268,31 +268,21 @@ impl LockFile {
             self.ask_the_time(task, file)
                 .map_err(|error| self.results_failure("asking the time by", &error))?;
         }
-        task.begin(task_log, &self.candidate.identity, TaskLog::fits)
-            .map_err(|NoRoom| self.no_room())
+        let begun = task.begin_known(task_log, false, &self.candidate.identity);
+        begun.map_err(|why| self.fatal(why))
     }
 
     /// Writes down what the run came to.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
         let (file, mut record) = self.tenure()?;
-        let Some(task) = &self.task else {
-            return Err(fatal(format!(
-                "{}: there is no task to record",
-                self.path.display()
-            )));
-        };
         // What stands there counts, and not what was read when the tenure began: somebody may have
         // had a result forgotten since (`reset --force`).
         if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
             record.once = task_log;
         }
-        task.note(
-            &mut record,
-            outcome,
-            &self.candidate.identity,
-            TaskLog::fits,
-        )
-        .map_err(|NoRoom| self.no_room())?;
+        let by = &self.candidate.identity;
+        OnceTask::note_known(self.task.as_deref(), &mut record, outcome, by)
+            .map_err(|why| self.fatal(why))?;
         write(&file, &record.once).map_err(|error| {
             transient(format!(
                 "{}: writing the result: {error}",
@@ -320,11 +310,8 @@ impl LockFile {
         Ok(())
     }
 
-    fn no_room(&self) -> Failure {
-        fatal(format!(
-            "{}: it has no room for the result of --once: take a shorter --once-key or --identity",
-            self.path.display()
-        ))
+    fn fatal(&self, why: &str) -> Failure {
+        fatal(format!("{}: {why}", self.path.display()))
     }
 
     fn results_failure(&self, what: &str, error: &io::Error) -> Failure {

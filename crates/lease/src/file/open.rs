@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::once_log;
 use super::record::{self, Content};
 use crate::errors::{errno_of, is_passing, transient};
-use crate::{mount, shared_file};
+use crate::{mount, shared_file, version_record};
 pub(super) use trafficcop_core::util::is_same_file as is_same;
 use trafficcop_core::util::read_up_to;
 use trafficcop_core::{Failure, HolderInfo};
@@ -191,8 +191,8 @@ pub fn is_shared(path: &Path) -> Result<bool, OpenError> {
 /// have it by those.
 pub(super) fn bears_versions(path: &Path) -> bool {
     let begins = |mut file: fs::File| {
-        let mut bytes = [0; shared_file::FIRST_LINE.len()];
-        file.read_exact(&mut bytes).is_ok() && bytes == *shared_file::FIRST_LINE
+        let mut bytes = [0; version_record::FIRST_LINE.len()];
+        file.read_exact(&mut bytes).is_ok() && bytes == *version_record::FIRST_LINE
     };
     open_to_look(path).ok().flatten().is_some_and(begins) || has_versions(path)
 }
@@ -208,7 +208,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let filled = read_up_to(file, &mut bytes, 0)?;
     // However much stands behind it: of a shared drive it is a hint, and the versions are read.
-    if bytes[..filled].starts_with(shared_file::FIRST_LINE) {
+    if bytes[..filled].starts_with(version_record::FIRST_LINE) {
         return Ok(Content::Shared);
     }
     if filled <= record::READ_LIMIT {

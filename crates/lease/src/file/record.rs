@@ -11,7 +11,7 @@
 //! destroy a script.
 
 use crate::record::{Record, cut_longest};
-use crate::shared_file::FIRST_LINE;
+use crate::version_record::FIRST_LINE;
 
 /// The length of every record with its newline, in bytes: less than a page, which a disk writes whole.
 pub const WIDTH: usize = 2048;

@@ -4,7 +4,7 @@
 //! must never say that anything is left where anybody but an operator can have made a version after ours.
 
 use super::chain::Chain;
-use super::record::{State, VersionRecord};
+use crate::version_record::VersionRecord;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::Version;
 use trafficcop_core::{Budget, Failure};
@@ -63,13 +63,7 @@ impl Chain {
     /// Until when nobody else can have control although this version ends our tenure; `None`: it may be had now.
     fn left_by(&self, record: &VersionRecord) -> Option<Instant> {
         let state = self.state();
-        let (ours, theirs) = (&state.tenure.as_ref()?.record, &record.record);
-        // An operator's bears what the tenure bears that it ends, but for a command (`inspect`); that of whoever took
-        // over begins another, of its own number: which is ours only where a server forgot ours.
-        let is_break = record.state == State::Held
-            && theirs.token == ours.token
-            && theirs.command.is_empty()
-            && (&theirs.host, theirs.pid, &theirs.since) == (&ours.host, ours.pid, &ours.since);
+        let is_break = record.is_break_of(&state.tenure.as_ref()?.record);
         // Made after our last one was seen, so after this t0; and whoever waits for as long as it says counts from when
         // he saw it. What it says does not prolong the lease that we had.
         let left = Budget::for_lease(self.lease.min(record.lease));

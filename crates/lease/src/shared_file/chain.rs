@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use super::broken::Break;
 use super::errors::{TRYING, is_for_good};
-use super::look::{Carried, Look, holder_info};
-use super::record::VersionRecord;
+use super::look::{Carried, Look};
 use super::share::{Made, Share};
-use super::stamp::{self, Stamped};
 use super::whose::{Whose, whose};
 use super::writer::Writer;
 use crate::errors::{fatal, lost_at, transient};
 use crate::once::OnceTask;
 use crate::record::{Candidate, Record};
+use crate::stamp::{self, Stamped};
+use crate::version_record::{VersionRecord, fresh_nonce, holder_info};
 use crate::{Competitor, SharedMemory};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{Next, Version};
@@ -465,11 +465,4 @@ impl Chain {
     pub(super) fn fatal(&self, why: &str) -> Failure {
         fatal(format!("{}: {why}", self.share.path().display()))
     }
-}
-
-/// Another one for each tenure.
-// Of the system's randomness: two machines that draw the same would each take the other's versions for its own,
-// and a generator that is seeded by the clock draws the same on two that were started alike.
-pub(super) fn fresh_nonce() -> u128 {
-    azure_core::Uuid::new_v4().as_u128()
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
-use super::record::WIDTH;
+use crate::version_record::WIDTH;
 
 // Of a mode: what the group and all others may do.
 const OTHERS_WRITE: u32 = 0o022;

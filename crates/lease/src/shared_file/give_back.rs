@@ -3,11 +3,11 @@
 //! Called by `store` and by the steps of `chain`. It must never tell the guardian of a version that may be another's, nor
 //! forget what was told before others can read that the lock is free.
 
-use super::chain::{Chain, Tenure, fresh_nonce};
-use super::record::{State, VersionRecord};
+use super::chain::{Chain, Tenure};
 use super::release;
 use super::writer::Wanted;
 use crate::errors::transient;
+use crate::version_record::{State, VersionRecord, fresh_nonce};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::Version;

@@ -11,18 +11,16 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use super::chain::fresh_nonce;
 use super::errors::TRYING;
 use super::files::Found;
-use super::record::{State, VersionRecord};
 use super::share::{Hint, Made, Share};
-use crate::errors::fatal;
-use crate::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
+use crate::inspect::{Broken, LockStatus, ResetResult, Tasks};
 use crate::once::TaskLog;
 use crate::record::Record;
+use crate::version_record::VersionRecord;
 use trafficcop_core::Failure;
 use trafficcop_core::clock::{self, Instant};
-use trafficcop_core::observed::{LONGEST_LEASE, Version};
+use trafficcop_core::observed::Version;
 
 // Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
 // none there looks again so often and so long, because without it nobody can say whose version it is.
@@ -88,32 +86,8 @@ pub fn look(path: &Path) -> Result<LockStatus, Failure> {
     let Last {
         version, record, ..
     } = last(&Share::new(path))?;
-    let unread = record.as_ref().is_some_and(|record| record.unread);
-    let flaw = match &record {
-        None if version > 0 => Some(format!(
-            "version {version} has no record that can be read: it is held for {} s from when it was seen",
-            LONGEST_LEASE.as_secs()
-        )),
-        _ => unread.then(|| UNREAD.to_owned()),
-    };
-    let free = version == 0
-        || record
-            .as_ref()
-            .is_some_and(|record| record.state == State::Released);
-    Ok(LockStatus {
-        name: path.display().to_string(),
-        lock: path.display().to_string(),
-        state: if free {
-            LockState::Free
-        } else {
-            LockState::Held
-        },
-        record: record.map(|record| record.record),
-        flaw,
-        unread,
-        version: Some(version.to_string()),
-        ..LockStatus::default()
-    })
+    let name = path.display().to_string();
+    Ok(VersionRecord::status(name.clone(), name, version, record))
 }
 
 /// Tries whether this user could take it over; `false`: nothing has been made there yet.
@@ -150,34 +124,19 @@ pub fn break_lock(
         record,
         versions,
     } = last(&share)?;
-    let Some(held) = record.filter(|held| held.state != State::Released) else {
+    let Some(read) = record else {
         return Ok(match version {
             0 => Broken::Free,
-            _ if share.record(version).is_some() => Broken::Free,
             _ => Broken::Overtaken,
         });
     };
-    if held.record.token != seen.token {
-        return Ok(Broken::Changed);
-    }
-    // The holder's nonce is not in it: its next renewal finds another's record there, and knows that it has
-    // lost. Everybody else waits for the lease that this record speaks of, from when they saw it.
-    let after = period.unwrap_or(held.lease);
-    let record = VersionRecord {
-        version: version.saturating_add(1),
-        state: match after.is_zero() {
-            true => State::Released,
-            false => State::Held,
-        },
-        nonce: fresh_nonce(),
-        lease: if after.is_zero() { held.lease } else { after },
-        record: Record {
-            holder: by.to_owned(),
-            command: String::new(),
-            draining: false,
-            ..held.record
-        },
-        unread: held.unread,
+    // Everybody else waits for the lease that this record speaks of, from when they saw it.
+    let (record, after) = match read.broken(seen, period, by) {
+        Ok((record, after)) => {
+            let version = version.saturating_add(1);
+            (VersionRecord { version, ..record }, after)
+        }
+        Err(nothing) => return Ok(nothing),
     };
     let strange = share.refuse_strangers(versions);
     strange.map_err(|error| share.refusal("breaking it", &error))?;
@@ -215,28 +174,18 @@ pub(crate) fn forget(
     if version == 0 {
         return Ok(ResetResult::Nothing);
     }
-    let Some(mut free) = record.filter(|record| record.state == State::Released) else {
-        // A version of ours with other results would end the holder's tenure.
-        if force {
-            return Err(fatal(format!(
-                "{}: its holder has the results in memory, so they cannot be forgotten now: end the holder first",
-                path.display()
-            )));
-        }
+    let Some(read) = record else {
         return Ok(ResetResult::Held);
     };
-    match tasks.left_out_of(&free.record.once, free.unread, shown) {
-        Ok(left) => free.record.once = left,
+    let record = match read.without(&path.display().to_string(), tasks, shown, force)? {
+        Ok(record) => VersionRecord {
+            version: version.saturating_add(1),
+            ..record
+        },
         Err(nothing) => return Ok(nothing),
-    }
+    };
     let strange = share.refuse_strangers(versions);
     strange.map_err(|error| share.refusal("forgetting it", &error))?;
-    let record = VersionRecord {
-        version: version.saturating_add(1),
-        nonce: fresh_nonce(),
-        unread: false,
-        ..free
-    };
     Ok(match put(&share, &record)? {
         true => ResetResult::Done,
         false => ResetResult::Changed,
@@ -359,6 +308,9 @@ fn clear(share: &Share, alive: &dyn Fn()) {
 mod tests {
     use super::super::share;
     use super::*;
+    use crate::inspect::{LockState, UNREAD};
+    use crate::version_record::{State, fresh_nonce};
+    use trafficcop_core::observed::LONGEST_LEASE;
 
     fn lock(record: &VersionRecord) -> (tempfile::TempDir, std::path::PathBuf, Share) {
         let dir = tempfile::tempdir().unwrap();

@@ -10,17 +10,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::chain::{Chain, Tenure};
-use super::record::{State, VersionRecord};
 use super::share::{Hint, Made};
-use super::stamp::Stamped;
 use super::writer::Wanted;
 use crate::errors::{errno_of, fatal, is_passing, lost_at, transient};
 use crate::mount;
-use crate::once::{NoRoom, OnceTask, TaskLog};
+use crate::once::{OnceTask, TaskLog};
 use crate::record::Record;
+use crate::stamp::Stamped;
+use crate::version_record::VersionRecord;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
-use trafficcop_core::{Failure, HolderInfo, Outcome, TaskResult};
+use trafficcop_core::{Failure, Outcome, TaskResult};
 
 // How many versions one look walks forward before it reads the whole directory: each step is a round trip,
 // and the directory is one, but of thousands of names.
@@ -326,9 +326,7 @@ impl Chain {
             return Ok(None);
         };
         // Once: a standby need not make a directory with every look, its own clock goes on from the answer.
-        if task.lacks_the_time() {
-            self.ask_the_time(task)?;
-        }
+        task.ask_if(task.lacks_the_time(), || self.time())?;
         Ok(task.result(&self.carried(look)?.once))
     }
 
@@ -338,17 +336,10 @@ impl Chain {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        if unread {
-            return Err(self.fatal(
-                "its results cannot be read, so it is not known which tasks are done: 'trafficcop reset --all' has all of them run again",
-            ));
-        }
         // Asked anew under control: after hours of standing by two clocks have drifted apart.
-        if task.is_periodic() {
-            self.ask_the_time(task)?;
-        }
-        task.begin(task_log, &self.candidate.identity, TaskLog::fits)
-            .map_err(|NoRoom| self.no_room())
+        task.ask_if(task.is_periodic() && !unread, || self.time())?;
+        let begun = task.begin_known(task_log, unread, &self.candidate.identity);
+        begun.map_err(|why| self.fatal(why))
     }
 
     /// Records what the run of a task came to.
@@ -356,7 +347,9 @@ impl Chain {
         let Some(mut tenure) = self.state().tenure.clone() else {
             return Err(lost_at(self.share.path(), "another instance has it"));
         };
-        self.note(&mut tenure.record, outcome)?;
+        let by = &self.candidate.identity;
+        let noted = OnceTask::note_known(self.task.as_ref(), &mut tenure.record, outcome, by);
+        noted.map_err(|why| self.fatal(why))?;
         // In a version of its own: a record is written once, so that none is ever half old and half new.
         let version = self.step()?;
         if let Some(ours) = &mut self.state().tenure {
@@ -375,50 +368,10 @@ impl Chain {
         )))
     }
 
-    /// Notes in `record` what the run came to; not twice.
-    fn note(&self, record: &mut Record, outcome: &Outcome) -> Result<(), Failure> {
-        let Some(task) = &self.task else {
-            return Err(self.fatal("there is no task to record"));
-        };
-        task.note(record, outcome, &self.candidate.identity, TaskLog::fits)
-            .map_err(|NoRoom| self.no_room())
-    }
-
-    fn ask_the_time(&self, task: &OnceTask) -> Result<(), Failure> {
-        let said = self.share.time();
-        let said = said.map_err(|error| self.share.refusal("asking the server's time", &error))?;
-        let asked = Instant::now();
-        task.hear(said.as_secs(), asked);
-        Ok(())
-    }
-
-    fn no_room(&self) -> Failure {
-        self.fatal(
-            "it has no room for the result of --once: take a shorter --once-key or --identity",
-        )
-    }
-}
-
-/// What people, and the pace of those who wait, are told of a version.
-pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
-    let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-    let Some(record) = record else {
-        return HolderInfo {
-            expires: due,
-            ..HolderInfo::default()
-        };
-    };
-    HolderInfo {
-        holder: some(&record.record.holder),
-        token: Some(record.record.token),
-        command: some(&record.record.command).map(Into::into),
-        draining: record.state == State::Draining,
-        since: some(&record.record.since).map(Into::into),
-        expires: due,
-        bell: record.record.bell.parse().ok().map(Box::new),
-        // A standby that looks less often takes over later: it counts from when it saw the last renewal.
-        polls_as_ever: true,
-        foreign: None,
+    fn time(&self) -> Result<u64, Failure> {
+        let told = self.share.time();
+        let told = told.map_err(|error| self.share.refusal("asking the server's time", &error))?;
+        Ok(told.as_secs())
     }
 }
 
@@ -472,7 +425,7 @@ mod tests {
         share.begin().unwrap();
         let released = VersionRecord {
             version: 1,
-            state: State::Released,
+            state: crate::version_record::State::Released,
             nonce: 1,
             lease: Duration::from_secs(15),
             record: Record {

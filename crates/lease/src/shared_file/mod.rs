@@ -16,10 +16,8 @@
 //! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
 //! | `share` | the requests to the drive, and what their errors mean |
 //! | `files` | the system calls, and a simulation's drive in their place |
-//! | `record` | the record of a version as bytes, and the hint at the lock's path |
 //! | `writer` | records, hints and the removal of old versions, behind the making of new ones |
 //! | `release` | giving the lock back from the guardian |
-//! | `stamp` | what an instance that looked and ended leaves to the next one on its machine |
 //! | `inspect` | looking, breaking, and forgetting results without competing; trying out whether makers exclude each other here |
 //! | `meeting` | a race between the doctors of two machines |
 //!
@@ -35,11 +33,8 @@ mod give_back;
 mod inspect;
 mod look;
 mod meeting;
-#[doc(hidden)]
-pub mod record;
 mod release;
 mod share;
-mod stamp;
 mod store;
 mod whose;
 mod writer;
@@ -50,7 +45,6 @@ pub use files::{Answer, Call, Found, Kind};
 pub(super) use inspect::forget;
 pub use inspect::{Race, break_lock, look, race, round_trips, try_taking_over};
 pub use meeting::{Meeting, meet};
-pub(super) use record::FIRST_LINE;
 pub use release::{LIMIT as RELEASE_LIMIT, release_orphaned_by};
 pub(super) use release::{execute as execute_release, is_meant as is_release};
 pub(super) use share::VERSIONS;

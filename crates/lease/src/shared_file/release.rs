@@ -13,10 +13,10 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::chain::STEPS;
-use super::record::{State, VersionRecord};
 use super::share::{Made, Share};
 use super::whose::{Whose, whose};
 use crate::errors::{errno_of, is_passing};
+use crate::version_record::{State, VersionRecord};
 use crate::{MakeMemory, SharedMemory};
 use trafficcop_core::Observed;
 use trafficcop_core::clock::{self, Instant};

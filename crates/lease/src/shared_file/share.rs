@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 use super::files::{self, Found, Kind};
-use super::record::{self, FIRST_LINE, VersionRecord};
 use crate::mount::{self, beside};
+use crate::version_record::{self, FIRST_LINE, VersionRecord};
 use trafficcop_core::observed::Version;
 
 /// What the directory of versions is called, after the lock's path.
@@ -133,7 +133,7 @@ impl Share {
 
     /// Makes the lock's path, with the first line alone; it may be there already.
     pub(super) fn make_hint(&self) -> io::Result<()> {
-        let made = files::write(self.path.clone(), true, false, record::first_hint());
+        let made = files::write(self.path.clone(), true, false, version_record::first_hint());
         match made {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
@@ -142,7 +142,12 @@ impl Share {
 
     /// Writes the first line into a file with nothing in it.
     pub(super) fn begin_hint(&self) -> io::Result<()> {
-        files::write(self.path.clone(), false, false, record::first_hint())
+        files::write(
+            self.path.clone(),
+            false,
+            false,
+            version_record::first_hint(),
+        )
     }
 
     /// Rewrites the hint in place. It is never created here: whoever removed it meant that.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::chain::Chain;
-use super::{release, stamp};
+use super::release;
 use crate::blocking::BlockingJobs;
 use crate::errors::{fatal, transient};
 use crate::file::FileInspector;
@@ -21,6 +21,7 @@ use crate::inspect::Inspector;
 use crate::mount;
 use crate::once::OnceTask;
 use crate::slots::path_of;
+use crate::stamp;
 use crate::{
     Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, SharedMemory,
     StoreInfo,

@@ -8,8 +8,8 @@
 
 use std::io;
 
-use super::record::VersionRecord;
 use super::share::{Broken, Share};
+use crate::version_record::VersionRecord;
 use trafficcop_core::observed::{Claim, Exists, Version};
 
 /// Whose it is.

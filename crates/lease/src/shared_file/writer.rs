@@ -9,8 +9,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::record::VersionRecord;
 use super::share::Share;
+use crate::version_record::VersionRecord;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
@@ -310,10 +310,10 @@ mod tests {
     use nix::sys::stat::{UtimensatFlags, utimensat};
     use nix::sys::time::TimeSpec;
 
-    use super::super::record::State;
     use super::super::share::Made;
     use super::*;
     use crate::record::Record;
+    use crate::version_record::State;
 
     fn record(version: Version) -> VersionRecord {
         VersionRecord {

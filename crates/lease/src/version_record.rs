@@ -1,11 +1,12 @@
-//! The record of a version as bytes: in the version's own file, and in the lock's path as the hint.
+//! [`VersionRecord`]: the record of a version as bytes. A shared drive has it in the version's own file and, as the
+//! hint, in the lock's path; a helper's store has it as the text of its entry.
 //!
 //! ```text
 //! trafficcop shared lock 1          which protocol is spoken here
 //! {"version":41,"state":"held",…}   the record, one line of JSON
 //! 9f3c…                             its check
 //! ```
-//! Called by `share`. The hint is padded to a fixed width: whoever rewrites it leaves nothing of
+//! The hint is padded to a fixed width: whoever rewrites it leaves nothing of
 //! what stood there before. It must look like nothing of ours to a trafficcop that locks files by
 //! the kernel (that one goes by `"token":` and a number, which never stands here), and must never
 //! take bytes for a record that are not whole.
@@ -14,10 +15,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::errors::fatal;
+use crate::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
 use crate::once::TaskLog;
 use crate::record::{Record, cut_longest};
-use trafficcop_core::observed::{Claim, Version};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::observed::{Claim, LONGEST_LEASE, Version};
 use trafficcop_core::util::check;
+use trafficcop_core::{Failure, HolderInfo};
 
 /// The first line of a lock's path, and of every record.
 pub(crate) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
@@ -86,6 +91,135 @@ impl VersionRecord {
             lease: self.lease,
             released: self.state == State::Released,
         }
+    }
+
+    /// Returns the record of a version of this tenure: its nonce and its lease.
+    pub(super) fn new(
+        version: Version,
+        state: State,
+        (nonce, lease): (u128, Duration),
+        record: Record,
+        unread: bool,
+    ) -> VersionRecord {
+        VersionRecord {
+            version,
+            state,
+            nonce,
+            lease,
+            record,
+            unread,
+        }
+    }
+
+    /// Whether an operator wrote it to break this tenure.
+    pub(super) fn is_break_of(&self, ours: &Record) -> bool {
+        // An operator's record bears what the tenure bears that it ends, but for a command; a take-over begins a
+        // tenure with a number of its own, which is ours only where a server forgot ours.
+        let theirs = &self.record;
+        self.state == State::Held
+            && theirs.token == ours.token
+            && theirs.command.is_empty()
+            && (&theirs.host, theirs.pid, &theirs.since) == (&ours.host, ours.pid, &ours.since)
+    }
+
+    /// Returns what is seen of a lock with this version, if its record could be read.
+    pub(super) fn status(
+        name: String,
+        lock: String,
+        version: Version,
+        record: Option<VersionRecord>,
+    ) -> LockStatus {
+        let unread = record.as_ref().is_some_and(|record| record.unread);
+        let flaw = match &record {
+            None if version > 0 => Some(format!(
+                "version {version} has no record that can be read: it is held for {} s from when it was seen",
+                LONGEST_LEASE.as_secs()
+            )),
+            _ => unread.then(|| UNREAD.to_owned()),
+        };
+        let is_free = |record: &VersionRecord| record.state == State::Released;
+        LockStatus {
+            name,
+            lock,
+            state: match version == 0 || record.as_ref().is_some_and(is_free) {
+                true => LockState::Free,
+                false => LockState::Held,
+            },
+            record: record.map(|record| record.record),
+            flaw,
+            unread,
+            version: Some(version.to_string()),
+            ..LockStatus::default()
+        }
+    }
+
+    /// Returns the version that breaks the tenure that was `seen`, and for how long others wait then.
+    ///
+    /// # Errors
+    /// Why there is nothing to break.
+    pub(super) fn broken(
+        self,
+        seen: &Record,
+        period: Option<Duration>,
+        by: &str,
+    ) -> Result<(VersionRecord, Duration), Broken> {
+        if self.state == State::Released {
+            return Err(Broken::Free);
+        }
+        if self.record.token != seen.token {
+            return Err(Broken::Changed);
+        }
+        let after = period.unwrap_or(self.lease);
+        let record = VersionRecord {
+            version: self.version.saturating_add(1),
+            state: match after.is_zero() {
+                true => State::Released,
+                false => State::Held,
+            },
+            // Without the holder's nonce: its next renewal finds another's record, and knows that it has lost.
+            nonce: fresh_nonce(),
+            lease: if after.is_zero() { self.lease } else { after },
+            record: Record {
+                holder: by.to_owned(),
+                command: String::new(),
+                draining: false,
+                ..self.record
+            },
+            unread: self.unread,
+        };
+        Ok((record, after))
+    }
+
+    /// Returns the version that leaves out results that were `shown`.
+    ///
+    /// # Errors
+    /// How forgetting went, where nothing is to be written; `Fatal` where a holder is not to be overruled.
+    pub(super) fn without(
+        mut self,
+        lock: &str,
+        tasks: &Tasks,
+        shown: &TaskLog,
+        force: bool,
+    ) -> Result<Result<VersionRecord, ResetResult>, Failure> {
+        if self.state != State::Released {
+            // A version with other results would end the holder's tenure.
+            return match force {
+                false => Ok(Err(ResetResult::Held)),
+                true => Err(fatal(format!(
+                    "{lock}: its holder has the results in memory, so they cannot be forgotten now: end the holder first"
+                ))),
+            };
+        }
+        let left = tasks.left_out_of(&self.record.once, self.unread, shown);
+        Ok(left.map(|left| {
+            self.record.once = left;
+            VersionRecord {
+                version: self.version.saturating_add(1),
+                nonce: fresh_nonce(),
+                unread: false,
+                ..self
+            }
+        }))
     }
 
     /// As bytes, at most [`WIDTH`]. Texts that are too long are cut, the longest first.
@@ -173,6 +307,36 @@ impl VersionRecord {
                 once: once.unwrap_or_default(),
             },
         })
+    }
+}
+
+/// Another one for each tenure.
+// Of the system's randomness: two machines that draw the same would each take the other's versions for its own,
+// and a generator that is seeded by the clock draws the same on two that were started alike.
+pub(super) fn fresh_nonce() -> u128 {
+    azure_core::Uuid::new_v4().as_u128()
+}
+
+/// What people, and the pace of those who wait, are told of a version.
+pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
+    let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let Some(record) = record else {
+        return HolderInfo {
+            expires: due,
+            ..HolderInfo::default()
+        };
+    };
+    HolderInfo {
+        holder: some(&record.record.holder),
+        token: Some(record.record.token),
+        command: some(&record.record.command).map(Into::into),
+        draining: record.state == State::Draining,
+        since: some(&record.record.since).map(Into::into),
+        expires: due,
+        bell: record.record.bell.parse().ok().map(Box::new),
+        // A standby that looks less often takes over later: it counts from when it saw the last renewal.
+        polls_as_ever: true,
+        foreign: None,
     }
 }
 

@@ -1,0 +1,383 @@
+//! [`Helper`]: one call of a helper program, as a process group with limits and a deadline.
+//!
+//! Called by `chain`, `inspect` and `release`, in a thread that may wait. What the helper starts is killed with it;
+//! the guardian kills what is left of a call whose supervisor died.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::{AccessFlags, Pid, access};
+
+use super::release::{self, Running};
+use crate::errors::{fatal, transient};
+use trafficcop_core::Failure;
+use trafficcop_core::clock::Instant;
+use trafficcop_core::util::{AwaitedChild, lock, plain};
+
+/// Longest text of an entry, in bytes.
+const TEXT: usize = 64 * 1024;
+/// Longest tag, in bytes.
+const TAG: usize = 256;
+/// What is kept of a helper's stderr, in bytes: the end of it is what an error shows.
+const SAID: usize = 4096;
+/// Exit status of `put` where the tag did not hold.
+const REFUSED: i32 = 4;
+/// The tag of an entry that does not exist.
+pub(super) const NONE: &str = "-";
+/// Where packages install helpers.
+const INSTALLED: &str = "/usr/share/trafficcop/stores";
+
+/// Finds the program of a helper: a path, or the name behind `trafficcop-store-`.
+///
+/// # Errors
+/// Where it was looked for, as `Fatal`.
+pub fn find(helper: &str) -> Result<PathBuf, Failure> {
+    let executes = |path: &PathBuf| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
+    if helper.contains('/') {
+        let path = std::path::absolute(helper).unwrap_or_else(|_| helper.into());
+        return Some(path).filter(executes).ok_or_else(|| {
+            fatal(format!(
+                "the helper {helper} is not an executable file: check --store"
+            ))
+        });
+    }
+    let program = format!("trafficcop-store-{helper}");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain([PathBuf::from(INSTALLED)]);
+    let found = places.map(|place| place.join(&program)).find(executes);
+    found.ok_or_else(|| {
+        fatal(format!(
+            "there is no helper {program} in PATH or in {INSTALLED}: install it, or name it by its path (--store ./HELPER:NAME)"
+        ))
+    })
+}
+
+/// A helper program, and the entry that it keeps.
+#[derive(Clone, Debug)]
+pub struct Helper {
+    /// The program, by its whole path.
+    pub program: PathBuf,
+    /// The entry's name, which the helper gets as it was typed.
+    pub name: String,
+}
+
+/// An entry of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) tag: String,
+    pub(super) text: Vec<u8>,
+}
+
+/// What came of a `put` that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    Done,
+    /// The tag did not hold, and nothing was written.
+    Refused,
+}
+
+/// A call that ended by itself.
+struct Finished {
+    status: ExitStatus,
+    stdout: Vec<u8>,
+    said: String,
+}
+
+impl Helper {
+    /// The lock's address for people.
+    pub(super) fn address(&self) -> String {
+        format!("{}:{}", self.program.display(), self.name)
+    }
+
+    /// The path under which stamps know the entry.
+    pub(super) fn place(&self) -> PathBuf {
+        self.address().into()
+    }
+
+    /// A sentence about the entry.
+    pub(super) fn about(&self, what: &str) -> String {
+        format!("{}: {what}", self.address())
+    }
+
+    /// Reads the entry; `None`: the helper says that there is none.
+    pub(super) fn get(&self, give_up_at: Instant) -> Result<Option<Entry>, Failure> {
+        let stdout = self.ask(&["get", &self.name], give_up_at)?;
+        let end = stdout.iter().position(|byte| *byte == b'\n');
+        let (tag, text) = stdout.split_at(end.unwrap_or(stdout.len()));
+        let tag = std::str::from_utf8(tag).unwrap_or_default().trim_end();
+        if tag.is_empty() || tag.len() > TAG {
+            return Err(self.doubt("get", "its first line is no tag"));
+        }
+        let entry = Entry {
+            tag: tag.to_owned(),
+            // A shell drops the last newlines of what it reads.
+            text: text.trim_ascii().to_owned(),
+        };
+        Ok(Some(entry).filter(|entry| entry.tag != NONE))
+    }
+
+    /// Writes the entry if its tag still holds.
+    pub(super) fn put(&self, tag: &str, text: &[u8], give_up_at: Instant) -> Result<Put, Failure> {
+        let finished = self.call(&["put", &self.name, tag], text, give_up_at)?;
+        match finished.status.code() {
+            Some(0) => Ok(Put::Done),
+            Some(REFUSED) => Ok(Put::Refused),
+            _ => Err(self.failed("put", &finished)),
+        }
+    }
+
+    /// Reads the store's clock, in seconds since 1970.
+    ///
+    /// # Errors
+    /// Those of a call, and `Fatal` where no number is printed.
+    pub fn time(&self, give_up_at: Instant) -> Result<u64, Failure> {
+        let stdout = self.ask(&["time"], give_up_at)?;
+        let seconds = String::from_utf8_lossy(&stdout);
+        let seconds = seconds
+            .trim()
+            .split('.')
+            .next()
+            .and_then(|text| text.parse().ok());
+        seconds.ok_or_else(|| {
+            fatal(format!(
+                "{}: 'time' prints no seconds since 1970",
+                self.address()
+            ))
+        })
+    }
+
+    /// Lists the names that begin with `prefix`.
+    pub(super) fn list(&self, prefix: &str, give_up_at: Instant) -> Result<Vec<String>, Failure> {
+        let stdout = self.ask(&["list", prefix], give_up_at)?;
+        let names = String::from_utf8_lossy(&stdout);
+        Ok(names
+            .lines()
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Variables that hold what the helper proves itself by; none where it has no such verb.
+    pub(super) fn hides(&self, give_up_at: Instant) -> Vec<OsString> {
+        let stdout = self.ask(&["hides"], give_up_at).unwrap_or_default();
+        let names = String::from_utf8_lossy(&stdout);
+        names
+            .lines()
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .map(Into::into)
+            .collect()
+    }
+
+    fn ask(&self, words: &[&str], give_up_at: Instant) -> Result<Vec<u8>, Failure> {
+        let finished = self.call(words, b"", give_up_at)?;
+        match finished.status.success() {
+            true => Ok(finished.stdout),
+            false => Err(self.failed(words[0], &finished)),
+        }
+    }
+
+    fn doubt(&self, verb: &str, why: &str) -> Failure {
+        transient(format!("{}: '{verb}' of the helper: {why}", self.address()))
+    }
+
+    fn failed(&self, verb: &str, finished: &Finished) -> Failure {
+        let how = match (finished.status.code(), finished.status.signal()) {
+            (Some(status), _) => format!("exit status {status}"),
+            (None, signal) => format!("killed by signal {}", signal.unwrap_or(0)),
+        };
+        let said = finished.said.lines().rfind(|line| !line.trim().is_empty());
+        let said = said.map_or(String::new(), |line| format!(" ({})", plain(line.trim())));
+        self.doubt(verb, &format!("{how}{said}"))
+    }
+
+    /// Runs the helper to its end; kills it and what it started at `give_up_at`.
+    fn call(&self, words: &[&str], input: &[u8], give_up_at: Instant) -> Result<Finished, Failure> {
+        let verb = words[0];
+        let mut command = Command::new(&self.program);
+        command.args(words.iter().map(OsStr::new)).process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let started = AwaitedChild::spawn(|| command.spawn(), |child: &Child| Some(child.id()));
+        let (child, _awaited) = started.map_err(|error| match error.kind() {
+            // EAGAIN and the like pass; what is not there or no program never runs.
+            ErrorKind::NotFound | ErrorKind::PermissionDenied => fatal(self.cannot_run(&error)),
+            _ => transient(self.cannot_run(&error)),
+        })?;
+        let running = Running::of(child.id());
+        let mut group = Group { child, running };
+        let ended = group.attend(input, give_up_at);
+        let (stdout, said, problem) = match ended {
+            Ok((stdout, said)) => (stdout, said, None),
+            Err(problem) => (Vec::new(), String::new(), Some(problem)),
+        };
+        // The leader keeps the group's number until it is reaped, so the kill meets nobody else's.
+        let status = group.end();
+        match (problem, status) {
+            (Some(problem), _) => Err(self.doubt(verb, problem)),
+            (None, Err(error)) => Err(self.doubt(verb, &error.to_string())),
+            (None, Ok(status)) => {
+                self.log(&said);
+                Ok(Finished {
+                    status,
+                    stdout,
+                    said,
+                })
+            }
+        }
+    }
+
+    /// Logs the last line of a helper's stderr, at most once a second.
+    fn log(&self, said: &str) {
+        static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+        let Some(line) = said.lines().rfind(|line| !line.trim().is_empty()) else {
+            return;
+        };
+        let (now, mut last) = (Instant::now(), lock(&LAST));
+        if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)) {
+            *last = Some(now);
+            tracing::info!(
+                "{}: the helper reports: {}",
+                self.address(),
+                plain(line.trim())
+            );
+        }
+    }
+
+    fn cannot_run(&self, error: &std::io::Error) -> String {
+        format!(
+            "the helper {} cannot be run: {error}",
+            self.program.display()
+        )
+    }
+}
+
+/// The process group of a call.
+struct Group {
+    child: Child,
+    running: Running,
+}
+
+impl Group {
+    /// Feeds the helper and reads what it says, until it has ended.
+    fn attend(
+        &mut self,
+        mut input: &[u8],
+        give_up_at: Instant,
+    ) -> Result<(Vec<u8>, String), &'static str> {
+        let mut stdin = self.child.stdin.take();
+        let mut stdout = self.child.stdout.take();
+        let mut stderr = self.child.stderr.take();
+        let pipes = [
+            stdin.as_ref().map(AsFd::as_fd),
+            stdout.as_ref().map(AsFd::as_fd),
+            stderr.as_ref().map(AsFd::as_fd),
+        ];
+        for pipe in pipes.into_iter().flatten() {
+            let _ = fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        }
+        let (mut answer, mut said) = (Vec::new(), Vec::new());
+        loop {
+            let left = give_up_at.since(Instant::now());
+            if left.is_zero() {
+                return Err("no answer in time");
+            }
+            let mut fds = Vec::new();
+            fds.extend(
+                stdin
+                    .as_ref()
+                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)),
+            );
+            fds.extend(
+                stdout
+                    .as_ref()
+                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
+            );
+            fds.extend(
+                stderr
+                    .as_ref()
+                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
+            );
+            // In short naps: a helper that has ended may have left its pipes to a daemon.
+            let nap = left.min(Duration::from_millis(100)).as_millis();
+            let _ = poll(
+                &mut fds,
+                PollTimeout::try_from(nap).unwrap_or(PollTimeout::ZERO),
+            );
+            let was_over = self.is_over();
+            if let Some(pipe) = &mut stdin {
+                match pipe.write(input) {
+                    Ok(written) => input = &input[written..],
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // It need not read what it does not want.
+                    Err(_) => input = &[],
+                }
+                if input.is_empty() {
+                    stdin = None;
+                }
+            }
+            if !read(&mut stdout, &mut answer, TEXT + TAG + 1) {
+                return Err("it prints more than 64 KiB");
+            }
+            read(&mut stderr, &mut said, usize::MAX);
+            let kept = said.len().saturating_sub(SAID);
+            said.drain(..kept);
+            if was_over || stdout.is_none() && stderr.is_none() && self.is_over() {
+                return Ok((answer, String::from_utf8_lossy(&said).into_owned()));
+            }
+        }
+    }
+
+    /// Whether the helper itself has ended; it is not reaped by that.
+    fn is_over(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+        !matches!(
+            waitid(Id::Pid(self.pid()), flags),
+            Ok(WaitStatus::StillAlive)
+        )
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Kills what is left of the group, and reaps the helper.
+    fn end(mut self) -> std::io::Result<ExitStatus> {
+        let _ = killpg(self.pid(), Signal::SIGKILL);
+        let status = self.child.wait();
+        release::has_ended(&self.running);
+        status
+    }
+}
+
+/// Reads what there is; `false`: it is more than `limit`. A pipe at its end is closed.
+fn read<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>, limit: usize) -> bool {
+    let Some(open) = pipe else {
+        return true;
+    };
+    let mut bytes = [0; 4096];
+    // A pipe holds no more than this; a writer without end gets its next turn after the others.
+    for _ in 0..16 {
+        match open.read(&mut bytes) {
+            Ok(read) if read > 0 => into.extend_from_slice(&bytes[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Ok(_) | Err(_) => {
+                *pipe = None;
+                break;
+            }
+        }
+    }
+    into.len() <= limit
+}

@@ -1,0 +1,459 @@
+//! [`Chain`]: the steps of taking an entry over, going on with it and giving it back, by compare-and-swap.
+//!
+//! Called by `store` in a thread, one step at a time; a step whose caller has given up goes on, and what it obtained
+//! is known to the next. Every text that is seen for the first time counts as one more version for [`Observed`]: a
+//! store that goes back in time is waited for like one that goes on. It must never write over an entry that it
+//! cannot tell from another holder's, nor begin anew at token 1 where an entry was.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use super::call::{Helper, NONE, Put};
+use super::release::{forget, leave_note};
+use crate::Competitor;
+use crate::errors::{fatal, lost, transient};
+use crate::once::{OnceTask, TaskLog};
+use crate::record::{Candidate, Record};
+use crate::stamp::{self, Stamped};
+use crate::version_record::{State, VersionRecord, fresh_nonce, holder_info};
+use trafficcop_core::clock::{self, Instant};
+use trafficcop_core::observed::{Next, Version};
+use trafficcop_core::util::{check, lock};
+use trafficcop_core::{Budget, Failure, Grant, Observed, Outcome};
+
+/// Attempts within one step; each begins with a new look.
+const ATTEMPTS: usize = 4;
+/// A tag that no store has.
+const MADE_UP: &str = "trafficcop-made-up-tag";
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// What one instance does with an entry.
+pub(super) struct Chain {
+    pub(super) helper: Helper,
+    candidate: Candidate,
+    pub(super) lease: Duration,
+    pub(super) task: Option<OnceTask>,
+    runtime: Option<PathBuf>,
+    state: Mutex<Progress>,
+}
+
+/// What one instance knows of an entry, and has of it.
+struct Progress {
+    observed: Observed,
+    /// The helper was seen to refuse tags that do not hold.
+    proven: bool,
+    /// Text that was seen last, and how a later process knows it.
+    last: Option<(Vec<u8>, Stamped)>,
+    /// Greatest version of any record that was read or written.
+    floor: Version,
+    /// Just before the last `put` whose answer may be wrong or missing.
+    asked: Option<Instant>,
+    tenure: Option<Tenure>,
+}
+
+/// A tenure that was granted.
+#[derive(Clone)]
+struct Tenure {
+    /// The last version that was seen to be this tenure's.
+    last: VersionRecord,
+    /// Just before the request that wrote it.
+    t0: Instant,
+    /// It was asked to be given back: another's version may have come after that.
+    given_back: bool,
+}
+
+/// What a look showed: the tag, and the record if the text is one.
+type Look = (String, Option<VersionRecord>);
+
+/// An attempt that succeeded.
+pub(super) struct Won(Grant, Tenure);
+
+impl Chain {
+    /// Creates the chain; runs nothing.
+    pub(super) fn new(helper: Helper, competitor: &Competitor) -> Chain {
+        Chain {
+            helper,
+            candidate: competitor.candidate.clone(),
+            lease: competitor.lease,
+            task: competitor.task.clone().map(OnceTask::new),
+            runtime: competitor.runtime.clone(),
+            state: Mutex::new(Progress {
+                observed: Observed::new(fresh_nonce(), competitor.lease),
+                proven: false,
+                last: None,
+                floor: 0,
+                asked: None,
+                tenure: None,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Progress> {
+        lock(&self.state)
+    }
+
+    /// Whether nothing of the entry can be this instance's.
+    pub(super) fn has_nothing(&self) -> bool {
+        let state = self.state();
+        state.tenure.is_none() && state.asked.is_none() && state.observed.own().is_none()
+    }
+
+    fn is_ours(&self, record: &VersionRecord) -> bool {
+        record.claim().nonce == self.state().observed.claim(false).nonce
+    }
+
+    /// Reads the entry, and begins one where there is none yet.
+    fn look(&self, give_up_at: Instant) -> Result<Look, Failure> {
+        let mut entry = self.helper.get(give_up_at)?;
+        if entry.is_none() {
+            // With it every token is gone, and another holder may be at work.
+            if self.state().last.is_some() {
+                return Err(fatal(self.helper.about(
+                    "its entry is gone: someone deleted it, or the store forgot it; start again when no instance runs",
+                )));
+            }
+            let first = self.record_of(0, State::Released, Record::default(), false);
+            self.helper.put(NONE, &first.encode(), give_up_at)?;
+            entry = self.helper.get(give_up_at)?;
+        }
+        let missing = || transient(self.helper.about("the store does not show its entry yet"));
+        let entry = entry.ok_or_else(missing)?;
+        // After it was read: a lease counts from when its version was seen.
+        let now = Instant::now();
+        let record = VersionRecord::decode(&entry.text);
+        let ours = record.as_ref().is_some_and(|record| self.is_ours(record));
+        let mut state = self.state();
+        let is_new = state
+            .last
+            .as_ref()
+            .is_none_or(|(text, _)| *text != entry.text);
+        let version = state.observed.version().saturating_add(is_new.into());
+        match state.asked.filter(|_| ours) {
+            // The answer to the last `put` was lost or wrong.
+            Some(asked) => state.observed.made(version, asked),
+            None => {
+                let claim = record.as_ref().map(VersionRecord::claim);
+                state.observed.saw(version, claim, now);
+            }
+        }
+        let read = record.as_ref().map_or(0, |record| record.version);
+        state.floor = state.floor.max(read);
+        if is_new {
+            let fingerprint = check(&entry.text);
+            let stamped = Stamped {
+                version: read,
+                fingerprint,
+            };
+            if state.last.is_none()
+                && let Some(stamp) = stamp::find(&self.runtime, &self.helper.place(), &stamped)
+            {
+                state.observed.remember(version, stamp);
+            }
+            state.last = Some((entry.text, stamped));
+        }
+        Ok((entry.tag, record))
+    }
+
+    /// Refuses, once, a helper that writes although a tag does not hold.
+    ///
+    /// # Errors
+    /// `Fatal` where it does; `Transient` where that is not known.
+    fn prove(&self, give_up_at: Instant) -> Result<(), Failure> {
+        if self.state().proven {
+            return Ok(());
+        }
+        self.look(give_up_at)?;
+        let text = self
+            .state()
+            .last
+            .clone()
+            .map(|(text, _)| text)
+            .unwrap_or_default();
+        // With the text that is there: where tags are ignored nothing is lost by it.
+        for tag in [MADE_UP, NONE] {
+            if self.helper.put(tag, &text, give_up_at)? == Put::Done {
+                return Err(fatal(self.helper.about(&format!(
+                    "its helper wrote with the tag '{tag}', which does not hold, so two instances could have control: take a helper and a store that compare tags"
+                ))));
+            }
+        }
+        self.state().proven = true;
+        Ok(())
+    }
+
+    /// Looks at the entry, and takes it over if it is free or its lease has passed.
+    pub(super) fn compete(&self, give_up_at: Instant) -> Result<Won, Failure> {
+        if self.state().tenure.take().is_some() {
+            let mut state = self.state();
+            state.asked = None;
+            state.observed.renounce(fresh_nonce(), Instant::now());
+            drop(state);
+            forget(&self.helper);
+        }
+        self.prove(give_up_at)?;
+        let mut due = None;
+        let mut seen = None;
+        for _ in 0..ATTEMPTS {
+            let (tag, record) = self.look(give_up_at)?;
+            self.refuse_done(record.as_ref(), give_up_at)?;
+            let next = self.state().observed.next(Instant::now());
+            if let Next::Wait(until) = next {
+                (due, seen) = (Some(until), record);
+                break;
+            }
+            if let Some(won) = self.take_over(&tag, record.as_ref(), give_up_at)? {
+                return Ok(won);
+            }
+            seen = record;
+        }
+        Err(Failure::Held(holder_info(seen.as_ref(), due)))
+    }
+
+    /// Writes the first version of a tenure; `None`: the tag did not hold.
+    fn take_over(
+        &self,
+        tag: &str,
+        read: Option<&VersionRecord>,
+        give_up_at: Instant,
+    ) -> Result<Option<Won>, Failure> {
+        let (once, unread) = match read {
+            Some(read) => (read.record.once.clone(), read.unread),
+            None => (TaskLog::EMPTY, true),
+        };
+        let failed = match &self.task {
+            Some(task) => {
+                task.ask_if(task.is_periodic(), || self.helper.time(give_up_at))?;
+                let begun = task.begin_known(&once, unread, &self.candidate.identity);
+                begun.map_err(|why| fatal(self.helper.about(why)))?
+            }
+            None => 0,
+        };
+        // What stood in a text that cannot be read is not known: tokens go on from the seconds since 1970.
+        let since_1970 = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap_or_default()
+            .as_secs();
+        let version = self.next_version(read.map_or(since_1970, |read| read.version));
+        let record = Record {
+            once,
+            ..Record::begun(&self.candidate, version)
+        };
+        let last = self.record_of(version, State::Held, record, unread);
+        let t0 = Instant::now();
+        self.state().asked = Some(t0);
+        leave_note(&self.helper, t0, &last);
+        if !self.put(tag, &last, t0, give_up_at)? {
+            return Ok(None);
+        }
+        let grant = Grant {
+            t0,
+            token: version,
+            failed,
+        };
+        let given_back = false;
+        Ok(Some(Won(
+            grant,
+            Tenure {
+                last,
+                t0,
+                given_back,
+            },
+        )))
+    }
+
+    /// Begins the tenure, for a caller that is still there: what an attempt obtained without one is found by the next
+    /// look, or given back by the next release.
+    pub(super) fn begins(&self, won: Won) -> Grant {
+        self.state().tenure = Some(won.1);
+        won.0
+    }
+
+    /// The version after all that are known.
+    fn next_version(&self, read: Version) -> Version {
+        let mut state = self.state();
+        state.floor = state.floor.max(read).saturating_add(1);
+        state.floor
+    }
+
+    /// Writes under this tag, and notes what the answer says; `false`: the tag did not hold.
+    fn put(
+        &self,
+        tag: &str,
+        record: &VersionRecord,
+        t0: Instant,
+        give_up_at: Instant,
+    ) -> Result<bool, Failure> {
+        let text = record.encode();
+        let is_done = self.helper.put(tag, &text, give_up_at)? == Put::Done;
+        if is_done {
+            let text = text.trim_ascii().to_owned();
+            let mut state = self.state();
+            let version = state.observed.version().saturating_add(1);
+            state.observed.made(version, t0);
+            let fingerprint = check(&text);
+            let version = record.version;
+            state.last = Some((
+                text,
+                Stamped {
+                    version,
+                    fingerprint,
+                },
+            ));
+        }
+        Ok(is_done)
+    }
+
+    /// Writes the next version of the tenure: renews it, announces its drain, records a result, or gives it back.
+    pub(super) fn go_on(&self, released: bool, give_up_at: Instant) -> Result<(), Failure> {
+        for _ in 0..ATTEMPTS {
+            let Some(tenure) = self.state().tenure.clone() else {
+                return Err(lost(self.helper.about("another instance has it")));
+            };
+            let Some(entry) = self.helper.get(give_up_at)? else {
+                return Err(self.ends(None, "its entry is gone"));
+            };
+            let Some(read) = VersionRecord::decode(&entry.text) else {
+                return Err(transient(self.helper.about("its text cannot be read")));
+            };
+            if !self.is_ours(&read) {
+                if tenure.given_back {
+                    return Ok(());
+                }
+                if read.version <= tenure.last.version {
+                    return Err(transient(
+                        self.helper.about("the store shows an old version"),
+                    ));
+                }
+                let until = read.is_break_of(&tenure.last.record).then(|| {
+                    let left = Budget::for_lease(self.lease.min(read.claim().lease));
+                    left.others_from(tenure.t0)
+                });
+                return Err(self.ends(until, &format!("held by {}", read.record.holder)));
+            }
+            let shown = match (released, tenure.last.record.draining) {
+                (true, _) => State::Released,
+                (false, true) => State::Draining,
+                (false, false) => State::Held,
+            };
+            let version = self.next_version(read.version);
+            let next = self.record_of(version, shown, tenure.last.record, tenure.last.unread);
+            if let Some(ours) = &mut self.state().tenure {
+                ours.last.version = read.version;
+                ours.given_back |= released;
+            }
+            let t0 = Instant::now();
+            if self.put(&entry.tag, &next, t0, give_up_at)? {
+                leave_note(&self.helper, t0, &next);
+                if let Some(ours) = &mut self.state().tenure {
+                    (ours.t0, ours.last.version) = (t0, version);
+                }
+                return Ok(());
+            }
+            clock::pause(Duration::from_millis(20));
+        }
+        Err(transient(
+            self.helper
+                .about("its tags did not hold, several times in a row"),
+        ))
+    }
+
+    /// Ends the tenure that another has ended.
+    fn ends(&self, until: Option<Instant>, why: &str) -> Failure {
+        // What an operator has broken is asked for again until its end.
+        if until.is_none() {
+            self.state().tenure = None;
+        }
+        forget(&self.helper);
+        let why = self.helper.about(why);
+        Failure::Lost { until, why }
+    }
+
+    /// Gives the entry back, and what an attempt without an answer may have obtained.
+    pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        if self.state().tenure.is_none() {
+            let (_, read) = self.look(give_up_at)?;
+            let mut state = self.state();
+            if let Some((last, t0)) = read.zip(state.observed.t0()) {
+                let given_back = false;
+                state.tenure = Some(Tenure {
+                    last,
+                    t0,
+                    given_back,
+                });
+            }
+        }
+        if self.state().tenure.is_some() {
+            self.go_on(true, give_up_at)?;
+        }
+        let mut state = self.state();
+        (state.tenure, state.asked) = (None, None);
+        state.observed.released(fresh_nonce(), Instant::now());
+        drop(state);
+        forget(&self.helper);
+        Ok(())
+    }
+
+    fn record_of(
+        &self,
+        version: Version,
+        state: State,
+        record: Record,
+        unread: bool,
+    ) -> VersionRecord {
+        let claim = self.state().observed.claim(false);
+        VersionRecord::new(version, state, (claim.nonce, claim.lease), record, unread)
+    }
+
+    /// Notes what the next versions say of the holder; runs nothing.
+    pub(super) fn tell(&self, drains: bool, health: String) {
+        if let Some(tenure) = &mut self.state().tenure {
+            tenure.last.record.tell(drains, health);
+        }
+    }
+
+    /// Looks whether there is a task left to do.
+    pub(super) fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        let (_, record) = self.look(give_up_at)?;
+        self.refuse_done(record.as_ref(), give_up_at)
+    }
+
+    fn refuse_done(
+        &self,
+        read: Option<&VersionRecord>,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let Some(task) = &self.task else {
+            return Ok(());
+        };
+        task.ask_if(task.lacks_the_time(), || self.helper.time(give_up_at))?;
+        let result = read.and_then(|read| task.result(&read.record.once));
+        result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
+    }
+
+    /// Records the result of a run.
+    pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
+        if let Some(tenure) = &mut self.state().tenure {
+            let by = &self.candidate.identity;
+            let noted =
+                OnceTask::note_known(self.task.as_ref(), &mut tenure.last.record, outcome, by);
+            noted.map_err(|why| fatal(self.helper.about(why)))?;
+        }
+        self.go_on(false, give_up_at)
+    }
+
+    /// Leaves to the next process of this user how long the last version has been watched.
+    pub(super) fn leave(&self) {
+        let mut state = self.state();
+        let last = state.last.take().filter(|_| state.tenure.is_none());
+        if let Some(((_, stamped), (_, since))) = last.zip(state.observed.seen()) {
+            stamp::leave(
+                &self.runtime,
+                &self.helper.place(),
+                stamped,
+                since,
+                LEAVE_TIMEOUT,
+            );
+        }
+    }
+}

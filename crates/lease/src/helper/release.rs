@@ -1,0 +1,179 @@
+//! Gives an entry back after the supervisor's death, from the guardian, and kills the calls that it left behind.
+//!
+//! What that needs lies in memory that the two share: the process groups of the calls under way, and the last
+//! version of the tenure ([`leave_note`], [`forget`]). The guardian makes the calls itself, with the helper that was
+//! found before the fork. It must never write over a version that is another's, nor begin a call that the end of the
+//! lease has made pointless.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Helper, Put};
+use crate::version_record::{State, VersionRecord};
+use crate::{MakeMemory, SharedMemory};
+use trafficcop_core::clock::{self, Instant};
+use trafficcop_core::machine::procfs;
+use trafficcop_core::util::lock;
+
+pub(super) const MARK: &[u8] = b"helper";
+/// Time that the guardian takes for it at most.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Time that one of its calls takes at most.
+const CALL: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(250);
+
+// Of the process and not of a store: the guardian is forked before there is any.
+static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
+static NOTES: Mutex<Notes> = Mutex::new(Notes {
+    running: Vec::new(),
+    ours: None,
+});
+
+/// What the guardian is told.
+#[derive(Default, Serialize, Deserialize)]
+struct Notes {
+    running: Vec<Running>,
+    ours: Option<Ours>,
+}
+
+/// The process group of a call, and when its leader began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Running {
+    group: i32,
+    began: Option<String>,
+}
+
+/// The last version of a tenure.
+#[derive(Serialize, Deserialize)]
+struct Ours {
+    program: PathBuf,
+    name: String,
+    /// Just before it was written, on CLOCK_BOOTTIME.
+    t0: u64,
+    text: String,
+}
+
+impl Running {
+    /// Notes a call that has just begun.
+    pub(super) fn of(pid: u32) -> Running {
+        let running = Running {
+            group: pid.cast_signed(),
+            began: began(pid.cast_signed()),
+        };
+        change(|notes| notes.running.push(running.clone()));
+        running
+    }
+}
+
+/// Forgets a call whose group has been killed.
+pub(super) fn has_ended(call: &Running) {
+    change(|notes| notes.running.retain(|one| one != call));
+}
+
+/// Start of a process, in the kernel's ticks.
+fn began(pid: i32) -> Option<String> {
+    let stat = procfs::text(&format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may have blanks in it: the 22nd field of all.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(19).map(str::to_owned)
+}
+
+/// Makes the memory, once, before the fork.
+pub(super) fn prepare(make: MakeMemory) {
+    MEMORY.get_or_init(make);
+}
+
+/// Whether this is for [`execute`].
+pub(crate) fn is_meant(release_info: &[u8]) -> bool {
+    release_info == MARK
+}
+
+fn change(change: impl FnOnce(&mut Notes)) {
+    let mut notes = lock(&NOTES);
+    change(&mut notes);
+    if let Some(memory) = MEMORY.get().and_then(Option::as_ref) {
+        memory.put(&serde_json::to_vec(&*notes).unwrap_or_default());
+    }
+}
+
+/// Tells the guardian the last version of a tenure, and since when its lease counts.
+pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
+    let ours = Ours {
+        program: helper.program.clone(),
+        name: helper.name.clone(),
+        t0: t0.as_nanos(),
+        text: String::from_utf8_lossy(&record.encode()).into_owned(),
+    };
+    change(|notes| notes.ours = Some(ours));
+}
+
+/// Takes back the note of this entry.
+pub(super) fn forget(helper: &Helper) {
+    change(|notes| drop(notes.ours.take_if(|ours| ours.name == helper.name)));
+}
+
+/// Kills the calls of the dead supervisor and gives its entry back.
+pub(crate) fn execute() {
+    let memory = MEMORY.get().and_then(Option::as_ref);
+    let notes = memory.and_then(|memory| memory.take());
+    let Some(notes) = notes.and_then(|bytes| serde_json::from_slice::<Notes>(&bytes).ok()) else {
+        return;
+    };
+    for call in notes.running {
+        // A number that begins another process has been given away, which it is not while a process of the group lives.
+        if began(call.group).is_none_or(|now| Some(now) == call.began) {
+            let _ = killpg(Pid::from_raw(call.group), Signal::SIGKILL);
+        }
+    }
+    if let Some(ours) = notes.ours {
+        give_back(&ours);
+    }
+}
+
+fn give_back(ours: &Ours) {
+    let Some(last) = VersionRecord::decode(ours.text.as_bytes()) else {
+        return;
+    };
+    let helper = Helper {
+        program: ours.program.clone(),
+        name: ours.name.clone(),
+    };
+    let claim = last.claim();
+    let give_up_at = (Instant::now() + LIMIT).min(Instant::from_nanos(ours.t0) + claim.lease);
+    while Instant::now() < give_up_at {
+        let limit = give_up_at.min(Instant::now() + CALL);
+        let entry = helper.get(limit).ok().flatten();
+        let read = entry
+            .as_ref()
+            .map(|entry| VersionRecord::decode(&entry.text));
+        match (entry, read) {
+            (Some(entry), Some(Some(read))) if read.claim().nonce == claim.nonce => {
+                let version = read.version.saturating_add(1);
+                let identity = (claim.nonce, claim.lease);
+                let free = VersionRecord::new(
+                    version,
+                    State::Released,
+                    identity,
+                    read.record,
+                    read.unread,
+                );
+                if read.state == State::Released
+                    || helper
+                        .put(&entry.tag, &free.encode(), limit)
+                        .is_ok_and(|put| put == Put::Done)
+                {
+                    return;
+                }
+            }
+            // Another's.
+            (_, Some(Some(_))) => return,
+            _ => {}
+        }
+        clock::pause(RETRY);
+    }
+}

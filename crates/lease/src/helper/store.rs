@@ -1,0 +1,192 @@
+//! [`HelperLock`] and [`HelperStore`]: an entry of a helper's store, as the drivers see it.
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::call::{Helper, find};
+use super::chain::Chain;
+use super::inspect::HelperInspector;
+use super::release;
+use crate::blocking::BlockingJobs;
+use crate::inspect::Inspector;
+use crate::once::OnceTask;
+use crate::{Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo};
+use trafficcop_core::clock::Instant;
+use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
+use trafficcop_core::{Failure, Grant};
+
+/// Time within which a helper says which variables are to be hidden.
+const HIDES: Duration = Duration::from_secs(5);
+/// How long a release waits for a call that is under way.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
+/// An entry of a store that a helper program serves.
+#[derive(Clone)]
+pub struct HelperLock {
+    helper: Helper,
+}
+
+impl HelperLock {
+    /// Finds the helper; runs nothing.
+    ///
+    /// # Errors
+    /// `Fatal` where there is no such program.
+    pub fn new(helper: &str, name: &str) -> Result<HelperLock, Failure> {
+        let program = find(helper)?;
+        let name = name.to_owned();
+        Ok(HelperLock {
+            helper: Helper { program, name },
+        })
+    }
+
+    /// The helper of this lock.
+    #[must_use]
+    pub fn helper(&self) -> &Helper {
+        &self.helper
+    }
+}
+
+impl NamedLock for HelperLock {
+    fn leases(&self) -> RangeInclusive<Duration> {
+        SHORTEST_LEASE..=LONGEST_LEASE
+    }
+
+    fn hides(&self) -> Vec<OsString> {
+        self.helper.hides(Instant::now() + HIDES)
+    }
+
+    fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {
+        if let Some(make) = competitor.memory {
+            release::prepare(make);
+        }
+        let chain = Chain::new(self.helper.clone(), competitor);
+        Ok(Arc::new(HelperStore {
+            name: self.helper.address(),
+            jobs: BlockingJobs::new(),
+            chain: Arc::new(chain),
+        }))
+    }
+
+    fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
+        let Helper { program, name } = self.helper.clone();
+        let name = format!("{name}.{slot}");
+        Ok(Arc::new(HelperLock {
+            helper: Helper { program, name },
+        }))
+    }
+
+    fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError> {
+        Ok(Box::new(HelperInspector::new(self.helper.clone())))
+    }
+}
+
+/// An entry as one instance competes for it.
+struct HelperStore {
+    name: String,
+    jobs: BlockingJobs,
+    chain: Arc<Chain>,
+}
+
+impl HelperStore {
+    /// Runs a step in a thread; a step whose caller has given up goes on to its own limit.
+    async fn step<T: Send + 'static>(
+        &self,
+        what: &str,
+        give_up_at: Instant,
+        step: impl FnOnce(&Chain) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let chain = Arc::clone(&self.chain);
+        self.jobs
+            .step(&self.name, what, give_up_at, move || step(&chain))
+            .await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for HelperStore {
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            name: self.name.clone(),
+            period: self.chain.task.as_ref().and_then(OnceTask::period),
+            lease: Some(self.chain.lease),
+            ..StoreInfo::default()
+        }
+    }
+
+    async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
+        let won = self
+            .step("looking at it", give_up_at, move |chain| {
+                chain.compete(give_up_at)
+            })
+            .await?;
+        Ok(self.chain.begins(won))
+    }
+
+    async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.step("looking at it", give_up_at, move |chain| {
+            chain.look_for_result(give_up_at)
+        })
+        .await
+    }
+
+    async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
+        self.step("renewing it", give_up_at, move |chain| {
+            chain.go_on(false, give_up_at)
+        })
+        .await
+    }
+
+    async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
+        if self.jobs.is_idle() && self.chain.has_nothing() {
+            return Ok(());
+        }
+        let give_up_at = give_up_at.min(Instant::now() + LAST_CALL);
+        self.step("releasing it", give_up_at, move |chain| {
+            chain.release(give_up_at)
+        })
+        .await
+    }
+
+    async fn update_record(
+        &self,
+        update: RecordUpdate,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
+        let what = update.doing();
+        match update {
+            RecordUpdate::Health(health) => self.chain.tell(false, health),
+            RecordUpdate::Draining { health } => {
+                self.chain.tell(true, health);
+                return self
+                    .step(what, give_up_at, move |chain| {
+                        chain.go_on(false, give_up_at)
+                    })
+                    .await;
+            }
+            RecordUpdate::Outcome(outcome) => {
+                return self
+                    .step(what, give_up_at, move |chain| {
+                        chain.record(&outcome, give_up_at)
+                    })
+                    .await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn leave(&self, _give_up_at: Instant) {
+        self.chain.leave();
+    }
+
+    fn orphan_release(&self) -> io::Result<OrphanRelease> {
+        Ok(OrphanRelease {
+            descriptor: None,
+            release_info: Some(release::MARK.to_vec()),
+        })
+    }
+}

@@ -1,0 +1,249 @@
+//! The lock that was named, with every kind of it in one place: what other settings are measured by.
+//!
+//! Used by `config` and by the commands that look at locks. A store that is new has a variant here, and nowhere else
+//! above its own folder.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::time::Duration;
+
+use super::UsageError;
+use super::azure::{of_blobs_alone, options, withheld};
+use super::look::in_time;
+use super::outputs::is_one_of;
+use super::policy::longest_poll;
+use super::run::{BLOB_LEASE, refuse_first};
+use crate::args;
+use crate::azure::AuthOptions;
+use crate::lease::NamedLock as _;
+use crate::lease::helper::HelperLock;
+use crate::lease::slots::path_of;
+use crate::units::show;
+
+/// What names a lock: exactly one of the flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named<'a> {
+    Blob(&'a str),
+    File(&'a Path),
+    /// A helper and the name of its entry.
+    Store(&'a str, &'a str),
+}
+
+impl<'a> Named<'a> {
+    /// Returns what was named.
+    ///
+    /// # Errors
+    /// That nothing was named, or two, or an empty name.
+    pub(crate) fn new(
+        blob: Option<&'a str>,
+        file: Option<&'a Path>,
+        store: Option<&'a str>,
+    ) -> Result<Named<'a>, UsageError> {
+        let named = [
+            // A URL's query is a secret.
+            blob.map(|blob| format!("--blob {}", blob.split('?').next().unwrap_or_default())),
+            file.map(|file| format!("--file {}", file.display())),
+            store.map(|store| format!("--store {store}")),
+        ];
+        let named: Vec<String> = named.into_iter().flatten().collect();
+        if let [one, two, ..] = &named[..] {
+            return Err(UsageError::new(format!(
+                "two locks, {one} and {two}: name exactly one (is TRAFFICCOP_BLOB, TRAFFICCOP_FILE or TRAFFICCOP_STORE set?)"
+            )));
+        }
+        match (blob, file, store) {
+            (Some(""), ..) => Err(UsageError::new(
+                "--blob is empty: name a CONTAINER/NAME or a URL",
+            )),
+            (_, Some(file), _) if file.as_os_str().is_empty() => {
+                Err(UsageError::new("--file is empty: name a path"))
+            }
+            (Some(blob), ..) => Ok(Named::Blob(blob)),
+            (_, Some(file), _) => Ok(Named::File(file)),
+            (.., Some(store)) => match store.split_once(':') {
+                Some((helper, name)) if !helper.is_empty() && !name.is_empty() => {
+                    Ok(Named::Store(helper, name))
+                }
+                _ => Err(UsageError::new(format!(
+                    "--store {store}: name a helper and its entry, as in --store etcd:locks/importer"
+                ))),
+            },
+            _ => Err(UsageError::new(
+                "no lock: name one with --blob CONTAINER/NAME, --file PATH or --store HELPER:NAME",
+            )),
+        }
+    }
+
+    /// Where flags have no meaning, for an error.
+    pub(crate) fn place(self) -> &'static str {
+        match self {
+            Named::Blob(_) => "on a blob",
+            Named::File(_) => "on a file",
+            Named::Store(..) => "in a helper's store",
+        }
+    }
+}
+
+/// The lock, as far as it can be checked without asking its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Lock {
+    Blob {
+        /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
+        target: String,
+        /// What was typed about its account.
+        options: AuthOptions,
+        /// Create container and blob if they are missing.
+        create: bool,
+        /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
+        page_blob: Option<u64>,
+    },
+    File {
+        path: PathBuf,
+        /// Keep it as on a drive that machines share, whatever it lies on.
+        shared: bool,
+        /// The operator promises that exactly one of two machines makes a directory there.
+        mkdir_is_exclusive: bool,
+    },
+    Store {
+        helper: String,
+        name: String,
+    },
+}
+
+impl Lock {
+    /// Makes sense of the lock that was typed; `by_https`: something else than its store is asked by https.
+    ///
+    /// # Errors
+    /// A flag that does nothing for it, or no lock.
+    pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
+        let blob = typed.blob.clone().transpose()?;
+        let named = Named::new(
+            blob.as_deref(),
+            typed.file.as_deref(),
+            typed.store.as_deref(),
+        )?;
+        let foreign = |flag: &str| {
+            let place = named.place();
+            format!(
+                "{flag} has no meaning for a lock {place}: leave it out (or unset its variable)"
+            )
+        };
+        if !matches!(named, Named::File(_)) {
+            let of_files = [
+                ("--shared", typed.shared),
+                ("--mkdir-is-exclusive", typed.mkdir_is_exclusive),
+            ];
+            refuse_first(of_files, foreign)?;
+        }
+        if !matches!(named, Named::Blob(_)) {
+            refuse_first(of_blobs_alone(&typed.access, by_https), foreign)?;
+            let of_blobs = [
+                ("--emulator", typed.emulator),
+                ("--no-create", typed.no_create),
+                ("--page-blob", typed.page_blob.is_some()),
+            ];
+            refuse_first(of_blobs, foreign)?;
+        }
+        if typed.no_create && typed.page_blob.is_some() {
+            return Err(UsageError::new(
+                "--page-blob and --no-create contradict each other: choose one",
+            ));
+        }
+        Ok(match named {
+            Named::Blob(target) => Lock::Blob {
+                target: target.to_owned(),
+                options: options(typed.emulator, &typed.access),
+                create: !typed.no_create,
+                page_blob: typed.page_blob.clone().transpose()?,
+            },
+            Named::File(path) => Lock::File {
+                path: path.to_owned(),
+                shared: typed.shared,
+                mkdir_is_exclusive: typed.mkdir_is_exclusive,
+            },
+            Named::Store(helper, name) => Lock::Store {
+                helper: helper.to_owned(),
+                name: name.to_owned(),
+            },
+        })
+    }
+
+    /// The path of a lock on a file.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Lock::File { path, .. } => Some(path),
+            Lock::Blob { .. } | Lock::Store { .. } => None,
+        }
+    }
+
+    /// The files that are locked: the path itself, or one for each slot.
+    pub(super) fn files(&self, slots: u32) -> Vec<PathBuf> {
+        let of_path = |path: &Path| match slots {
+            // One slot is no slot: the same lock as without the flag.
+            1 => vec![path.to_owned()],
+            _ => (0..slots).map(|slot| path_of(path, slot)).collect(),
+        };
+        self.path().map_or(Vec::new(), of_path)
+    }
+
+    /// Time that no other instance may look at the lock for.
+    pub(super) fn shortest_cooldown(&self, slots: u32, poll: Duration) -> Duration {
+        match self {
+            // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
+            Lock::File { shared: false, .. } if slots == 1 => Duration::from_millis(100),
+            _ => longest_poll(poll),
+        }
+    }
+
+    /// Variables that are kept from the command with --no-credentials.
+    pub(super) fn withheld(&self) -> Vec<OsString> {
+        match self {
+            Lock::Blob { target, .. } => withheld(target, None),
+            // Nothing is proved to anyone by a lock on a file: what is there is the command's own.
+            Lock::File { .. } => Vec::new(),
+            Lock::Store { helper, name } => {
+                HelperLock::new(helper, name).map_or(Vec::new(), |lock| lock.hides())
+            }
+        }
+    }
+
+    /// Whether this is the lock of one of these paths, which are asked for no longer than `patience`.
+    pub(super) fn is_one_of(
+        &self,
+        outer: &[String],
+        patience: Duration,
+    ) -> Result<bool, UsageError> {
+        // An address has one spelling, and a path many.
+        let Some(path) = self.path() else {
+            return Ok(false);
+        };
+        let outer: Vec<PathBuf> = outer.iter().map(PathBuf::from).collect();
+        let path = path.to_owned();
+        let paths = [&outer[..], slice::from_ref(&path)].concat();
+        let all: Vec<&Path> = paths.iter().map(AsRef::as_ref).collect();
+        in_time("--file", &all, patience, move || {
+            is_one_of("--file", &path, &outer)
+        })
+    }
+}
+
+/// Refuses a lease that no blob can have.
+pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageError> {
+    if on_blob && !BLOB_LEASE.contains(&lease) {
+        return Err(UsageError::new(format!(
+            "--lease {}: a blob can be leased for 15s to 60s only: take {}",
+            show(lease),
+            show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
+        )));
+    }
+    // The service's header takes no fraction.
+    if on_blob && lease.subsec_nanos() != 0 {
+        return Err(UsageError::new(format!(
+            "--lease {}: a blob is leased for whole seconds: take {}s",
+            show(lease),
+            lease.as_secs()
+        )));
+    }
+    Ok(())
+}
