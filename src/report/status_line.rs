@@ -1,8 +1,8 @@
-//! The one line that a standby keeps up to date on a terminal, below everything that was said.
+//! The line that a standby keeps up to date on a terminal, below the log.
 //!
-//! Called by `report` alone. There is no line, no thread and no wake-up unless stderr is a terminal
-//! that can take a line back, we are in its foreground, and the log is one for people. It never
-//! waits for a terminal: what the terminal does not take is not shown.
+//! Called by `report` alone. There is a line, a thread and a wake-up only if stderr is a terminal that can
+//! erase a line, this process is in its foreground, and the log is for people. It never waits for a terminal:
+//! output that the terminal does not accept is dropped.
 
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
@@ -16,20 +16,19 @@ use crate::core::{HolderInfo, Notice};
 use crate::driver::{Observation, Observer};
 use crate::util::{lock, wall_clock};
 
-// To the beginning of the line, and all of it gone.
+// Moves to the beginning of the line, and erases it.
 pub(super) const ERASE: &[u8] = b"\r\x1b[K";
-// The wait is shown in seconds; in between the line would say the same.
+// The line shows the wait in seconds.
 const TICK: Duration = Duration::from_secs(1);
 
 struct State {
-    /// A terminal that can take a line back; decided once.
+    /// Whether the terminal can erase a line; decided once.
     wanted: bool,
     standing: Option<Standing>,
-    /// The line is on the terminal, and so wide.
+    /// Width of the line, if it is on the terminal.
     shown: Option<usize>,
 }
 
-/// What is said of the wait.
 #[derive(Clone)]
 struct Standing {
     info: HolderInfo,
@@ -37,7 +36,7 @@ struct Standing {
     next_look: Instant,
 }
 
-// A global: whatever writes to stderr has to take the line back first.
+// Global, because every write to stderr has to erase the line first.
 static STATE: Mutex<State> = Mutex::new(State {
     wanted: false,
     standing: None,
@@ -49,14 +48,14 @@ fn state() -> MutexGuard<'static, State> {
     lock(&STATE)
 }
 
-/// Whether the line may be shown; starts nothing.
+/// Allows the line if the terminal is able; starts nothing.
 pub(super) fn allow(terminal: Option<&str>) {
-    // Emacs' shell and some CI name themselves so: they print the codes.
+    // Emacs' shell and some CI systems are dumb: they print the codes.
     let able = terminal.is_some_and(|name| !name.is_empty() && name != "dumb");
     state().wanted = able && nix::unistd::isatty(std::io::stderr()).unwrap_or(false);
 }
 
-/// The line as an observer, to come after the log: what is said goes above the line.
+/// The line as an observer. It comes after the log, whose lines go above it.
 pub(crate) struct StatusLine;
 
 impl Observer for StatusLine {
@@ -72,14 +71,14 @@ impl Observer for StatusLine {
                     standing.next_look = next_look;
                 }
             }
-            // The terminal has another size: the line is shown anew.
+            // The terminal has another size: draw the line again.
             Observation::Signal(libc::SIGWINCH) => CHANGED.notify_all(),
             _ => {}
         }
     }
 }
 
-/// Shows the line from now on, behind this holder.
+/// Shows the line from now on, with this holder.
 fn stand_by(info: &HolderInfo, now: Instant) {
     static THREAD: Once = Once::new();
     let mut state = state();
@@ -96,19 +95,18 @@ fn stand_by(info: &HolderInfo, now: Instant) {
         next_look,
     });
     drop(state);
-    // Only now: whoever never waits on a terminal has no thread for it.
+    // Only now: an instance that never waits on a terminal needs no thread.
     THREAD.call_once(|| {
-        // Without it there is no line; everything else is said all the same.
+        // Without the thread there is no line, but still a log.
         let _ = std::thread::Builder::new()
             .name("standing-by".into())
-            // It formats one line.
+            // The thread only formats one line.
             .stack_size(128 * 1024)
             .spawn(keep);
     });
     CHANGED.notify_all();
 }
 
-/// Shows it no more.
 pub(super) fn end() {
     let mut state = state();
     state.standing = None;
@@ -117,8 +115,8 @@ pub(super) fn end() {
     }
 }
 
-/// What takes back a line that is so wide. On a terminal that has become narrower some have wrapped
-/// it, and some have cut it: nobody can say how many rows are ours, so it is left where it is.
+/// Returns the bytes that erase a line of this width. On a terminal that has become narrower the line may be
+/// wrapped or cut, so the number of its rows is unknown, and it stays.
 fn taking_back(wide: usize, columns: Option<usize>) -> &'static [u8] {
     match columns {
         Some(columns) if wide >= columns => b"\r\n",
@@ -131,7 +129,7 @@ fn columns() -> Option<usize> {
     Some(usize::from(width.0))
 }
 
-/// Says a line above it.
+/// Writes a line above the status line.
 pub(super) fn above(say: impl FnOnce(&'static [u8])) {
     let mut state = state();
     say(match state.shown.take() {
@@ -156,8 +154,7 @@ fn keep() {
             let mut line = taking_back(before, columns()).to_vec();
             let text = cut(&words(&standing, Instant::now(), &wall_clock()), width);
             line.extend(text.bytes());
-            // Only what went in is taken back later: erasing another's line would be worse than no
-            // line.
+            // Note only accepted output: erasing another program's line would be worse than no line.
             if Stderr::draw(&line) {
                 now_state.shown = Some(text.chars().map(columns_of).sum());
             }
@@ -168,10 +165,11 @@ fn keep() {
     }
 }
 
-/// How wide the line may be: less than the terminal, because a line that fills it may wrap. `None`
-/// in the background, where the terminal is somebody else's, and where nothing of use would fit.
+/// Returns the largest width of the line: less than the terminal's, because a full line may wrap. `None` in
+/// the background, where another program has the terminal, and if the terminal is too narrow.
 fn width() -> Option<usize> {
-    // It would be drawn into somebody else's editor, or stop us by SIGTTOU.
+    // In the background the line would appear in another program's screen, or SIGTTOU would stop this
+    // process.
     if tcgetpgrp(std::io::stderr()) != Ok(getpgrp()) {
         return None;
     }
@@ -202,14 +200,14 @@ fn words(standing: &Standing, now: Instant, today: &str) -> String {
     if standing.next_look == Instant::FOREVER {
         text.push_str(", woken when it is free");
     } else {
-        // Half a second is no news: what is shown is rounded up, and never less than the truth.
+        // Round up to whole seconds, so that the look never comes late.
         let left = standing.next_look.since(now) + Duration::from_millis(999);
         text.push_str(&format!(", next look in {}", whole(left)));
     }
     super::plain(&text)
 }
 
-/// A moment without what is the same today; `None` where it is no moment.
+/// Formats a timestamp, without the date if that is today; `None` if it is no timestamp.
 fn moment(since: &str, today: &str) -> Option<String> {
     let (date, clock) = since.strip_suffix('Z')?.split_once('T')?;
     let clock = clock.split('.').next()?;
@@ -219,12 +217,12 @@ fn moment(since: &str, today: &str) -> Option<String> {
     Some(format!("{date} {} UTC", clock.get(..5)?))
 }
 
-/// How wide it is at most.
+/// Returns the largest width of this character.
 fn columns_of(c: char) -> usize {
     if c.is_ascii() { 1 } else { 2 }
 }
 
-/// As much of it as certainly fits: what is not ASCII may be two columns wide.
+/// Cuts the text so that it certainly fits: a character that is not ASCII may be two columns wide.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().map(columns_of).sum::<usize>() <= width {
         return text.to_owned();
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_who_since_when_and_what_comes() {
+    fn status_line_names_the_holder_and_the_next_look() {
         let now = Instant::from_nanos(12_400_000_000);
         let info = HolderInfo {
             holder: Some("web1".into()),
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_somebody_forged_does_not_talk_to_the_terminal() {
+    fn forged_record_sends_no_control_characters_to_the_terminal() {
         let info = HolderInfo {
             holder: Some("\x1b[2Jgotcha".into()),
             since: Some("2026-01-02T\x1b]0;x\x07Z".into()),
@@ -299,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_wider_than_the_terminal() {
+    fn status_line_is_never_wider_than_the_terminal() {
         assert_eq!(cut("short", 10), "short");
         assert_eq!(cut("a longer one", 10), "a longe...");
         for width in 20..60 {

@@ -1,20 +1,19 @@
-//! Stderr and stdout, whose readers may have stopped to read: neither may hold us up.
+//! Writes to stderr and stdout, whose readers may have stopped reading: neither may block trafficcop.
 //!
-//! **Stderr** never waits; it is written to by `report` alone, for each line of the log. A full pipe, a
-//! terminal held by Ctrl-S: a supervisor that blocks there does not renew. `O_NONBLOCK` cannot simply
-//! be set, because the description is shared with the command and with whoever started us. So a pipe
-//! or a terminal is opened once more, which gives us a description of our own; a socket is sent to
-//! with `MSG_DONTWAIT`; everything else (files do not block) is asked with `poll` first. A line that
-//! does not fit is dropped, and the next one that does says how many there were.
+//! **Stderr** never waits; only `report` writes to it, for each line of the log. A supervisor that blocks on
+//! a full pipe, or on a terminal held by Ctrl-S, does not renew. Setting `O_NONBLOCK` is not possible: the
+//! command and the parent process share the description. So a pipe or a terminal is opened again, which gives
+//! a separate description; a socket is written with `MSG_DONTWAIT`; for anything else (files do not block)
+//! `poll` comes first. A line that does not fit is dropped, and the next one that fits reports the number of
+//! dropped lines.
 //!
-//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] writes and never
-//! waits; it is used by the process that tells a reader (`announce`) in a loop of its own, and by
-//! [`LineSender`], a thread of the supervisor's (`elect`). Only one of the two processes speaks at a
-//! time: who that is, is the business of `elect`. A line that was not begun can be taken back: what
-//! waits for a reader may have become untrue.
+//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] never waits. The process
+//! that informs a reader (`announce`) uses it in its own loop, and [`LineSender`] in a thread of the
+//! supervisor (`elect`). Only one of the two processes writes at a time, which `elect` decides. A line that
+//! was not begun can be retracted: it may have become untrue while it waited for the reader.
 //!
-//! At the end are the answers of the verbs that look and intervene, and a question to a person at a
-//! terminal. Those wait for their reader: never to be used while anybody is in control.
+//! At the end are the answers of commands that inspect or intervene, and a question to a person at a
+//! terminal. Those wait for their reader: never use them while this instance is in control.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,28 +31,27 @@ use tokio::sync::oneshot;
 use crate::exit::ExitAction;
 use crate::util::lock;
 
-/// Where lines go, and what is still owed to the reader.
+/// Destination of lines, and the notes still owed to its reader.
 pub(super) struct Sink<F> {
     fd: F,
     way: Way,
-    /// Lines that were dropped since the last one that went through.
+    /// Number of lines dropped since the last one that was written.
     dropped: AtomicU64,
-    /// The last line went through in part: what follows must begin on a new one.
+    /// The last line was written in part: the next one must begin on a new line.
     torn: AtomicBool,
 }
 
-/// How a descriptor is written to without waiting.
+/// Way to write to a descriptor without waiting.
 pub(super) enum Way {
-    /// A description of our own with `O_NONBLOCK`.
+    /// A separate description with `O_NONBLOCK`.
     Own(OwnedFd),
-    /// A socket.
     Socket,
-    /// Anything else.
+    /// `poll` before `write`.
     AskFirst,
 }
 
 impl Way {
-    /// Writes as much as goes in without waiting, from the beginning of `text`.
+    /// Writes as much of `text` as is possible without waiting.
     pub(super) fn write(&self, fd: BorrowedFd<'_>, text: &[u8]) -> Result<usize, Errno> {
         match self {
             Way::Own(own) => write(own, text),
@@ -63,8 +61,8 @@ impl Way {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ),
             Way::AskFirst => {
-                // Another process may fill it between the two calls. A file never is full in this
-                // sense, and a pipe or terminal comes here only where it could not be opened anew.
+                // Another process may fill it between the two calls. But a file is never full in this sense,
+                // and a pipe or terminal comes here only if it could not be opened again.
                 let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut asked, PollTimeout::ZERO) {
                     Ok(1..) => write(fd, text),
@@ -95,7 +93,7 @@ impl<F: AsFd> Sink<F> {
             text.push(b'\n');
         }
         if dropped > 0 {
-            // Not in the log's format on purpose: it is not an event of ours.
+            // Not in the log's format: it is not an event.
             let note = format!(
                 "trafficcop: warning: {dropped} lines of this log were dropped because its reader was too slow\n"
             );
@@ -105,7 +103,7 @@ impl<F: AsFd> Sink<F> {
         match self.write(&text) {
             Ok(written) => {
                 self.torn.store(written < text.len(), Ordering::Relaxed);
-                // Subtracted, not set: another thread may have dropped one meanwhile.
+                // Subtract: another thread may have dropped a line meanwhile.
                 self.dropped.fetch_sub(dropped, Ordering::Relaxed);
             }
             Err(_) => {
@@ -119,7 +117,7 @@ impl<F: AsFd> Sink<F> {
     }
 }
 
-/// The way for this descriptor.
+/// Chooses the way for this descriptor.
 pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     let Ok(kind) = fstat(fd).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT)
     else {
@@ -128,11 +126,11 @@ pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     if kind == SFlag::S_IFSOCK {
         return Way::Socket;
     }
-    // By /proc: the same pipe, but a description of its own, so that O_NONBLOCK is nobody else's.
+    // Through /proc: the same pipe, but a separate description, so that O_NONBLOCK affects no other process.
     if kind == SFlag::S_IFIFO || isatty(fd).unwrap_or(false) {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        // It can be refused: another user's terminal after `su`, no /proc.
+        // Fails for another user's terminal after `su`, and without /proc.
         if let Ok(own) = open(path.as_str(), flags, Mode::empty()) {
             return Way::Own(own);
         }
@@ -142,7 +140,6 @@ pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
 
 static SINK: OnceLock<Sink<io::Stderr>> = OnceLock::new();
 
-/// The writer of one line.
 pub(super) struct Stderr;
 
 fn sink() -> &'static Sink<io::Stderr> {
@@ -150,7 +147,7 @@ fn sink() -> &'static Sink<io::Stderr> {
 }
 
 impl Stderr {
-    /// Puts something on a terminal that is no line of the log, and says whether it took it.
+    /// Writes to the terminal, outside the log; returns whether the terminal accepted it.
     pub(super) fn draw(bytes: &[u8]) -> bool {
         sink().write(bytes).is_ok()
     }
@@ -165,7 +162,7 @@ impl io::Write for Stderr {
                 sink().put(&[erase, line].concat());
             }
         });
-        // A line that was dropped was written as far as `tracing` goes: else it would try again.
+        // For `tracing` a dropped line is written: otherwise it would try again.
         Ok(line.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -173,42 +170,38 @@ impl io::Write for Stderr {
     }
 }
 
-/// Says why we end where nothing of ours can be relied on any more: by the system call, because
-/// whoever logs takes locks, and not for longer than a moment, because nobody need read it.
+/// Writes why the process ends when its state cannot be trusted any more. It uses the system call, because
+/// the log takes locks, and waits only briefly, because there may be no reader.
 pub fn last_words(text: &str) {
     const LIMIT: u8 = 100;
     let stderr = io::stderr();
     let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut ready, PollTimeout::from(LIMIT)) == Ok(1) {
         let line = format!("trafficcop: error: {text}\n");
-        // Nobody can be told that nobody can be told.
+        // There is no way to report a failure here.
         let _ = nix::unistd::write(stderr.as_fd(), line.as_bytes());
     }
 }
 
-/// What became of the lines.
+/// Result of writing lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProgress {
-    /// All of it was written.
     All,
-    /// Something waits for room.
     Waits,
-    /// Nobody will ever read it: EPIPE where the reader hung up.
+    /// The reader is gone: EPIPE if it hung up.
     Never(Errno),
 }
 
-/// A descriptor that lines are written to.
 pub struct LineWriter<F> {
     fd: F,
     way: Way,
-    /// What is left of a line that was begun.
+    /// Rest of a line that was begun.
     rest: Vec<u8>,
-    /// What was not begun.
+    /// The next line, not begun.
     next: Option<String>,
 }
 
 impl LineWriter<io::Stdout> {
-    /// Ours.
     #[must_use]
     pub fn of_stdout() -> LineWriter<io::Stdout> {
         LineWriter::new(io::stdout())
@@ -226,30 +219,29 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
-    /// The next line, instead of one that was not begun.
+    /// Sets the next line, replacing one that was not begun.
     pub fn say(&mut self, line: String) {
         self.next = Some(line);
     }
 
-    /// Takes a line back that was not begun; whether there was one.
+    /// Retracts a line that was not begun; returns whether there was one.
     pub fn retract(&mut self) -> bool {
         self.next.take().is_some()
     }
 
-    /// Whether a line waits that was not begun.
+    /// Returns whether a line waits that was not begun.
     #[must_use]
     pub fn is_about_to_begin(&self) -> bool {
         self.next.is_some() && self.rest.is_empty()
     }
 
-    /// Writes what can be written now. Never waits.
     pub fn push(&mut self) -> WriteProgress {
         loop {
             if self.rest.is_empty() {
                 let Some(line) = self.next.take() else {
                     return WriteProgress::All;
                 };
-                // All of it or nothing goes into a pipe: it is shorter than PIPE_BUF.
+                // A pipe takes all of it or nothing: it is shorter than PIPE_BUF.
                 match self.way.write(self.fd.as_fd(), line.as_bytes()) {
                     Ok(written) => self.rest = line.as_bytes()[written..].to_vec(),
                     Err(errno) => {
@@ -272,14 +264,13 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
-    /// Waits until there is something to do: `other` can be read (true), something that waits can
-    /// be written, or the reader hung up.
+    /// Waits until `other` is readable (true), waiting output can be written, or the reader hung up.
     pub fn wait(&self, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
         wait(self.fd.as_fd(), waits, other)
     }
 }
 
-/// What an error of a write means; `None`: try again.
+/// Classifies an error of a write; `None`: try again.
 fn waits(errno: Errno) -> Option<WriteProgress> {
     match errno {
         Errno::EINTR => None,
@@ -289,11 +280,11 @@ fn waits(errno: Errno) -> Option<WriteProgress> {
 }
 
 fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // Room is asked for only where something waits: a pipe with room would wake us without end.
+    // Only if output waits: a pipe with room would wake the loop without end.
     let interest = if waits {
         PollFlags::POLLOUT
     } else {
-        // The kernel tells of a reader that hung up all the same.
+        // The kernel reports a reader that hung up without a request, too.
         PollFlags::empty()
     };
     let mut asked = [
@@ -307,7 +298,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
             Err(errno) => return Err(errno),
         }
     }
-    // Looked at before the other one: what is said from now on is said to nobody.
+    // Check it before the other one: output after a hang-up reaches no reader.
     let hung_up = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
     if asked[0]
         .revents()
@@ -318,8 +309,8 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
     Ok(asked[1].any().unwrap_or(true))
 }
 
-/// Stdout, spoken to from a thread: so a reader that hangs up is noticed while nothing is said,
-/// and one that does not read holds nobody up.
+/// Writes to stdout with the help of a thread, which notices a reader that hangs up even without output. A
+/// reader that does not read blocks no one else.
 pub struct LineSender {
     shared: Arc<Shared>,
     wake: io::PipeWriter,
@@ -327,7 +318,7 @@ pub struct LineSender {
 
 struct Shared {
     out: Mutex<LineWriter<io::Stdout>>,
-    /// Why nobody reads any more.
+    /// Error of the output, once the reader is gone.
     gone: Mutex<Option<Errno>>,
 }
 
@@ -338,10 +329,10 @@ impl Shared {
 }
 
 impl LineSender {
-    /// Begins to watch stdout. The word through the second comes when nobody reads any more.
+    /// Begins to watch stdout. The receiver gets a message when the reader is gone.
     ///
     /// # Errors
-    /// Where neither a pipe nor a thread can be had.
+    /// If the pipe or the thread cannot be created.
     pub fn begin() -> io::Result<(LineSender, oneshot::Receiver<()>)> {
         // A pipe, because the thread waits with `poll` for it and for stdout at the same time.
         let (woken, wake) = io::pipe()?;
@@ -353,43 +344,43 @@ impl LineSender {
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("stdout".into())
-            // It writes lines that others have made.
+            // The thread only writes finished lines.
             .stack_size(128 * 1024)
             .spawn(move || {
                 let errno = serve(&theirs, woken);
                 *lock(&theirs.gone) = Some(errno);
-                // Where it fails we are leaving already.
+                // It fails only if the process is already leaving.
                 let _ = tell.send(());
             })?;
         Ok((LineSender { shared, wake }, gone))
     }
 
-    /// Says a line, now or when there is room; instead of one that waits.
+    /// Writes a line, now or when there is room, in place of one that waits.
     pub fn say(&mut self, line: String) {
         let mut out = self.shared.out();
         out.say(line);
-        // Here, where it can be: through the thread it would come later than what it says.
+        // Write here if possible: through the thread it would come late.
         let said = out.push();
         drop(out);
         if said != WriteProgress::All {
-            // The thread waits for room, or finds out that there will be none.
+            // The thread waits for room, or finds out that the reader is gone.
             let _ = self.wake.write(&[0]);
         }
     }
 
-    /// Somebody else is about to speak: what waits is not said any more.
+    /// Retracts a waiting line, because another process is about to write.
     pub fn yield_to_another(&mut self) {
         self.shared.out().retract();
     }
 
-    /// Why nobody reads what we say, once that is known.
+    /// Returns the error that shows that the reader is gone.
     #[must_use]
     pub fn gone(&self) -> Option<Errno> {
         *lock(&self.shared.gone)
     }
 }
 
-/// Until nobody reads any more.
+/// Writes and watches until the reader is gone.
 fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     let stdout = io::stdout();
     loop {
@@ -400,8 +391,8 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
         };
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
-                // As much as is there; what it says is in the writer.
-                // Nothing but an end: there is no sender any more, and nobody who asks.
+                // Empty the pipe: the lines are in the writer. An end of file means that the sender was
+                // dropped.
                 if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
                     return Errno::ECANCELED;
                 }
@@ -412,16 +403,16 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     }
 }
 
-/// Whether somebody sits before what we say.
+/// Returns whether a person sees stderr.
 #[must_use]
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Writes the answer, whole lines. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
+/// Writes whole lines of an answer. If the reader is gone, the exit is SIGPIPE, as with most programs.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If the answer cannot be written for another reason.
 pub(crate) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -433,7 +424,7 @@ pub(crate) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction
     }
 }
 
-/// Whether the reader of stdout has ended: its reader went away, or the terminal.
+/// Returns whether the reader of stdout, or the terminal, is gone.
 #[must_use]
 pub fn is_unread() -> bool {
     let out = io::stdout();
@@ -445,10 +436,10 @@ pub fn is_unread() -> bool {
             .is_some_and(|found| found.intersects(gone))
 }
 
-/// Asks a person at a terminal; `None` where there is none. Everything but a yes is a no.
+/// Asks a person at a terminal; `None` without a terminal. Anything but yes means no.
 ///
 /// # Errors
-/// Where the question cannot be written, or the answer not be read.
+/// If the question cannot be written, or the answer cannot be read.
 pub fn ask(question: &str) -> io::Result<Option<bool>> {
     let mut to = io::stderr();
     if !to.is_terminal() || !io::stdin().is_terminal() {
@@ -478,11 +469,11 @@ mod tests {
                 return dropped;
             }
         }
-        panic!("it never filled");
+        panic!("the pipe or socket never filled");
     }
 
     #[test]
-    fn a_full_pipe_costs_the_line_and_not_the_time() {
+    fn full_pipe_drops_the_line_without_waiting() {
         let (reader, writer) = pipe().unwrap();
         let sink = Sink::new(writer);
         assert!(matches!(sink.way, Way::Own(_)));
@@ -500,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_description_stays_as_it_was() {
+    fn shared_description_stays_blocking() {
         use nix::fcntl::{FcntlArg, fcntl};
         let (_reader, writer) = pipe().unwrap();
         let sink = Sink::new(writer);
@@ -510,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_costs_the_line_too_and_tears_none() {
+    fn full_socket_drops_whole_lines() {
         let (mut reader, writer) = UnixStream::pair().unwrap();
         let sink = Sink::new(writer);
         assert!(matches!(sink.way, Way::Socket));
@@ -529,14 +520,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_harms_nobody() {
+    fn lost_reader_only_drops_lines() {
         let (reader, writer) = pipe().unwrap();
         let sink = Sink::new(writer);
         drop(reader);
         sink.put(b"a\n");
         sink.put(b"b\n");
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 2);
-        // A named pipe cannot be opened again without a reader: it is asked first, and refuses.
+        // A named pipe cannot be opened again without a reader: `poll` comes first, and reports an error.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -554,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_appended_to_where_its_description_stands() {
+    fn file_is_written_at_the_offset_of_its_description() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut file = std::fs::File::create(&path).unwrap();
@@ -568,11 +559,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_makes_lines_wait_and_the_latest_counts() {
+    fn full_pipe_makes_the_latest_line_wait() {
         let (reader, writer) = pipe().unwrap();
         let mut out = LineWriter::new(writer);
         loop {
-            // A divisor of the page's size, so that not a byte of the pipe is left.
+            // Divides the page size, so that the pipe is filled to the last byte.
             out.say("x".repeat(64));
             match out.push() {
                 WriteProgress::All => {}
@@ -593,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_hung_up_is_noticed_while_nothing_is_said() {
+    fn hang_up_of_the_reader_is_noticed_without_output() {
         let (reader, writer) = pipe().unwrap();
         let (other, _life) = pipe().unwrap();
         let mut out = LineWriter::new(writer);
