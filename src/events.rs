@@ -32,7 +32,6 @@ use record::VERSION;
 
 pub use record::{EventKind, Record};
 
-/// The kernel's identifier of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Clone, Debug)]
@@ -40,7 +39,6 @@ pub struct Instance {
     pub identity: String,
     pub host: String,
     pub pid: u32,
-    /// Address of the lock, or of a worker's queue.
     pub lock: String,
 }
 
@@ -285,7 +283,6 @@ struct LogLine {
     sync: bool,
 }
 
-/// Appends lines to a file, in a separate thread.
 struct Writer {
     lines: BackgroundWriter<LogLine>,
     /// The log has reported that lines are lost because too many wait.
@@ -328,7 +325,6 @@ impl Writer {
     }
 }
 
-/// The file, as the thread has it.
 struct Appended {
     path: PathBuf,
     file: Option<File>,

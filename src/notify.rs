@@ -77,11 +77,8 @@ pub(super) struct State {
     /// STOPPING was sent, or is about to be.
     knows_of_stop: bool,
     words: String,
-    /// Why the store cannot be reached at the moment.
     doubt: Option<String>,
-    /// Problem with the command's health, if any.
     failing: Option<String>,
-    /// Status of each command.
     commands: Vec<CommandStatus>,
     owes: Owes,
     /// When the last status was sent, successfully or not.
@@ -107,7 +104,6 @@ struct CommandStatus {
     said: Option<String>,
 }
 
-/// Urgency of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     #[default]
@@ -274,7 +270,6 @@ impl ServiceManager {
         });
     }
 
-    /// Reports why the store or queue cannot be reached; `None`: it answers again.
     pub(crate) fn doubts(&self, doubt: Option<String>) {
         self.0.with(|state| {
             if state.doubt != doubt {
@@ -319,7 +314,6 @@ impl ServiceManager {
         });
     }
 
-    /// Reports an event of the command with this number.
     pub(crate) fn workload_event(&self, number: usize, event: &WorkloadEvent) {
         match event {
             WorkloadEvent::Started { .. } => self.0.with(|state| {
@@ -347,7 +341,6 @@ impl ServiceManager {
         }
     }
 
-    /// Notes that this instance was told to stop, or is about to end.
     pub(crate) fn stops(&self) {
         self.0.with(|state| {
             state.is_stopping = true;

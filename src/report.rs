@@ -64,7 +64,6 @@ pub enum Format {
     Json,
 }
 
-/// Amount of logging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Volume {
     /// Warnings and errors.
@@ -136,7 +135,6 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("renewals", "on that line: how often its lock was renewed"),
 ];
 
-/// Values that every line carries, once they are known.
 #[derive(Clone, Debug)]
 pub struct Context {
     pub lock: String,
@@ -202,7 +200,6 @@ pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
     leave
 }
 
-/// Logs the last line before an exit with this status.
 pub(crate) fn last(level: Level, text: String, status: i32) {
     Line {
         event: Some("done"),
@@ -233,12 +230,10 @@ fn command() -> &'static str {
         .map_or("the command", |context| &context.command)
 }
 
-/// Converts a duration for a field in milliseconds.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A line of the log about the instance, with its fields.
 struct Line {
     level: Level,
     text: String,
@@ -268,7 +263,6 @@ impl Line {
     }
 }
 
-/// Reader of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogReader {
     /// The journal, or another file that systemd has set up.
@@ -279,8 +273,8 @@ enum LogReader {
 }
 
 impl LogReader {
-    /// Finds the reader of stderr. The variable alone is no proof, because it is inherited past a
-    /// redirection, so it names systemd's file (systemd.exec(5)).
+    /// Finds the reader of stderr. The variable names the file that systemd set up (systemd.exec(5)), because
+    /// it is inherited even where stderr is redirected.
     fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
         if stderr.as_fd().is_terminal() {
             return LogReader::Terminal;
@@ -307,8 +301,8 @@ impl LogReader {
     }
 }
 
-/// Formats a line for people. It names the instance and the time as soon as there is an instance, because
-/// several may write into one log. Before that it answers the person who typed the command.
+/// Formats a line for people, with the instance and the time as soon as there is an instance: several may
+/// write into one log. Before that it answers the person who typed the command.
 fn for_people(
     reader: LogReader,
     level: Level,
@@ -336,7 +330,6 @@ fn for_people(
     }
 }
 
-/// Formats a line for programs.
 fn for_programs(level: Level, said: LineFields, ts: &str, context: Option<&Context>) -> Value {
     let mut line = Map::new();
     line.insert("ts".into(), ts.into());
@@ -351,7 +344,6 @@ fn for_programs(level: Level, said: LineFields, ts: &str, context: Option<&Conte
     Value::Object(line)
 }
 
-/// Formatter of the log: one line for each event.
 struct OneLine {
     json: bool,
     reader: LogReader,
@@ -394,7 +386,6 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// Message and fields of an event.
 #[derive(Default)]
 struct LineFields {
     message: String,

@@ -50,14 +50,12 @@ pub(crate) use shared_status::SharedStatus;
 
 // A balancer and a Prometheus need a handful; each costs a descriptor, which leases and logs need, too.
 const CONNECTIONS: usize = 64;
-// Time limit for the arrival of a request.
 const ARRIVAL: Duration = Duration::from_secs(5);
 // Longer than `/healthz` may wait for a sign of life on a busy machine.
 const LIFE: Duration = Duration::from_secs(15);
 // Limits of a request's line and headers, in bytes (hyper's minimum) and in number.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
-// Pause after a failed accept.
 const NAP: Duration = Duration::from_millis(100);
 const STACK: usize = 512 << 10;
 
@@ -105,7 +103,6 @@ impl Server {
         })
     }
 
-    /// Returns the status that the answers are made from.
     #[must_use]
     pub(crate) fn shared_status(&self) -> Arc<SharedStatus> {
         Arc::clone(&self.shared_status)
@@ -208,7 +205,6 @@ where
         .await
 }
 
-/// The pages and their purposes.
 const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
     (
@@ -369,9 +365,7 @@ struct Document<'a> {
     leader: bool,
     /// Time for which control is certain; `null` if the lock has no deadline.
     control_remaining_seconds: Option<f64>,
-    /// Age of the last successful request to acquire or renew.
     renewed_seconds_ago: Option<f64>,
-    /// Time since the command last proved its health.
     health_answered_seconds_ago: Option<f64>,
 }
 

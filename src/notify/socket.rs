@@ -16,15 +16,12 @@ use std::time::Duration;
 use crate::core::WatchdogWord;
 use crate::util::ours_in;
 
-/// Variable with the service manager's socket.
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
 /// Variables from the service manager for this process only. The command gets another socket; other child
 /// processes get none of them.
 pub(crate) const PRIVATE: [&str; 3] = [VARIABLE, "WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// Environment of this process.
 pub(crate) struct Surroundings<'a> {
-    /// Reads an environment variable.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
     pub pid: u32,
 }
@@ -42,7 +39,6 @@ impl<'a> Surroundings<'a> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
-    /// Returns the service manager's socket, if there is one.
     pub(super) fn socket(&self) -> Option<OsString> {
         self.get(VARIABLE)
     }
@@ -103,14 +99,12 @@ impl Socket {
     }
 }
 
-/// Prefix of the directories' names.
 const PREFIX: &str = "trafficcop-notify.";
 /// Name of the first socket; further ones have a number after it.
 const NAME: &str = "notify";
 /// Longest message of a command; the kernel cuts longer ones.
 pub(super) const MESSAGE: usize = 8192;
 
-/// Largest number of messages to take from a socket at once.
 const QUEUE: usize = 1024;
 
 /// The sockets of the commands' `NOTIFY_SOCKET`, in a private directory.
@@ -170,7 +164,6 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Returns the socket of the command with this number.
     pub(super) fn path(&self, number: usize) -> PathBuf {
         self.directory.join(match number {
             0 => NAME.to_owned(),
@@ -223,7 +216,6 @@ fn sweep(place: &Path) {
     }
 }
 
-/// The known parts of a command's message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notification {
     pub(super) ready: bool,
@@ -233,8 +225,8 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Reads a message. It ignores `MAINPID`, `FDSTORE` and the like, which are for the service manager's own
-    /// services. It does not receive descriptors, so the kernel closes them, which is the answer that
+    /// Reads a message. `MAINPID`, `FDSTORE` and the like are ignored: they concern only this instance and
+    /// the service manager. Descriptors are not received, so the kernel closes them, which is the answer that
     /// `BARRIER` waits for.
     pub(super) fn read(message: &[u8]) -> Notification {
         let mut said = Notification::default();

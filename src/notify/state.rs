@@ -96,8 +96,10 @@ impl State {
         text
     }
 
-    /// Sends everything that is due in one message. Only READY goes before STOPPING in a message of its own,
-    /// because systemd takes only one of them from the same message.
+    /// Sends everything that is due in one message.
+    ///
+    /// If both READY and STOPPING are due, READY goes first in a message of its own: systemd takes only one
+    /// of them from a message.
     pub(super) fn settle(&mut self) {
         if self.owes.ready && self.owes.stopping {
             let sent = self.send("READY=1\n");
@@ -154,9 +156,9 @@ impl State {
     }
 }
 
-/// Pause between requests for more time while this instance stops.
+/// Interval of the requests for more time while this instance stops.
 const MORE: Duration = Duration::from_secs(5);
-/// Time that each request asks for: a supervisor that is later than this is stuck.
+/// Time that each request asks for: a supervisor that is later is stuck.
 const EXTENSION: Duration = Duration::from_secs(20);
 /// Pause before the next attempt when there is no room for a message.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -175,7 +177,6 @@ pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>
     }
 }
 
-/// Receives the messages of the command with this number.
 pub(super) async fn listen(manager: Arc<Inner>, number: usize, socket: UnixDatagram) {
     let mut buffer = vec![0; MESSAGE];
     loop {

@@ -20,7 +20,6 @@ pub(crate) struct LogObserver {
     slots: u32,
     lock: String,
     tenure: Tenure,
-    /// Last event of the holder's doorbell.
     ring: Option<Ring>,
     /// The line "in control", held back until its deadline is known.
     pending: Option<Line>,
@@ -156,7 +155,6 @@ impl LogObserver {
 
     /// Logs the start of the command, which is killed at `kill_at` if the lease is not renewed.
     fn starts(&mut self, now: Instant, kill_at: Instant, slot: u32) {
-        // The grace of the previous command is over.
         (self.tenure.deadline, self.tenure.grace) = (Some(kill_at), None);
         self.tenure.succeeded = false;
         let (lock, slots) = (&self.lock, self.slots);
@@ -245,15 +243,12 @@ impl Observer for LogObserver {
     }
 }
 
-/// One message that was settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRow {
     pub id: String,
     pub session: Option<String>,
     pub attempt: u32,
-    /// Result, in one word.
     pub outcome: &'static str,
-    /// Reason, in one word, if something went wrong.
     pub reason: Option<String>,
     /// Details of the reason, for a person.
     pub detail: Option<String>,
@@ -315,7 +310,6 @@ fn short(span: Duration) -> String {
     }
 }
 
-/// Logs a message that was settled.
 pub(crate) fn message_row(row: &MessageRow) {
     emit!(
         row.level(),

@@ -71,14 +71,12 @@ impl Observer for StatusLine {
                     standing.next_look = next_look;
                 }
             }
-            // The terminal has another size: draw the line again.
             Observation::Signal(libc::SIGWINCH) => CHANGED.notify_all(),
             _ => {}
         }
     }
 }
 
-/// Shows the line from now on, with this holder.
 fn stand_by(info: &HolderInfo, now: Instant) {
     static THREAD: Once = Once::new();
     let mut state = state();
@@ -100,7 +98,6 @@ fn stand_by(info: &HolderInfo, now: Instant) {
         // Without the thread there is no line, but still a log.
         let _ = std::thread::Builder::new()
             .name("standing-by".into())
-            // The thread only formats one line.
             .stack_size(128 * 1024)
             .spawn(keep);
     });
@@ -217,7 +214,6 @@ fn moment(since: &str, today: &str) -> Option<String> {
     Some(format!("{date} {} UTC", clock.get(..5)?))
 }
 
-/// Returns the largest width of this character.
 fn columns_of(c: char) -> usize {
     if c.is_ascii() { 1 } else { 2 }
 }

@@ -41,7 +41,6 @@ pub(super) struct Sink<F> {
     torn: AtomicBool,
 }
 
-/// Way to write to a descriptor without waiting.
 pub(super) enum Way {
     /// A separate description with `O_NONBLOCK`.
     Own(OwnedFd),
@@ -51,7 +50,6 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// Writes as much of `text` as is possible without waiting.
     pub(super) fn write(&self, fd: BorrowedFd<'_>, text: &[u8]) -> Result<usize, Errno> {
         match self {
             Way::Own(own) => write(own, text),
@@ -84,7 +82,6 @@ impl<F: AsFd> Sink<F> {
         }
     }
 
-    /// Writes a line, or drops it; never waits.
     pub(super) fn put(&self, line: &[u8]) {
         let dropped = self.dropped.load(Ordering::Relaxed);
         // In one write: two processes may share this pipe, and their lines must not mix.
@@ -117,7 +114,6 @@ impl<F: AsFd> Sink<F> {
     }
 }
 
-/// Chooses the way for this descriptor.
 pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     let Ok(kind) = fstat(fd).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT)
     else {
@@ -178,12 +174,10 @@ pub fn last_words(text: &str) {
     let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut ready, PollTimeout::from(LIMIT)) == Ok(1) {
         let line = format!("trafficcop: error: {text}\n");
-        // There is no way to report a failure here.
         let _ = nix::unistd::write(stderr.as_fd(), line.as_bytes());
     }
 }
 
-/// Result of writing lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProgress {
     All,
@@ -195,9 +189,7 @@ pub enum WriteProgress {
 pub struct LineWriter<F> {
     fd: F,
     way: Way,
-    /// Rest of a line that was begun.
     rest: Vec<u8>,
-    /// The next line, not begun.
     next: Option<String>,
 }
 
@@ -219,7 +211,6 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
-    /// Sets the next line, replacing one that was not begun.
     pub fn say(&mut self, line: String) {
         self.next = Some(line);
     }
@@ -270,7 +261,6 @@ impl<F: AsFd> LineWriter<F> {
     }
 }
 
-/// Classifies an error of a write; `None`: try again.
 fn waits(errno: Errno) -> Option<WriteProgress> {
     match errno {
         Errno::EINTR => None,
@@ -318,7 +308,6 @@ pub struct LineSender {
 
 struct Shared {
     out: Mutex<LineWriter<io::Stdout>>,
-    /// Error of the output, once the reader is gone.
     gone: Mutex<Option<Errno>>,
 }
 
@@ -344,7 +333,6 @@ impl LineSender {
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("stdout".into())
-            // The thread only writes finished lines.
             .stack_size(128 * 1024)
             .spawn(move || {
                 let errno = serve(&theirs, woken);
@@ -373,14 +361,12 @@ impl LineSender {
         self.shared.out().retract();
     }
 
-    /// Returns the error that shows that the reader is gone.
     #[must_use]
     pub fn gone(&self) -> Option<Errno> {
         *lock(&self.shared.gone)
     }
 }
 
-/// Writes and watches until the reader is gone.
 fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     let stdout = io::stdout();
     loop {
@@ -403,7 +389,6 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     }
 }
 
-/// Returns whether a person sees stderr.
 #[must_use]
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()

@@ -13,7 +13,6 @@ use crate::core::{
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
-/// Returns the log line for a notice.
 pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     let span = |until: &Instant| left(until.since(now));
     // Without a `_`: a new notice needs a text here.
@@ -138,7 +137,6 @@ fn level(notice: &Notice) -> Level {
     }
 }
 
-/// Returns the event log's word for a notice.
 pub(crate) fn event(notice: &Notice) -> &'static str {
     match notice {
         Notice::StandingBy(_) => "standby",
@@ -254,7 +252,6 @@ fn hook_failed(how: Failed) -> String {
     format!("the --on-acquire command {}", failed(how))
 }
 
-/// Describes why this machine is not fit to take control.
 fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
@@ -264,7 +261,6 @@ fn not_fit(unfit: Unfit) -> String {
     }
 }
 
-/// Describes why a command, or the reader of `elect`, counts as hung.
 fn hangs(hung: Hung) -> String {
     match hung {
         Hung::Silent(span) => format!("hung: no WATCHDOG=1 for {}", show(span)),
@@ -310,7 +306,6 @@ fn probe_failed(how: ProbeFailure) -> String {
     }
 }
 
-/// Describes why a TLS connection failed, and the remedy.
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
@@ -330,7 +325,6 @@ fn no_tls(why: TlsFailure) -> &'static str {
     }
 }
 
-/// Describes what is wrong with a command's health, if anything.
 pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
     match event {
         HealthEvent::Answered { .. } => None,
@@ -349,7 +343,6 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
     }
 }
 
-/// Describes how a command failed, as the end of a sentence.
 pub(crate) fn failed(how: Failed) -> String {
     match how {
         Failed::Exited(Exit::Code(code)) => format!("exited with status {code}"),
@@ -363,7 +356,6 @@ pub(crate) fn failed(how: Failed) -> String {
     }
 }
 
-/// Describes why a command was not started, and the remedy.
 pub(crate) fn not_started(errno: i32, command: &str) -> String {
     let for_a_shell;
     let advice = match errno {
@@ -407,7 +399,6 @@ fn is_a_value_of_a_flag(command: &str) -> bool {
 /// Returns whether a command, as it would be typed, is one quoted text with blanks: a line for a shell. The
 /// text may be cut at its end.
 fn is_one_text(command: &str) -> bool {
-    // An apostrophe inside the word.
     let word = command.replace(r"'\''", "");
     word.strip_prefix('\'').is_some_and(|rest| {
         let end = rest.find('\'').unwrap_or(rest.len());

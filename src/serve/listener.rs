@@ -19,7 +19,6 @@ use nix::sys::socket::{
 
 use crate::util::is_same_file;
 
-/// Address of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP; port 0 lets the kernel choose one.
@@ -36,7 +35,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// Reason why the socket cannot be opened, in one line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
     #[error("--listen {0}: it is in use: is another instance running here? Name another address")]
@@ -54,7 +52,6 @@ pub(crate) struct Listener {
     pub(super) socket: Socket,
     /// Address with the real port.
     pub(super) address: Address,
-    /// The socket's path, which is removed at the end.
     pub(super) place: Option<BoundPath>,
 }
 
@@ -73,7 +70,6 @@ impl Listener {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
                 let socket = TcpListener::bind(wanted).map_err(|why| refusal(address, why))?;
-                // For port 0, the log and the pages need the chosen port.
                 let real = socket.local_addr().unwrap_or(*wanted);
                 (Socket::Tcp(socket), Address::Tcp(real), None)
             }
@@ -94,8 +90,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Makes the socket non-blocking for the runtime, with the longest queue that the kernel grants: a client
-    /// that finds it full tries again a second later, or never.
+    /// Makes the socket non-blocking, with the longest queue that the kernel grants: a client that finds it
+    /// full tries again a second later, or never.
     fn prepare(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(socket) => {

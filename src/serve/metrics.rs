@@ -119,7 +119,6 @@ macro_rules! metrics {
      workers { $($of:ident: $more:ty = $none:expr, $called:literal $(in $second:ident)?, $about:literal;)* }) => {
         pub(super) struct Metrics {
             registry: Registry,
-            /// Cause of the current drain.
             draining: Mutex<Option<&'static str>>,
             $($field: $type,)*
             $($of: $more,)*
@@ -291,7 +290,6 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// Encodes all metrics, with the gauges as of `snapshot`.
     pub(super) fn text(&self, snapshot: &Snapshot) -> String {
         self.leader.set(i64::from(snapshot.leads()));
         self.lease_held.set(i64::from(snapshot.holds()));
@@ -316,7 +314,6 @@ impl Metrics {
             self.state.get_or_create(&is).set(i64::from(state == now));
         }
         let mut text = String::new();
-        // Writing to a string cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
     }
@@ -330,7 +327,6 @@ fn set(gauge: &MaybeSeconds, span: Option<Duration>) {
     }
 }
 
-/// Returns the word of [`DRAIN`] for a cause.
 fn label(cause: &Cause) -> &'static str {
     match cause {
         Cause::Stopped(_) => "stop",

@@ -20,7 +20,6 @@ use crate::util::lock;
 const OVERDUE: Duration = Duration::from_secs(5);
 // Validity of a sign of life, so that frequent requests do not cause frequent checks.
 const FRESH: Duration = Duration::from_secs(1);
-// Time limit for a sign of life, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct SharedStatus {
@@ -67,7 +66,6 @@ impl SharedStatus {
         self.metrics.works_on(messages);
     }
 
-    /// Counts a settled message, and the run time of its command.
     pub(crate) fn message(&self, outcome: &'static str, took: Option<Duration>) {
         self.metrics.message(outcome, took);
     }
@@ -114,7 +112,6 @@ impl SharedStatus {
         self.metrics.observe(now, observation);
     }
 
-    /// Returns whether supervisor and guardians answer.
     pub(super) async fn is_alive(&self) -> bool {
         let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
         let asked = Instant::now();
@@ -157,9 +154,7 @@ pub(super) struct Snapshot {
     pub(super) confirmed: Instant,
     /// The store has answered, so the instance has been standby or holder.
     pub(super) competes: bool,
-    /// A process of the command could not be killed.
     pub(super) stuck: bool,
-    /// The command hangs, and is to end.
     pub(super) hung: bool,
     /// When the command last proved its health; zero before the first time.
     pub(super) answered: Instant,
@@ -190,18 +185,15 @@ impl Snapshot {
         left(self.lease_until, self.now)
     }
 
-    /// Returns the age of the last successful request to acquire or renew.
     pub(super) fn confirmed_ago(&self) -> Option<Duration> {
         (self.confirmed > Instant::ZERO).then(|| self.now.since(self.confirmed))
     }
 
-    /// Returns the time since the running command last proved its health.
     pub(super) fn answered_ago(&self) -> Option<Duration> {
         let is_known = self.answered > Instant::ZERO && self.status.command_pid.is_some();
         is_known.then(|| self.now.since(self.answered))
     }
 
-    /// Describes what is wrong with the processes, if anything.
     pub(super) fn fault(&self) -> Option<&'static str> {
         let runs = self.status.command_pid.is_some();
         if self.stuck {

@@ -19,7 +19,6 @@ use crate::queue::Message;
 
 const REMOVAL: Duration = Duration::from_secs(5);
 
-/// Prepares the message's body, metadata and session state for the command.
 pub(super) async fn hand_over(
     message: Message,
     state: Option<&SessionState>,
@@ -68,7 +67,6 @@ async fn unless_leaving<T>(
     mut leaving: watch::Receiver<bool>,
 ) -> io::Result<T> {
     let left = async {
-        // An error means that the sender was dropped.
         if leaving.wait_for(|leaving| *leaving).await.is_err() {
             pending::<()>().await;
         }

@@ -19,17 +19,16 @@ use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, NEVER, Settlement};
 use crate::util::lock;
 
-// Longest time for settling a message, within its lock time: a network that fails for some seconds must not
-// cause finished work to be repeated.
+// Time limit for settling, within the lock time: a network that fails for some seconds must not cause
+// finished work to be repeated.
 const PATIENCE: Duration = Duration::from_secs(60);
-// The same limit for a message that is only given back: its lock expires by itself.
+// A message given back unchanged needs less: its lock expires by itself.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
 // Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Pauses between two attempts to settle, first and longest.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
-/// A message's lock as a lease.
 pub struct MessageLease {
     name: String,
     lock_time: Duration,
@@ -96,13 +95,11 @@ impl MessageLease {
         self.lock.is_gone()
     }
 
-    /// Returns how often the lock was renewed.
     #[must_use]
     pub fn renewals(&self) -> u32 {
         self.renewals.load(Ordering::Acquire)
     }
 
-    /// Returns the moment before the latest successful request was sent.
     fn confirmed(&self) -> Instant {
         Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
@@ -120,13 +117,11 @@ impl MessageLease {
     ) {
         let due = Instant::now() + delay;
         let lost = tokio::select! {
-            // An error means that the sender was dropped.
             _ = leaving.wait_for(|leaving| *leaving) => None,
             lost = self.renew_until(due, budget) => lost,
         };
         match lost {
             Some(failure) => *lock(&self.result) = Some(Err(failure)),
-            // `self.result` keeps it.
             None => drop(self.settle(&Settlement::Retry(Duration::ZERO)).await),
         }
     }
@@ -148,7 +143,7 @@ impl MessageLease {
             next = match self.renew(now + budget.attempt).await {
                 Ok(()) => budget.renew_at(self.confirmed()),
                 Err(failure @ Failure::Lost { .. }) => return Some(failure),
-                // The retry interval counts from the start of an attempt.
+                // One interval after the attempt's start.
                 Err(_) => now + budget.retry(),
             };
         }
@@ -170,8 +165,7 @@ impl MessageLease {
             Settlement::Release => RELEASE_PATIENCE,
             Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,
         };
-        // Always make one attempt: an expired lock is still held until another worker takes the message, and
-        // only the queue knows.
+        // Always make one attempt: an expired lock still counts until another worker takes the message.
         let lock_end = confirmed + self.lock_time;
         let until = lock_end
             .min(begin + patience)
@@ -283,7 +277,6 @@ impl LeaseStore for MessageLease {
         if self.result().is_some() {
             return Ok(());
         }
-        // For the core it is released: nothing is left to do.
         let Some(settlement) = lock(&self.decision).clone() else {
             return Ok(());
         };

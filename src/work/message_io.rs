@@ -25,7 +25,6 @@ const PREFIX: &str = "trafficcop-message.";
 // The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), and all of them to a share of the stack: a
 // sender could otherwise keep the command from starting (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
-/// Name of the file in memory in process lists.
 const MEMORY: &CStr = c"trafficcop-message";
 
 /// Names of the command's variables, as documented.
@@ -67,7 +66,6 @@ pub(super) const FOREIGN: &[&str] = &[
     SESSION_STATE,
 ];
 
-/// A message on its way to a command.
 #[derive(Debug, Default)]
 pub(super) struct MessageIo {
     /// The command's stdin; `None` if the message is in a directory.
@@ -273,7 +271,6 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     }
 }
 
-/// Removes the directories of workers that were killed.
 pub(super) fn sweep(base: &Path) {
     for path in ours_in(base, PREFIX, Metadata::is_dir) {
         if let Ok(file) = File::open(&path)
@@ -285,7 +282,6 @@ pub(super) fn sweep(base: &Path) {
     }
 }
 
-/// Returns the command's variables about its message.
 pub(super) fn environment(
     queue: &str,
     message: &Message,
@@ -450,7 +446,6 @@ mod tests {
         sweep(base.path());
         assert!(!left.exists());
         assert_eq!(names(base.path()).len(), 2);
-        // The supervisor is dead, and the command still has the lock.
         let mut orphan = MessageIo::in_directory(base.path(), b"b", b"").unwrap();
         let held_by_the_tree = orphan.lock.take().unwrap();
         let path = orphan.folder.as_ref().unwrap().path.clone();
@@ -493,7 +488,6 @@ mod tests {
         assert_eq!(text(ENQUEUED_AT).unwrap(), "2026-01-31T13:00:00Z");
         assert_eq!(text(CONTENT_TYPE), None, "it has a NUL in it");
         assert_eq!(text(LOCKED_UNTIL), None, "not known");
-        // JSON escapes the control characters.
         assert_eq!(text(PROPERTIES).unwrap(), r#"{"a\n":"1\u0007"}"#);
         let told: serde_json::Value =
             serde_json::from_slice(&json("http://q", &message, Some(5))).unwrap();

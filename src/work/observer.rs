@@ -22,7 +22,6 @@ use crate::status::{Status, StatusFile};
 use crate::util::lock;
 
 pub(super) const DRAINING: &str = "draining";
-/// Time between two log lines about a deleted queue.
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// Reports what a worker does. Clones share one state.
@@ -118,7 +117,6 @@ impl WorkerObserver {
     /// Reports why the queue does not do what it should; `None`: it does again.
     pub(super) fn doubts(&self, why: Option<String>) {
         let state = &mut *self.state();
-        // Written with the next state.
         state.status.cause.clone_from(&why);
         if let Some(service_manager) = &state.service_manager {
             service_manager.doubts(why);
@@ -149,7 +147,6 @@ impl WorkerObserver {
         }
     }
 
-    /// Reports that the worker was told to stop, or is about to end.
     pub(super) fn stops(&self) {
         self.state()
             .service_manager
@@ -157,7 +154,6 @@ impl WorkerObserver {
             .for_each(ServiceManager::stops);
     }
 
-    /// Reports the worker's state and the number of running messages.
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
         // Each time, because the number changes with each message; the service manager's side limits the

@@ -1,7 +1,6 @@
-//! Opens the queue of the config, and checks it before the worker takes anything from it.
+//! Opens the queue of the config, and checks it before the worker takes anything.
 //!
-//! Called by the worker alone. No other module of `work` knows which kinds of queues there are: this one
-//! gives the address and the credential to the client that uses them.
+//! No other module of `work` knows which kinds of queues there are.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Opens the queue of the config; sends nothing.
 ///
 /// # Errors
-/// If its name, its address or the credential is not usable.
+/// If its name, its address or the credential is unusable.
 pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(config.max_body).unwrap_or(usize::MAX);
     match &config.source {
@@ -40,11 +39,11 @@ pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> 
     }
 }
 
-/// Returns the directory for messages and states, if any are passed as files, swept of what dead workers
-/// left.
+/// Returns the directory for messages and states, if any are passed as files, without the remains of dead
+/// workers.
 ///
 /// # Errors
-/// If that directory is not usable.
+/// If that directory is unusable.
 pub(super) fn directories(config: &config::Work) -> Result<Option<PathBuf>, UsageError> {
     let flag = match config.in_directories {
         true => "--message file",
@@ -121,7 +120,7 @@ pub(super) async fn prepare(
     idle: &mut [MessageProcessor],
     observer: &WorkerObserver,
 ) -> Result<Option<i32>, Missing> {
-    // No message was taken yet: a stop needs no drain, and all other signals are for commands.
+    // Only a stop matters: other signals are for commands, and none runs yet.
     let stopped = async {
         loop {
             if let SignalEvent::Stop(signal) = signals.next().await {
@@ -147,8 +146,7 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
-        // The retry interval counts from the start of an attempt: one that took its whole time is repeated at
-        // once.
+        // Retry one interval after the start of an attempt, not after its end.
         let sent = Instant::now();
         match queue.prepare(give_up_at.min(sent + ATTEMPT)).await {
             Ok(()) => {

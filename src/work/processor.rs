@@ -1,8 +1,8 @@
-//! Processes one message at a time, from the moment it was taken until it is settled.
+//! Processes one message at a time, until it is settled.
 //!
-//! The worker's loop runs as many processors as --concurrency allows. Each has its own guardian, which runs
-//! one command after another. The table ([`super::settle`]) decides what the end of a command means; the core
-//! decides when a lost lock ends a command.
+//! The worker's loop runs as many processors as --concurrency allows, each with its own guardian. The table
+//! ([`super::settle`]) decides what the end of a command means; the core decides when a lost lock ends a
+//! command.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -44,7 +44,6 @@ pub(super) struct ProcessorContext {
     pub(super) kill_after: Duration,
     /// Directory for messages and states, if any are passed as files.
     pub(super) base: Option<PathBuf>,
-    /// Passes messages as files; otherwise on stdin.
     pub(super) in_directories: bool,
     pub(super) sessions: Option<Sessions>,
     /// Number of session messages that may still be started, if that is limited.
@@ -53,20 +52,16 @@ pub(super) struct ProcessorContext {
     /// Whether the queue itself can delay a message that is to be retried.
     pub(super) delays: bool,
     pub(super) leaving: watch::Receiver<bool>,
-    /// Turns true when everything is to end at once.
     pub(super) hurry: watch::Receiver<bool>,
 }
 
-/// A guardian, and the signals for its current message.
 pub(super) struct MessageProcessor {
     pub(super) number: usize,
     pub(super) handle: GuardianHandle,
     pub(super) signals: Signals,
-    /// The guardian died while it was idle.
     pub(super) lost: bool,
 }
 
-/// Result of a message, for the worker's loop.
 pub(super) struct Done {
     pub(super) ran: bool,
     pub(super) exit: Option<Exit>,
@@ -79,7 +74,6 @@ pub(super) struct Done {
     pub(super) overlap: bool,
     /// Result of a settlement without which the worker must not go on.
     pub(super) put_aside: Option<Result<(), String>>,
-    /// When the message was requested.
     pub(super) taken: Instant,
     /// Number of messages of its session that were started before it.
     pub(super) earlier: u64,
@@ -129,7 +123,6 @@ impl MessageProcessor {
         }
     }
 
-    /// Settles a message without running its command.
     async fn settle(
         &mut self,
         message: &Message,
@@ -237,8 +230,8 @@ impl MessageProcessor {
         if context.rules.at_most_once {
             decision = decision.completed_before();
         }
-        // The worker was suspended, and the lock's time ended before the settlement: only the queue knows
-        // whether the lock is still held. A message that is to be kept away is settled below.
+        // The worker was suspended beyond the lock's time: only the queue knows whether the lock is still
+        // held. A message that is to be kept away is settled below.
         if progress.decision.is_none()
             && ending.cause == Cause::CommandEnded
             && held.result().is_none()
@@ -310,7 +303,6 @@ impl MessageProcessor {
         }
     }
 
-    /// Reports the result to people and to the worker.
     fn done(
         &self,
         whose: &Whose,
@@ -371,7 +363,7 @@ impl MessageProcessor {
             outcome,
             errno: progress.and_then(|progress| progress.errno),
             no_handover: None,
-            // A command that cannot be killed keeps its guardian: no message may be given to it any more.
+            // The guardian of a command that cannot be killed must not get another message.
             lost: self.lost
                 || matches!(cause, Some(Cause::GuardianLost))
                 || progress.is_some_and(|progress| progress.stuck),
@@ -384,7 +376,6 @@ impl MessageProcessor {
     }
 }
 
-/// Identification of a message in reports.
 struct Whose {
     id: String,
     session: Option<String>,

@@ -18,7 +18,6 @@ const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 // takes a round trip and more.
 const LOOK: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
-/// Largest number of messages in one request.
 pub(super) const BATCH: usize = 32;
 // One refusal may be temporary; five in a row, with growing pauses, mean a missing right.
 const STUCK: u32 = 5;
@@ -45,7 +44,6 @@ const OVERLAP: Why = Why::GuardianLost { overlap: true };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// This signal requested a stop.
     Stopped(i32),
     /// There was no message for --idle-exit.
     Idle,
@@ -55,7 +53,6 @@ pub(super) enum Why {
     },
     /// A guardian died, or could not kill its command (then `overlap`).
     GuardianLost {
-        /// A process may still be alive.
         overlap: bool,
     },
     NoHandover {
@@ -64,7 +61,6 @@ pub(super) enum Why {
     /// The queue refuses to give messages, or did not answer for --idle-exit.
     CannotTake {
         why: String,
-        /// A right is missing.
         denied: bool,
     },
     /// Messages could not be dead-lettered, or not settled before their commands, several times in a row.
@@ -100,12 +96,10 @@ impl fmt::Display for Why {
     }
 }
 
-/// Next step of the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Request at most so many messages, in place of the previous request.
     Take(usize),
-    /// Call again at this moment, or when something happens.
     Wait(Instant),
     Leave(Why),
 }
@@ -116,14 +110,12 @@ struct TakeRequest {
     at: Instant,
 }
 
-/// State of the decisions.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     terms: SchedulerConfig,
     jitter: Jitter,
     running: usize,
     taking: Option<TakeRequest>,
-    /// Number of messages whose commands were started.
     counted: u64,
     /// Number of session messages that may still be started: a session starts several before it is done.
     may_begin: Option<u64>,
@@ -135,7 +127,6 @@ pub(super) struct Scheduler {
     empty: bool,
     /// Start of an outage of the queue, and its last error.
     failing: Option<(Instant, String)>,
-    /// The queue has answered once.
     answered: bool,
     /// Start of the time in which the queue has only refused the credential.
     refused_since: Option<Instant>,
@@ -143,7 +134,6 @@ pub(super) struct Scheduler {
     leaving: Option<(Why, Instant)>,
     stop: StopRequests,
     ended: bool,
-    /// Number of failures in a row to dead-letter a message.
     refusals: u32,
     refused_at: Instant,
     /// Largest number of messages to request: fewer after a batch that did not come in time.
@@ -153,7 +143,6 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler where work begins at `now`.
     pub(super) fn new(terms: SchedulerConfig, seed: u64, now: Instant) -> Scheduler {
         Scheduler {
             terms,
@@ -253,7 +242,6 @@ impl Scheduler {
     /// Sets how many messages may still be started in sessions.
     pub(super) fn may_begin(&mut self, left: u64) {
         self.may_begin = Some(left);
-        // A session that this request brings could only be given up again.
         if self.terms.waits && self.left() == Some(0) {
             self.taking = None;
         }
@@ -325,7 +313,6 @@ impl Scheduler {
         }
         let since = (denied == Some(true)).then(|| self.refused_since.unwrap_or(now));
         self.refused_since = since;
-        // Running commands are not stopped for it.
         let for_good = self.running == 0
             && since.is_some_and(|since| now.since(since) >= self.terms.auth_patience);
         match denied {
@@ -374,7 +361,6 @@ impl Scheduler {
         self.done(now, ran);
         self.counted += earlier;
         if let Some(since) = since {
-            // Another session may have had a message after that.
             self.busy_at = busy_at.max(since);
         }
     }
@@ -391,7 +377,6 @@ impl Scheduler {
                     self.refusals += 1;
                     self.refused_at = now;
                 }
-                // The next one would most likely fail, too.
                 self.look_later(now);
                 if self.terms.waits {
                     self.taking = None;
@@ -437,7 +422,6 @@ impl Scheduler {
         })
     }
 
-    /// Notes that the running commands were told to end.
     pub(super) fn has_ended(&mut self) {
         self.ended = true;
     }

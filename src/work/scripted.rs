@@ -16,7 +16,6 @@ use crate::core::Failure;
 use crate::core::retry::Backoff;
 use crate::queue::{About, Lock, Message, Session, Settlement};
 
-/// Lock time of a message, unless a test sets another.
 pub(crate) const LOCK: Duration = Duration::from_secs(60);
 
 /// A lock that gives these answers, one after another, and `Ok` after the last.
@@ -84,7 +83,6 @@ impl Lock for Scripted {
     }
 }
 
-/// Returns a message that was just taken, with this lock.
 pub(crate) fn with_lock(lock: Arc<Scripted>) -> Message {
     Message {
         lock,
@@ -126,7 +124,6 @@ pub(crate) fn refused() -> Result<(), Failure> {
     })
 }
 
-/// Context of a worker that tries each message twice.
 #[cfg(feature = "cli")]
 pub(super) fn context(
     leaving: watch::Receiver<bool>,
@@ -159,7 +156,6 @@ pub(super) fn context(
     }
 }
 
-/// Returns a message of the session `s-1`.
 #[cfg(feature = "cli")]
 pub(crate) fn of_session(id: &str) -> Message {
     Message {

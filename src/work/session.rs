@@ -35,7 +35,6 @@ const LARGEST_STATE: usize = 256 << 10;
 const ATTEMPTS: u32 = 3;
 
 impl MessageProcessor {
-    /// Works on this session, from its first message on, until it is given up.
     pub(super) async fn work_session(
         &mut self,
         session: Arc<dyn Session>,
@@ -58,7 +57,6 @@ impl MessageProcessor {
                     let begins = begin(&session, &lease, &budget, context);
                     match self.meanwhile(begins).await {
                         Ok(content) => &*none.insert(SessionState::new(&session, content)),
-                        // A stop is no failure of the session.
                         Err(_) if *context.leaving.borrow() => {
                             why = "a stop was requested";
                             break;
@@ -143,7 +141,6 @@ impl MessageProcessor {
 }
 
 impl Done {
-    /// Returns the result of a session in which no message was started.
     fn nothing() -> Done {
         Done {
             ran: false,
@@ -162,7 +159,6 @@ impl Done {
     }
 }
 
-/// Returns whether --session-messages is reached.
 fn sessions_end(context: &ProcessorContext, begun: u64) -> bool {
     let most = context.sessions.and_then(|sessions| sessions.messages);
     most.is_some_and(|most| begun >= most)
@@ -212,7 +208,6 @@ async fn keeping<T>(
     let mut leaving: watch::Receiver<bool> = context.leaving.clone();
     tokio::select! {
         biased;
-        // An error means that the sender was dropped.
         _ = leaving.wait_for(|leaving| *leaving) => None,
         _ = lease.lost() => None,
         _ = lease.renew_until(Instant::FOREVER, budget) => None,
@@ -233,13 +228,10 @@ type Left = io::Result<(Vec<u8>, u64)>;
 
 #[derive(Default)]
 struct State {
-    /// Content that the queue has.
     content: Vec<u8>,
-    /// File of the current command.
     path: Option<PathBuf>,
     /// Pending read of that file, if the disk has not answered yet.
     reading: Option<oneshot::Receiver<Left>>,
-    /// Decision about the message if the state cannot be stored.
     instead: Option<Decision>,
 }
 
@@ -274,12 +266,10 @@ impl SessionState {
         }
     }
 
-    /// Returns the content that the queue has.
     pub(super) fn content(&self) -> Vec<u8> {
         lock(&self.0.state).content.clone()
     }
 
-    /// Sets the file in which the current command has the state.
     pub(super) fn lies_in(&self, path: PathBuf) {
         let mut state = lock(&self.0.state);
         (state.path, state.reading) = (Some(path), None);

@@ -32,12 +32,10 @@ pub(super) struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
-    /// Failed; it comes again after a delay.
     Retried,
     DeadLettered,
     /// Completed before its command started, which then failed: it does not come again.
     Failed,
-    /// Given back unchanged.
     Released,
     /// The queue removed it before it was settled: its time to live had ended, or the queue was deleted.
     Expired,
@@ -69,7 +67,6 @@ impl Outcome {
 pub(super) struct Decision {
     /// Request to the queue; `None`: no request, because another worker may have the lock.
     pub(super) settlement: Option<Settlement>,
-    /// Result if the queue accepts the request.
     pub(super) outcome: Outcome,
     /// Reason, in one word for machines; `None` on success.
     pub(super) reason: Option<&'static str>,
@@ -90,7 +87,6 @@ impl Decision {
         }
     }
 
-    /// Returns the decision to give the message back unchanged.
     pub(super) fn release(reason: &'static str) -> Decision {
         Decision::new(Settlement::Release, Some(reason))
     }
@@ -103,9 +99,8 @@ impl Decision {
         Decision::new(settlement, Some(reason))
     }
 
-    /// Returns the decision about a message whose completion, requested before its command, was not
-    /// confirmed: the command must not start. `None` if it may. `is_gone`: the queue reports that the message
-    /// was gone before.
+    /// Returns the decision if the completion before the command was not confirmed, so that the command must
+    /// not start. `is_gone`: the message was gone before.
     pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
         let confirmed = result.is_ok() && !is_gone;
         // The processor derives the final outcome from the queue's answer.
@@ -116,7 +111,7 @@ impl Decision {
         })
     }
 
-    /// Turns the decision into that for a message that was completed before its command started.
+    /// Turns the decision into that for a message completed before its command started.
     pub(super) fn completed_before(self) -> Decision {
         Decision {
             settlement: None,
@@ -137,15 +132,11 @@ impl Decision {
     }
 }
 
-/// End of one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a> {
     pub(super) attempt: u32,
-    /// Why the tenure ended; `None`: it never began.
     pub(super) cause: Option<&'a Cause>,
-    /// Exit of the command's main process, if it ran.
     pub(super) exit: Option<Exit>,
-    /// The command was stopped because it exceeded its time.
     pub(super) timed_out: bool,
 }
 
@@ -182,10 +173,8 @@ impl Rules {
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
-    /// Looks a run up in the table.
     pub(super) fn decide(&self, run: &Run<'_>) -> Decision {
         match run.cause {
-            // Another worker may have the message.
             Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
             Some(Cause::Lost { .. }) => Decision::nothing("LockLost"),
             // Regardless of its exit: its time was over.
@@ -252,7 +241,6 @@ impl Rules {
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
-    /// Returns the delay after this attempt has failed.
     pub(super) fn delay(&self, attempt: u32) -> Duration {
         self.retry_delay.after(attempt.saturating_sub(1))
     }
@@ -323,7 +311,6 @@ mod tests {
             (&not_found, None, released, released),
             (&stopped, None, released, released),
             (&stopped, killed, released, released),
-            // The command was told to end, so its work may be incomplete.
             (&stopped, code(0), released, released),
             (&stopped, code(65), released, released),
             (&guardian, None, released, released),

@@ -112,7 +112,6 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
         let setup = Setup {
             withheld: config.withheld.clone(),
             left_behind: Some(config.kill_after),
-            // When the supervisor dies, its session is free at once.
             orphan_grace: config.source.sessions().map(|_| Sessions::GRACE_ON_LOSS),
             // A message's lock expires by itself, and soon.
             ..Setup::new(programs, config.contain, config.kill_after)
@@ -195,7 +194,6 @@ async fn begin(
     observer.stops();
     queue.close(Instant::now() + CLOSING).await;
     let idle = worker.idle.into_iter();
-    // All that are left are idle: the loop above ends only when every message is settled.
     join_all(idle.map(|processor| processor.handle.dismiss())).await;
     let (leave, cause) = match ended {
         Ok(why) => (said(&why, config, worker.last.as_ref()), why.to_string()),
@@ -234,14 +232,12 @@ fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
     leave
 }
 
-/// Returns the worker's end in terms of the core, so that one function maps both to exit statuses. `last`:
-/// the one message of --once.
+/// Returns the worker's end in terms of the core, which has the exit statuses. `last`: the message of --once.
 fn ending(why: &Why, last: Option<&Done>) -> Ending {
     let cause = match why {
         Why::Stopped(signal) => Cause::Stopped(*signal),
         Why::Idle | Why::Enough => Cause::CommandEnded,
         Why::NotStarted { errno } => Cause::NotStarted { errno: *errno },
-        // Regardless of the error: no command could be run here.
         Why::NoHandover { .. } => Cause::NotStarted {
             errno: libc::EACCES,
         },
@@ -410,7 +406,6 @@ impl Worker {
             SignalEvent::Pass(_) => self.tell(&asked),
             // `work` does not listen to the platform's announcements.
             SignalEvent::Cordon(_) | SignalEvent::CommandStopping => {}
-            // The commands go on under their deadlines.
             SignalEvent::Pause => {
                 if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
                     tracing::warn!("cannot stop: {why}");

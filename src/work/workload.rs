@@ -30,7 +30,6 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
-    /// Turns true when everything is to end at once.
     pub(super) hurry: watch::Receiver<bool>,
     pub(super) context: &'a ProcessorContext,
     pub(super) held: Arc<MessageLease>,
@@ -51,7 +50,6 @@ pub(super) struct Progress {
     hurried: bool,
     /// The queue reported, unasked, that the lock is lost.
     pub(super) lost: bool,
-    /// A process of the command cannot be killed.
     pub(super) stuck: bool,
     pub(super) errno: Option<i32>,
     pub(super) decision: Option<Decision>,
@@ -187,9 +185,8 @@ impl Workload for MessageWorkload<'_> {
             let due = self.times_out_at();
             let now = Instant::now();
             if now >= due {
-                // If the worker was stopped meanwhile, the command may have ended in time, and its event is
-                // still unread. The select below reads events first, but the time may run out between two of
-                // them.
+                // If this process was stopped, the command may have ended in time, with its event still
+                // unread. The select below reads events first, but the time may run out between two of them.
                 if let Some(event) = self.handle.next_event().now_or_never() {
                     self.on_event(&event);
                     return event;

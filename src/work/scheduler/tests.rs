@@ -58,7 +58,6 @@ fn pauses_grow_while_the_queue_is_empty() {
         now = at;
         wanted = (wanted * 2).min(secs(30));
     }
-    // Any message resets the pause.
     take(&mut scheduler, now, 1);
     assert_eq!(scheduler.next(now), Next::Take(3), "there may be more");
     take(&mut scheduler, now, 0);
@@ -156,7 +155,6 @@ fn silent_queue_is_not_an_empty_one() {
         ..terms()
     });
     take(&mut silent, T, 0);
-    // The queue was empty, and has not answered since.
     let mut now = T;
     let left = loop {
         match silent.next(now) {
@@ -445,7 +443,6 @@ fn failed_dead_letterings_of_one_outage_count_once() {
     scheduler.takes(T, 8);
     scheduler.took(T, 8);
     for n in 0..8 {
-        // They give up one after another, as their locks end.
         let now = T + secs(n);
         scheduler.put_aside(now, T, Err("503".to_owned()));
         scheduler.done(now, false);

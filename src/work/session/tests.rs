@@ -25,7 +25,6 @@ struct InMemory {
     gone: Notify,
     /// The loss is reported when the next message is about to start.
     gone_by_the_next: AtomicBool,
-    /// Lock time, if not [`LOCK`].
     lock_time: Option<Duration>,
     /// One suspension of the worker, when it next listens for a loss.
     standstill: Mutex<Duration>,
@@ -100,7 +99,6 @@ impl Lock for InSession {
     }
 }
 
-/// The session, as a worker has it.
 struct InMemorySession(Arc<InMemory>);
 
 #[async_trait]
