@@ -1,14 +1,13 @@
 //! The event log: one line of JSON for every change of state of an instance, to show later who held control
 //! when.
 //!
-//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's events, and the
-//! command's deadlines; it never decides or fails. [`record`] defines the fields and words of a line.
-//! `trafficcop-timeline` reads the log.
+//! [`EventLog`] is an observer; it never decides or fails. [`record`] defines the fields and words of a line,
+//! and `trafficcop-timeline` reads them.
 //!
 //! Other processes may append to the same file, so each line is one write, which the kernel does not tear.
 //! Lines about control are synced to disk. A separate thread writes, because a disk that hangs must not keep
-//! the supervisor from renewing; it starts after the guardian was forked. A line that cannot be written is
-//! lost, which the log reports once, until writing succeeds again.
+//! the supervisor from renewing. A line that cannot be written is lost, which the log reports once, until
+//! writing succeeds again.
 
 pub use trafficcop_timeline::record;
 
@@ -328,8 +327,7 @@ impl Writer {
 struct Appended {
     path: PathBuf,
     file: Option<File>,
-    /// The file ends within a line, for example of a writer that was killed: the next line must begin on its
-    /// own.
+    /// The file ends within a line, so that the next line must be preceded by a newline.
     torn: bool,
 }
 
@@ -363,8 +361,8 @@ impl Appended {
             text.push(b'\n');
         }
         text.extend(&line.text);
-        // One write for one line: with O_APPEND the kernel puts it at the end as a whole, between lines of
-        // other writers. `write_all` would continue behind another writer's line.
+        // One write for one line: O_APPEND keeps it whole between lines of other writers. `write_all` would
+        // continue behind another writer's line.
         let written = file.write(&text)?;
         self.torn = written > 0 && written < text.len();
         if self.torn {
@@ -388,8 +386,8 @@ fn moved(file: &File, path: &Path) -> bool {
         (Ok(ours), Ok(there)) => !is_same_file(&ours, &there),
         // Another error means a file system in trouble, not a rotation: keep the open file.
         (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
-        // The name leads to a file, but the open one is gone: on a shared drive another client has rotated
-        // the log, and removed the old file.
+        // The open file is gone: on a shared drive another client has rotated the log, and removed the old
+        // file.
         (Err(why), Ok(_)) => why.raw_os_error() == Some(libc::ESTALE),
     }
 }
@@ -399,9 +397,8 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     let path = &by_our_links(path)?;
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    // `path` is no link any more, unless it was changed since the check. O_NONBLOCK: a FIFO without a reader
-    // is an error instead of a wait. O_NOCTTY: a terminal named as the log does not become the controlling
-    // one.
+    // O_NOFOLLOW: `path` was no link when it was checked. O_NONBLOCK: a FIFO without a reader is an error,
+    // not a wait. O_NOCTTY: a terminal named as the log does not become the controlling one.
     let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     if path.starts_with("/proc") {
         flags &= !libc::O_NOFOLLOW;
@@ -414,8 +411,8 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
 
 /// Follows links that belong to this user or to root.
 ///
-/// Another user's link is refused: it could lead to a file that only this process may write. A descriptor
-/// holds each link, so the link that was checked is the one that is followed.
+/// Another user's link could lead to a file that only this process may write. A descriptor holds each link,
+/// so the link that was checked is the one that is followed.
 fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     let ours = nix::unistd::geteuid().as_raw();
     let mut path = path.to_owned();
@@ -452,9 +449,8 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Returns whether the file ends within a line. It reads through a separate descriptor, and only a regular
-/// file: a read end of a pipe would make this process the pipe's reader, so that its writers would never
-/// notice that the real one is gone.
+/// Returns whether the file ends within a line. It opens only a regular file for reading: as a reader of a
+/// pipe this process would hide from the writers that the real reader is gone.
 fn ends_torn(written: &File, path: &Path, flags: libc::c_int) -> io::Result<bool> {
     let ours = written.metadata()?;
     if !ours.is_file() || ours.len() == 0 {

@@ -2,12 +2,12 @@
 //! passes on what the command reports.
 //!
 //! ```text
-//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
+//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ own NOTIFY_SOCKET: Socket ── service manager
 //!                      notices, events ────▲
 //! ```
-//! Opened by the drivers after the guardians were forked; fed by the observers. A command with a watchdog has
-//! its socket even without a service manager. A service manager that is gone, or does not read, costs one
-//! line in the log. It must never wait.
+//! Opened by the drivers after the guardians were forked. A command with a watchdog has its socket even
+//! without a service manager. A service manager that is gone, or does not read, costs one line in the log. It
+//! must never wait.
 
 mod socket;
 mod state;
@@ -123,8 +123,8 @@ struct Owes {
 }
 
 impl ServiceManager {
-    /// Opens the connection to the service manager, if there is one, and a socket for each command; `words`
-    /// is the first status. Commands that are `watched` get their sockets without a service manager, too.
+    /// Opens the connection to the service manager, if there is one, and a socket for each command. Commands
+    /// that are `watched` get theirs without one, too.
     #[must_use]
     pub(crate) fn open(
         here: &Surroundings<'_>,
@@ -201,8 +201,7 @@ impl ServiceManager {
         words
     }
 
-    /// Returns all watchdog messages of the command with this number since the last call, including those
-    /// still in its socket.
+    /// Returns all watchdog messages of the command with this number since the last call, also unread ones.
     pub(crate) fn watchdog_words(&self, number: usize) -> Vec<WatchdogWord> {
         let mut heard = Heard::default();
         self.0.with(|state| {

@@ -1,10 +1,9 @@
 //! Writes everything that a person reads: the log on stderr, in the form for its reader (journal, program or
-//! terminal), and the last line with the reason for the exit.
+//! terminal), and the last line with the reason for the exit. Lower modules log through `tracing`.
 //!
-//! Called by everything above the core; lower modules log through `tracing`. It must never block: a
-//! supervisor that waits for the reader of its log cannot renew its lease. A full pipe, a stopped terminal or
-//! a closed stderr costs the line, never the time ([`Stderr`]). It must never show a secret: it logs only
-//! events of trafficcop, never those of the client libraries.
+//! It must never block: a supervisor that waits for the reader of its log cannot renew its lease. A full
+//! pipe, a stopped terminal or a closed stderr costs the line, never the time ([`Stderr`]). It must never
+//! show a secret: events of the client libraries are never logged.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -302,7 +301,7 @@ impl LogReader {
 }
 
 /// Formats a line for people, with the instance and the time as soon as there is an instance: several may
-/// write into one log. Before that it answers the person who typed the command.
+/// write into one log.
 fn for_people(
     reader: LogReader,
     level: Level,

@@ -5,16 +5,15 @@
 //! guardian ── the control file's word ────▲
 //! ```
 //! The supervisor's loop writes to the [`SharedStatus`] and never waits for its readers. Whether this
-//! instance leads is not stored: each request compares the deadline with the clock. All of this exists only
-//! with `--listen`, and nothing in it may end or delay the command.
+//! instance leads is not stored: each request compares the deadline with the clock. Nothing in here may end
+//! or delay the command.
 //!
 //! The server has its own thread and runtime, so that no number of connections can delay a renewal. It starts
 //! after the guardian was forked, and stops before the guardian is dismissed. Each connection carries one
-//! request, within a time limit; when there are too many, the oldest is closed. So a client that holds
-//! connections open locks no other client out.
+//! request, within a time limit; when there are too many, the oldest is closed, so that held connections lock
+//! no client out.
 //!
-//! Every answer is computed on request, and none may be cached (`no-store`): an old "yes, I lead" is
-//! worthless. No request changes anything.
+//! Answers are computed on request, and must not be cached (`no-store`): an old "yes, I lead" is worthless.
 
 mod listener;
 mod metrics;

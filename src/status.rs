@@ -1,9 +1,8 @@
 //! The status file: what an instance is doing, as JSON, for scripts and people. Each change replaces the
 //! whole file, so that a reader never sees half of it.
 //!
-//! Called by `run`, after the guardian was forked, because it has a thread: a file system that hangs must not
-//! keep the supervisor from renewing. It must never cause a failure: the log reports once that the file
-//! cannot be written, until it can be again.
+//! A separate thread writes, because a file system that hangs must not keep the supervisor from renewing. It
+//! must never cause a failure: the log reports once that the file cannot be written, until it can be again.
 
 use std::fs::File;
 use std::io::{self, Write as _};

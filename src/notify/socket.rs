@@ -1,5 +1,5 @@
-//! The sockets: the service manager's, with its environment variables, and those that the commands get in its
-//! place. A message is sent at once, or not at all.
+//! The sockets: the service manager's, and those that the commands get in its place. A message is sent at
+//! once, or not at all.
 //!
 //! Made after the guardians were forked, so that no guardian has them.
 
@@ -17,8 +17,8 @@ use crate::core::WatchdogWord;
 use crate::util::ours_in;
 
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
-/// Variables from the service manager for this process only. The command gets another socket; other child
-/// processes get none of them.
+/// Variables of the service manager for this process only. The command gets another socket; other child
+/// processes get none.
 pub(crate) const PRIVATE: [&str; 3] = [VARIABLE, "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 pub(crate) struct Surroundings<'a> {
@@ -109,8 +109,8 @@ const QUEUE: usize = 1024;
 
 /// The sockets of the commands' `NOTIFY_SOCKET`, in a private directory.
 ///
-/// Each command that runs at the same time has its own, which identifies the sender. A command's message is
-/// data: one that is not understood is ignored.
+/// Each concurrent command has its own, which identifies the sender. A command's message is data: one that is
+/// not understood is ignored.
 #[derive(Debug)]
 pub(super) struct Proxy {
     directory: PathBuf,
@@ -225,9 +225,8 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Reads a message. `MAINPID`, `FDSTORE` and the like are ignored: they concern only this instance and
-    /// the service manager. Descriptors are not received, so the kernel closes them, which is the answer that
-    /// `BARRIER` waits for.
+    /// Reads a message. `MAINPID`, `FDSTORE` and the like are ignored. Descriptors are not received, so the
+    /// kernel closes them, which is the answer that `BARRIER` waits for.
     pub(super) fn read(message: &[u8]) -> Notification {
         let mut said = Notification::default();
         for line in String::from_utf8_lossy(message).lines() {

@@ -1,5 +1,4 @@
-//! Decides what to tell the service manager, and runs the tasks for it: signs of life, requests for more time
-//! while stopping, and reading the commands' messages.
+//! Decides what to tell the service manager, and runs the tasks for it.
 //!
 //! Part of [`super`], which holds the lock; nothing waits while the lock is held. The tasks run on the
 //! supervisor's own runtime: if its loop hangs, so do they, and the watchdog notices.
@@ -163,8 +162,7 @@ const EXTENSION: Duration = Duration::from_secs(20);
 /// Pause before the next attempt when there is no room for a message.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Feeds the watchdog twice in its period, each time after supervisor and all guardians have given a sign of
-/// life. If one gives none, nothing is sent.
+/// Feeds the watchdog twice in its period, if supervisor and all guardians give a sign of life.
 pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
     // As sd_watchdog_enabled(3) advises, so that one late message does no harm.
     let half = (span / 2).max(Duration::from_millis(1));

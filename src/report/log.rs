@@ -1,6 +1,5 @@
 //! The log as an observer: words each change of state, and remembers what its lines reported about this
-//! instance's control. Also the lines of `work`, one for each message that was settled. For people only:
-//! nothing depends on it.
+//! instance's control. For people only: nothing depends on it.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! The line that a standby keeps up to date on a terminal, below the log.
 //!
-//! Called by `report` alone. There is a line, a thread and a wake-up only if stderr is a terminal that can
-//! erase a line, this process is in its foreground, and the log is for people. It never waits for a terminal:
-//! output that the terminal does not accept is dropped.
+//! The line and its thread exist only if stderr is a terminal that can erase a line, and the log is for
+//! people. They never wait for the terminal: output that it does not accept is dropped.
 
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
@@ -112,8 +111,8 @@ pub(super) fn end() {
     }
 }
 
-/// Returns the bytes that erase a line of this width. On a terminal that has become narrower the line may be
-/// wrapped or cut, so the number of its rows is unknown, and it stays.
+/// Returns the bytes that erase a line of this width. On a terminal that has become narrower the number of
+/// its rows is unknown, so it stays.
 fn taking_back(wide: usize, columns: Option<usize>) -> &'static [u8] {
     match columns {
         Some(columns) if wide >= columns => b"\r\n",
@@ -163,7 +162,7 @@ fn keep() {
 }
 
 /// Returns the largest width of the line: less than the terminal's, because a full line may wrap. `None` in
-/// the background, where another program has the terminal, and if the terminal is too narrow.
+/// the background, and if the terminal is too narrow.
 fn width() -> Option<usize> {
     // In the background the line would appear in another program's screen, or SIGTTOU would stop this
     // process.

@@ -1,19 +1,18 @@
 //! Writes to stderr and stdout, whose readers may have stopped reading: neither may block trafficcop.
 //!
-//! **Stderr** never waits; only `report` writes to it, for each line of the log. A supervisor that blocks on
-//! a full pipe, or on a terminal held by Ctrl-S, does not renew. Setting `O_NONBLOCK` is not possible: the
-//! command and the parent process share the description. So a pipe or a terminal is opened again, which gives
-//! a separate description; a socket is written with `MSG_DONTWAIT`; for anything else (files do not block)
-//! `poll` comes first. A line that does not fit is dropped, and the next one that fits reports the number of
-//! dropped lines.
+//! **Stderr** never waits: a supervisor that blocks on a full pipe, or on a terminal held by Ctrl-S, does not
+//! renew. Setting `O_NONBLOCK` is not possible: the command and the parent process share the description. So
+//! a pipe or a terminal is opened again, which gives a separate description; a socket is written with
+//! `MSG_DONTWAIT`; for anything else (files do not block) `poll` comes first. A line that does not fit is
+//! dropped, and the next one that fits reports the number of dropped lines.
 //!
-//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] never waits. The process
-//! that informs a reader (`announce`) uses it in its own loop, and [`LineSender`] in a thread of the
-//! supervisor (`elect`). Only one of the two processes writes at a time, which `elect` decides. A line that
-//! was not begun can be retracted: it may have become untrue while it waited for the reader.
+//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] never waits. `announce`
+//! uses it in its own loop, and [`LineSender`] in a thread of the supervisor (`elect`); only one of the two
+//! processes writes at a time. A line that was not begun can be retracted: it may have become untrue while it
+//! waited.
 //!
-//! At the end are the answers of commands that inspect or intervene, and a question to a person at a
-//! terminal. Those wait for their reader: never use them while this instance is in control.
+//! At the end are the answers of commands that inspect or intervene, and a question to a person. Those wait
+//! for their reader: never use them while this instance is in control.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -59,8 +58,8 @@ impl Way {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ),
             Way::AskFirst => {
-                // Another process may fill it between the two calls. But a file is never full in this sense,
-                // and a pipe or terminal comes here only if it could not be opened again.
+                // Another process may fill it between the two calls, but only a pipe or terminal that could
+                // not be opened again.
                 let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut asked, PollTimeout::ZERO) {
                     Ok(1..) => write(fd, text),
@@ -167,7 +166,7 @@ impl io::Write for Stderr {
 }
 
 /// Writes why the process ends when its state cannot be trusted any more. It uses the system call, because
-/// the log takes locks, and waits only briefly, because there may be no reader.
+/// the log takes locks, and waits only briefly.
 pub fn last_words(text: &str) {
     const LIMIT: u8 = 100;
     let stderr = io::stderr();

@@ -1,8 +1,8 @@
 //! Opens the socket of `--listen` before anything else is opened or started, so that an instance without one
 //! does not compete.
 //!
-//! Called by `run` while there is one thread. The socket is close-on-exec, so neither guardian nor command
-//! has it. A socket on which another process answers is never taken away.
+//! The socket is close-on-exec, so neither guardian nor command has it. A socket on which another process
+//! answers is never taken away.
 
 use std::fmt;
 use std::fs::Metadata;

@@ -1,8 +1,7 @@
 //! The metrics of `/metrics`: counters since the start, and gauges that are set on request.
 //!
-//! The supervisor's loop counts through [`super::SharedStatus`], and the server's thread encodes. All labels
-//! are known beforehand, so that a counter exists, at zero, before it first counts: otherwise an alert would
-//! not see the first loss of a lease as an increase.
+//! All labels are known beforehand, so that each counter starts at zero: otherwise an alert would not see the
+//! first loss of a lease as an increase.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;

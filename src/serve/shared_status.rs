@@ -1,7 +1,7 @@
-//! State of this instance for the server: the supervisor's loop writes it, the server's thread reads it.
+//! State of this instance: the supervisor's loop writes it, the server's thread reads it.
 //!
-//! The lock is held only to copy a few words, so neither waits. Whether this instance leads is not stored; it
-//! is a comparison of the deadline with the clock ([`SharedStatus::snapshot`]).
+//! The lock is held only to copy a few words, so neither waits. Whether this instance leads is not stored,
+//! but compared with the clock ([`SharedStatus::snapshot`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,8 @@ use crate::guardian::{HealthCheck, View, all_answer};
 use crate::status::Status;
 use crate::util::lock;
 
-// Time after the deadline in which a live process tree is no fault yet: the guardian kills at the deadline,
-// and a large tree takes the kernel a while.
+// Time after the deadline in which a live process tree is no fault yet: the kernel takes a while to end a
+// large one.
 const OVERDUE: Duration = Duration::from_secs(5);
 // Validity of a sign of life, so that frequent requests do not cause frequent checks.
 const FRESH: Duration = Duration::from_secs(1);

@@ -1,6 +1,5 @@
-//! Writes a message to disk before its command starts, and removes it afterwards, on separate threads.
-//!
-//! Called by the processor. A disk can hang: it must never keep the worker from leaving.
+//! Writes a message to disk before its command, and removes it afterwards, on separate threads: a disk that
+//! hangs must never keep the worker from leaving.
 
 use std::future::pending;
 use std::io;
@@ -61,7 +60,7 @@ pub(super) async fn hand_over(
 
 /// Waits for work on a disk until the worker leaves; a later result is dropped, which removes its files.
 ///
-/// The wait may outlast the message's lock: the lease notices that, and the message is given back.
+/// The wait may outlast the message's lock: then the lease gives the message back.
 async fn unless_leaving<T>(
     made: impl Future<Output = T>,
     mut leaving: watch::Receiver<bool>,

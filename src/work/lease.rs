@@ -1,8 +1,8 @@
 //! One taken message as a lease store: the driver renews and gives back its lock.
 //!
-//! Made by the worker, and by the library's `MessageLock`. After the last process of the command is gone, its
-//! owner decides what giving back means ([`MessageLease::decide`]); until then it means "unchanged". It must
-//! never settle a message twice, or settle one whose lock is in doubt.
+//! Made by the worker, and by the library's `MessageLock`. Giving back means "unchanged" until
+//! [`MessageLease::decide`] is called after the last process is gone. It must never settle a message twice,
+//! or one whose lock is in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -82,8 +82,7 @@ impl MessageLease {
         }
     }
 
-    /// Returns the queue's answer to the settlement; `None` without a request, or if the answer was not
-    /// waited for.
+    /// Returns the queue's answer to the settlement; `None` if there is none.
     #[must_use]
     pub fn result(&self) -> Option<Result<(), Failure>> {
         lock(&self.result).clone()
@@ -107,8 +106,7 @@ impl MessageLease {
     /// Keeps the message locked for `delay`, or until `leaving` turns true, then settles it as a retry
     /// without delay.
     ///
-    /// For queues that have no delays. No command runs meanwhile, so a tenure's deadlines are not needed: a
-    /// lost lock costs only the rest of the delay.
+    /// For queues without delays. No command runs meanwhile: a lost lock costs only the rest of the delay.
     pub async fn retry_after(
         &self,
         delay: Duration,
@@ -238,8 +236,8 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// Renews in a task of its own: if the command ends meanwhile, no caller waits for the renewal any more,
-    /// but a later settlement needs its answer.
+    /// Renews in a separate task: if the command ends meanwhile, nothing waits for the renewal, but a later
+    /// settlement needs its answer.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let t0 = Instant::now();
         let lock = Arc::clone(&self.lock);
@@ -247,8 +245,8 @@ impl LeaseStore for MessageLease {
         let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
-            // All deadlines of this tenure, and the pace of its renewals, come from its first lock time. It
-            // is much shorter now: the queue's setting was changed, or a wrong clock measured it.
+            // All deadlines of this tenure come from its first lock time, which was much longer: the queue's
+            // setting was changed, or a wrong clock measured it.
             if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
                 return Err(Failure::Lost {
                     until: Some(t0 + lasts),

@@ -1,9 +1,8 @@
 //! Passes a message to its command: the exact bytes on stdin or in a private directory, metadata in the
 //! environment, and nothing in an argument.
 //!
-//! Called by the worker for each message. The stdin is a sealed file in memory, not a pipe: no process has to
-//! write while the command runs. A command that reads slowly, not at all, or closes it early blocks nothing,
-//! and a command may read it twice.
+//! The stdin is a sealed file in memory, not a pipe: a command that reads slowly, not at all, or closes it
+//! early blocks nothing, and a command may read it twice.
 
 use std::ffi::{CStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -119,8 +118,8 @@ impl MessageIo {
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // A message on stdin has no directory yet. The start order carries one descriptor only, which is
-        // stdin here, so this process alone holds this directory's lock, not the tree.
+        // The start order carries one descriptor, which is stdin here: so only this process holds the
+        // directory's lock, not the tree.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -144,8 +143,7 @@ impl MessageIo {
 
 /// Returns a sealed file in memory with these bytes, open for reading.
 fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
-    // Not a pipe, which blocks its writer if the reader does not read; nor a file, which would have to be
-    // removed.
+    // A pipe would block its writer; a file would have to be removed.
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
@@ -179,8 +177,8 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// A private directory, locked while in use, and removed when it is dropped.
 ///
-/// The guardian and the command share the lock. So a directory without a lock is left over from a worker that
-/// was killed together with them, and the next worker sweeps it.
+/// The guardian and the command share the lock, so an unlocked directory belongs to a worker that was killed
+/// together with them: the next worker sweeps it.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,

@@ -6,10 +6,9 @@
 //!                                                          │        │
 //!                                             the message's lock    the command, under a guardian
 //! ```
-//! [`settle`] is the table that decides about a message, [`scheduler`] decides what the worker does next:
-//! both are pure. [`lease`] presents a message's lock as a lease, so that [`crate::driver`] and the core keep
-//! it like any other. [`session`] processes the messages of a session one after another under the session's
-//! lock. Only `open` knows which kind of queue it is.
+//! [`settle`] decides about a message, [`scheduler`] what the worker does next: both are pure. [`lease`]
+//! presents a message's lock as a lease to [`crate::driver`]. [`session`] processes the messages of a session
+//! under the session's lock. Only `open` knows the kinds of queues.
 
 pub mod lease;
 #[cfg(feature = "cli")]

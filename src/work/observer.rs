@@ -1,8 +1,7 @@
 //! Reports what a worker does: to the log, the event log, the status file, the service manager and HTTP
 //! clients.
 //!
-//! Made by the worker; called by its loop and by every processor, all on one thread. It must never block any
-//! of them.
+//! Called by the worker's loop and by every processor, all on one thread. It must never block.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -99,8 +98,8 @@ impl WorkerObserver {
         self.state().server = Some(server);
     }
 
-    /// Starts the reports to the service manager, if there is one, inside the runtime: a sign of life after
-    /// each round of checks of all guardians.
+    /// Starts the reports to the service manager, inside the runtime: a sign of life after each round of
+    /// checks of all guardians.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(service_manager) = &self.state().service_manager {
             service_manager.begin(health_check);
@@ -167,7 +166,7 @@ impl WorkerObserver {
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
-        // The file is rewritten as a whole, so only for a change of state, not for each message.
+        // The whole file is rewritten, so only for a change of state.
         if state.status.state == name {
             return;
         }

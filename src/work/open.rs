@@ -113,7 +113,7 @@ fn open_service_bus(
     })))
 }
 
-/// Checks the queue until it answers or `PATIENCE` is over; returns the signal if a stop ends that earlier.
+/// Checks the queue until it answers or `PATIENCE` is over; returns the signal of a stop.
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,

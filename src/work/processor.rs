@@ -266,9 +266,9 @@ impl MessageProcessor {
 
     /// Completes the message before its command; returns a decision if the command must not start.
     ///
-    /// The command runs at most once, because a message is completed at most once. Only this worker has the
-    /// receipt or lock token, and the queue accepts it only while no other worker was given the message. A
-    /// doubtful completion is repeated; if the doubt remains, nothing starts, and the message may be lost.
+    /// The command runs at most once, because the queue accepts a completion only with this worker's receipt
+    /// or lock token, and only while no other worker was given the message. A doubtful completion is
+    /// repeated; if the doubt remains, nothing starts, and the message may be lost.
     async fn settle_first(
         &mut self,
         id: &str,

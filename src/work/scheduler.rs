@@ -1,7 +1,6 @@
 //! Decides what the worker does next: take messages, wait, or leave. Pure: time comes in as a value.
 //!
-//! Called by the worker's loop. It knows how many processors are free and which stops were requested, and
-//! nothing of queues, commands or locks.
+//! Called by the worker's loop. It knows nothing of queues, commands or locks.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +11,10 @@ use crate::core::stop::{Stop, StopRequests};
 use crate::units;
 
 // Each look at a storage queue costs money, and after minutes without a message half a minute does not
-// matter. So the pause doubles from the first value to the second (with ±20 %).
+// matter.
 const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-// A queue that waits for messages must be silent for a while before it counts as empty: the first message
-// takes a round trip and more.
+// A waiting queue must be silent for a while before it counts as empty: a message takes a round trip and
+// more.
 const LOOK: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
 pub(super) const BATCH: usize = 32;
@@ -206,8 +205,8 @@ impl Scheduler {
         let wanted = free
             .min(self.most)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        // One request at a time: two could bring too many messages. Replace a waiting one only if a new one
-        // can bring more.
+        // One request at a time: two could bring too many. Replace a waiting one only if a new one can bring
+        // more.
         if let Some(asked) = self.taking
             && (!self.terms.waits || wanted <= asked.most)
         {
@@ -278,8 +277,8 @@ impl Scheduler {
         if count > 0 {
             self.busy_at = now;
         }
-        // Grow slowly: a message that comes too late has lost an attempt, and the last one dead-letters it.
-        // Do not retry a number that was too many for a while.
+        // Grow slowly: a message that comes too late loses an attempt. Do not retry a number that failed
+        // recently.
         if count >= self.most {
             let cap = match self.too_many {
                 Some((many, at)) if now.since(at) < LEARNT => many - 1,
@@ -295,14 +294,14 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the request failed. `denied`: the failure is permanent, for want of a right or not; the
-    /// worker leaves if the queue has never answered.
+    /// Notes that the request failed. `denied`: permanently, for want of a right or not; the worker leaves if
+    /// the queue has never answered.
     pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         let asked = self.taking.take();
         self.empty = false;
         self.look_later(now);
-        // The network may be too slow for so many, and messages that did not arrive are locked and have lost
-        // an attempt. From a waiting queue they come with the next request.
+        // The network may be too slow for so many, and late messages are locked and lose an attempt. From a
+        // waiting queue they come with the next request.
         if denied.is_none() && !self.terms.waits {
             let asked = asked.map_or(self.most, |asked| asked.most);
             // In an outage the first failure alone tells, and as many had come before it.
@@ -365,8 +364,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes that a message, requested at `taken`, was dead-lettered or (`Err`) could not be. Then the queue
-    /// gets a pause; after several failures in a row the worker leaves.
+    /// Notes that a message requested at `taken` was dead-lettered, or (`Err`) could not be: then the queue
+    /// gets a pause, and after several failures in a row the worker leaves.
     pub(super) fn put_aside(&mut self, now: Instant, taken: Instant, result: Result<(), String>) {
         match result {
             Ok(()) => self.refusals = 0,

@@ -1,10 +1,8 @@
-//! Processes the messages of a session one after another, from the first one taken until the session is given
-//! up.
+//! Processes the messages of a session one after another, until the session is given up.
 //!
-//! Run by a processor in place of a single message. The session's lock is the lease of each message in turn,
-//! and the last message's lease renews it between them. It must never begin a message before the queue has
-//! confirmed the settlement of the previous one. A doubt ends the session, and the next worker begins with
-//! that message.
+//! Run by a processor in place of a single message. Between two messages the last one's lease renews the
+//! session's lock. It must never begin a message before the queue has confirmed the settlement of the
+//! previous one: a doubt ends the session, and the next worker begins with that message.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -283,8 +281,8 @@ impl SessionState {
 
 /// The lock of a message that stores its session's state first.
 ///
-/// State before message: a failure between the two makes the message come again, with a state that may
-/// include it already. In the opposite order the state would be lost for good.
+/// State before message: after a failure between the two the message comes again, with a state that may
+/// include it already. In the opposite order the state would be lost.
 struct LockWithState {
     inner: Arc<dyn Lock>,
     shared: Arc<Shared>,
@@ -337,8 +335,7 @@ impl LockWithState {
     }
 }
 
-/// Describes why a state is not stored. A temporary refusal by the machine is not the command's fault, so its
-/// message must not be dead-lettered for it.
+/// Describes why a state is not stored. A temporary refusal by the machine must not dead-letter the message.
 fn not_stored(why: &io::Error) -> Failure {
     let of_the_moment = matches!(
         why.raw_os_error(),

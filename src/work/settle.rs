@@ -1,8 +1,7 @@
 //! The table that turns the end of a command into the settlement of its message. Pure.
 //!
-//! Called by the driver's workload when no process of the command is alive any more, and by the processor
-//! before it runs anything. It must never settle a message whose lock was lost or in doubt: another worker
-//! may have it.
+//! Called when no process of the command is alive any more, and before anything runs. It must never settle a
+//! message whose lock was lost or in doubt: another worker may have it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

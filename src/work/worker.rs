@@ -1,8 +1,7 @@
 //! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is
 //! done.
 //!
-//! Called by main with a validated config, while the process has one thread. [`Scheduler`] decides what to do
-//! next, [`super::settle`] what happens to a message.
+//! [`Scheduler`] decides what to do next, [`super::settle`] what happens to a message.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -44,7 +43,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Call this while the process has one thread: it forks the guardians.
 ///
 /// # Errors
-/// If the worker cannot start at all: a [`UsageError`], the queue's answer, or an error of the machine.
+/// If the worker cannot start.
 pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(errno) = not_runnable(&config.command) {
         // Better now than with the first message, which would be taken in vain.
@@ -165,8 +164,8 @@ async fn begin(
         idle_exit: config.idle_exit,
         grace: config.grace,
         auth_patience: config.auth_patience,
-        // One session a request: a processor may become free while the request waits, and a new request would
-        // go to the end of the line.
+        // One session a request: if a processor becomes free meanwhile, a new request would go to the end of
+        // the line.
         batch: match context.sessions {
             Some(_) => 1,
             None => BATCH,

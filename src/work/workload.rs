@@ -1,8 +1,7 @@
 //! The command of one message, as the driver sees it: started once, under one guardian.
 //!
-//! Made by the processor for each message. It also ends a command that exceeds --timeout, or at a second stop
-//! signal. To the core that command ended by itself; the table ([`super::settle`]) decides what it means for
-//! the message. Nothing in here may block.
+//! It also ends a command that exceeds --timeout, or at a second stop signal. To the core that command ended
+//! by itself; the table ([`super::settle`]) decides what it means. Nothing in here may block.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -185,8 +184,8 @@ impl Workload for MessageWorkload<'_> {
             let due = self.times_out_at();
             let now = Instant::now();
             if now >= due {
-                // If this process was stopped, the command may have ended in time, with its event still
-                // unread. The select below reads events first, but the time may run out between two of them.
+                // If this process was stopped, the command may have ended in time, with its event unread: the
+                // time may run out between two events.
                 if let Some(event) = self.handle.next_event().now_or_never() {
                     self.on_event(&event);
                     return event;
