@@ -1,14 +1,13 @@
-//! The event log: every change of state of an instance as one line of JSON, for those who ask
-//! afterwards who held control when.
+//! The event log: one line of JSON for every change of state of an instance, to show later who held control
+//! when.
 //!
-//! [`EventLog`] is an observer that makes records of the core's notices, the guardian's events, and the
-//! deadlines that a command is given; it never decides or fails. [`record`] is what a line says, and
-//! the one list of its fields and words. `trafficcop-timeline` reads what was written.
+//! [`EventLog`] is an observer; it never decides or fails. [`record`] defines the fields and words of a line,
+//! and `trafficcop-timeline` reads them.
 //!
-//! Lines are put at the end of a file that others may append to as well: one write for each line, which
-//! the kernel does not tear, and on the disk where it matters; from a thread of its own, begun after the
-//! guardian was forked, because a disk that hangs must not keep the supervisor from renewing. What cannot
-//! be written is lost, and that is told once, until it can be again.
+//! Other processes may append to the same file, so each line is one write, which the kernel does not tear.
+//! Lines about control are synced to disk. A separate thread writes, because a disk that hangs must not keep
+//! the supervisor from renewing. A line that cannot be written is lost, which the log reports once, until
+//! writing succeeds again.
 
 pub use trafficcop_timeline::record;
 
@@ -32,36 +31,30 @@ use record::VERSION;
 
 pub use record::{EventKind, Record};
 
-/// The machine's word for its present boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Who writes.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// The instance's identity.
     pub identity: String,
-    /// The machine's name.
     pub host: String,
-    /// The supervisor's process.
     pub pid: u32,
-    /// The lock's address; that of the queue, for a worker.
     pub lock: String,
 }
 
-/// The event log of an instance. Dropped, it waits a while for its last lines to be written.
+/// The event log of an instance. When dropped, it waits a while for its last lines to be written.
 pub struct EventLog {
     writer: Writer,
-    /// What all records have in common, with the number of the next one.
+    /// Fields that all records share, with the number of the next record.
     common: Record,
 }
 
 impl EventLog {
-    /// Begins a log in this file, with this word. Starts a thread, so not before the guardian was
+    /// Begins a log in this file with this event. It starts a thread, so call it after the guardian was
     /// forked.
     #[must_use]
     pub fn begin(path: PathBuf, who: Instance, word: EventKind) -> EventLog {
         let now = Instant::now();
-        // Where it cannot be read the record is worth as much: only its clock is its own.
+        // Without it the records are still useful: only their clock cannot be compared with others.
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
         let mut log = EventLog {
             writer: Writer::new(path),
@@ -71,7 +64,7 @@ impl EventLog {
                 host: who.host,
                 identity: who.identity,
                 pid: who.pid,
-                // Process ids come again, and in containers each instance has the same.
+                // Process ids are reused, and in containers each instance has the same.
                 run: now.as_nanos(),
                 lock: who.lock,
                 ..Record::default()
@@ -81,7 +74,6 @@ impl EventLog {
         log
     }
 
-    /// A message was done with.
     pub fn message(&mut self, now: Instant, row: &MessageRow) {
         self.tell(now, EventKind::Message, |record| {
             record.message_id = Some(row.id.clone());
@@ -98,9 +90,9 @@ impl EventLog {
 
     fn notice(&mut self, now: Instant, notice: &Notice) {
         match notice {
-            // It comes as the guardian's word.
+            // `workload_event` records it.
             Notice::LeftBehind => return,
-            // Two records: whoever looks for losses finds this one as whatever ended it.
+            // Two records, so that a search for losses finds every loss, whatever it ended.
             Notice::Draining(Cause::Lost { .. }) => self.because(now, EventKind::Lost, notice),
             Notice::StandingBy(_) | Notice::Cordoned { .. } | Notice::Unfit(_) => {
                 self.common.token = None;
@@ -160,7 +152,7 @@ impl EventLog {
                     record.cause = Some(cause)
                 });
             }
-            // By the time that the guardian saw: ours may have been spent stopped.
+            // By the guardian's time: this process may have been stopped since.
             WorkloadEvent::TreeEmpty { at } | WorkloadEvent::HookFailed { at, .. } => {
                 self.tell(*at, EventKind::TreeEmpty, |_| {})
             }
@@ -170,9 +162,9 @@ impl EventLog {
             WorkloadEvent::Health(health) => {
                 let word = match health {
                     HealthEvent::Answered { again: true } => EventKind::Healthy,
-                    // It would be a line for each WATCHDOG=1.
+                    // Otherwise each WATCHDOG=1 would be a line.
                     HealthEvent::Answered { again: false } => return,
-                    // No change of the command's.
+                    // Says nothing about the command.
                     HealthEvent::NotAsked { .. } => return,
                     HealthEvent::Failed { .. } => EventKind::Unhealthy,
                     HealthEvent::Hung(_) => EventKind::Hung,
@@ -181,8 +173,8 @@ impl EventLog {
                 let cause = report::failing_health(health);
                 self.tell(now, word, |record| record.cause = cause);
             }
-            // The core tells of the end, and has its reasons for the rest. What runs on standby has
-            // nothing to do with control.
+            // The core reports the end, and has its reasons for the rest. The standby command has nothing to
+            // do with control.
             WorkloadEvent::Standby(_)
             | WorkloadEvent::Condition(_)
             | WorkloadEvent::Exited(_)
@@ -212,7 +204,7 @@ impl EventLog {
             ..self.common.clone()
         };
         more(&mut record);
-        // They come from elsewhere: a server's answer, another's record, a queue.
+        // Servers, other instances and senders of messages wrote these texts.
         for text in [
             &mut record.cause,
             &mut record.holder,
@@ -224,7 +216,7 @@ impl EventLog {
         {
             *text = report::plain(text);
         }
-        // Counted before it is written: a number that is missing tells of a line that was lost.
+        // Counted before the write: a missing number shows a lost line.
         self.common.seq += 1;
         if let Ok(line) = serde_json::to_vec(&record) {
             self.writer.put(line, word.changes_control());
@@ -246,7 +238,7 @@ impl Observer for EventLog {
             Observation::Extended { kill_at, expires } => {
                 self.deadline(now, EventKind::Renewed, kill_at, expires);
             }
-            // What hands control over; that a bell is heard at all, or no more, is for the log.
+            // Only rings that hand over control; the log has the others.
             Observation::Rang(ring @ (Ring::Draining | Ring::Released)) => {
                 self.tell(now, EventKind::Rang, |record| {
                     let cause = if ring == Ring::Released {
@@ -271,7 +263,7 @@ impl Observer for EventLog {
     }
 }
 
-/// What the wall clock says, said or will say at this moment, as far as it can be known now.
+/// Converts a moment to the wall clock, as far as that can be known now.
 fn wall_clock_at(at: Instant) -> i64 {
     let (now, wall) = (Instant::now(), record::wall_clock());
     let span = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
@@ -279,26 +271,25 @@ fn wall_clock_at(at: Instant) -> i64 {
         .saturating_sub(span(now.since(at)))
 }
 
-/// So many links one behind another are followed, which is what the kernel grants.
+/// Largest number of links to follow, as in the kernel.
 const LINKS: usize = 40;
-/// How many lines wait for a disk that hangs; what comes after is lost.
+/// Largest number of lines that wait for a disk that hangs; further ones are lost.
 const MOST: usize = 4096;
 
 struct LogLine {
     text: Vec<u8>,
-    /// It is on the disk before the next one is written.
+    /// Whether to sync the line to disk before the next one.
     sync: bool,
 }
 
-/// A file that is appended to, by a thread of its own.
 struct Writer {
     lines: BackgroundWriter<LogLine>,
-    /// Lines were lost because too many waited, and that has been told.
+    /// The log has reported that lines are lost because too many wait.
     full: AtomicBool,
 }
 
 impl Writer {
-    /// Starts the thread; nothing is opened by the caller. Not before the guardian was forked.
+    /// Starts the thread, so call it after the guardian was forked; opens nothing yet.
     #[must_use]
     fn new(path: PathBuf) -> Writer {
         let mut file = Appended::to(path);
@@ -320,11 +311,11 @@ impl Writer {
         }
     }
 
-    /// Has this line (without its end) appended; returns at once.
+    /// Queues this line (without its newline); returns at once.
     fn put(&self, mut text: Vec<u8>, sync: bool) {
         text.push(b'\n');
         let fits = self.lines.put(LogLine { text, sync }, MOST);
-        // Told once, until lines fit again: the log would be as full as the disk.
+        // Reported once, until lines fit again: otherwise the log would be as full as the disk.
         if !self.full.swap(!fits, Ordering::Relaxed) && !fits {
             tracing::warn!(
                 "the event log cannot be written fast enough: lines are lost; control is kept"
@@ -333,12 +324,10 @@ impl Writer {
     }
 }
 
-/// The file as the thread has it.
 struct Appended {
     path: PathBuf,
     file: Option<File>,
-    /// The file ends within a line, ours or that of somebody who was killed: the next one begins
-    /// on its own.
+    /// The file ends within a line, so that the next line must be preceded by a newline.
     torn: bool,
 }
 
@@ -352,7 +341,7 @@ impl Appended {
     }
 
     fn append(&mut self, line: &LogLine) -> io::Result<()> {
-        // Somebody rotates logs: the name is what counts.
+        // Log rotation may have moved the file: the name counts.
         if self
             .file
             .as_ref()
@@ -372,18 +361,18 @@ impl Appended {
             text.push(b'\n');
         }
         text.extend(&line.text);
-        // One write for one line: by O_APPEND the kernel puts it at the end as a whole, beside those of
-        // others. `write_all` would go on behind somebody else's line.
+        // One write for one line: O_APPEND keeps it whole between lines of other writers. `write_all` would
+        // continue behind another writer's line.
         let written = file.write(&text)?;
         self.torn = written > 0 && written < text.len();
         if self.torn {
-            // The disk is full: the rest of the line is lost, and the next one begins on its own.
+            // The disk is full: the rest of the line is lost, and the next line starts fresh.
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // Who had control must be known after the machine has died, too; the rest may be lost with it.
+        // Records about control must survive a crash of the machine; the others may be lost.
         if line.sync {
             match file.sync_data() {
-                // What cannot be synced (a pipe, /dev/null) has nothing to lose.
+                // A pipe or /dev/null cannot be synced, and has nothing to lose.
                 Err(why) if why.kind() != io::ErrorKind::InvalidInput => return Err(why),
                 _ => {}
             }
@@ -395,35 +384,35 @@ impl Appended {
 fn moved(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.metadata()) {
         (Ok(ours), Ok(there)) => !is_same_file(&ours, &there),
-        // Any other error is a file system in trouble, and no rotation: what is open is kept.
+        // Another error means a file system in trouble, not a rotation: keep the open file.
         (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
-        // The name leads to a file, and ours is none any more: on a shared drive another has rotated it, and
-        // removed what he had moved away.
+        // The open file is gone: on a shared drive another client has rotated the log, and removed the old
+        // file.
         (Err(why), Ok(_)) => why.raw_os_error() == Some(libc::ESTALE),
     }
 }
 
-/// Opens the file at its end, and says whether it ends within a line.
+/// Opens the file for appending; returns whether it ends within a line.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let path = &by_our_links(path)?;
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    // What stands there now is no link, unless it was changed since we looked.
-    // A FIFO that nobody reads is an error then, and nothing to wait for; and a terminal that was
-    // named as the log does not become ours.
+    // O_NOFOLLOW: `path` was no link when it was checked. O_NONBLOCK: a FIFO without a reader is an error,
+    // not a wait. O_NOCTTY: a terminal named as the log does not become the controlling one.
     let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     if path.starts_with("/proc") {
         flags &= !libc::O_NOFOLLOW;
     }
     let file = options.custom_flags(flags).open(path)?;
-    // We may be allowed to write it, and not to look at it.
+    // Permission to write does not include permission to read.
     let torn = ends_torn(&file, path, flags).unwrap_or(false);
     Ok((file, torn))
 }
 
-/// Where the links of this name lead to that we or the system have made. One that is another's is not
-/// followed: in a directory of his it could lead to a file that only we may write. Each is looked at
-/// by a descriptor, so it is the one that is followed.
+/// Follows links that belong to this user or to root.
+///
+/// Another user's link could lead to a file that only this process may write. A descriptor holds each link,
+/// so the link that was checked is the one that is followed.
 fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     let ours = nix::unistd::geteuid().as_raw();
     let mut path = path.to_owned();
@@ -439,7 +428,7 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
         if !found.is_symlink() {
             return Ok(path);
         }
-        // The kernel's own, which lead to what has no name. /dev/fd is a link to where they are.
+        // Links in /proc are the kernel's own, and lead to files without names. /dev/fd is a link to them.
         let place = path.parent().and_then(|place| place.canonicalize().ok());
         if let (Some(place), Some(name)) = (place, path.file_name())
             && place.starts_with("/proc")
@@ -460,8 +449,8 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Reads by a descriptor of its own, and only of a file: with a reading end of a pipe we would be its reader
-/// when nobody else is, and whoever writes into it would never hear that.
+/// Returns whether the file ends within a line. It opens only a regular file for reading: as a reader of a
+/// pipe this process would hide from the writers that the real reader is gone.
 fn ends_torn(written: &File, path: &Path, flags: libc::c_int) -> io::Result<bool> {
     let ours = written.metadata()?;
     if !ours.is_file() || ours.len() == 0 {
@@ -516,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenure_is_told_from_its_beginning_to_its_end() {
+    fn tenure_is_recorded_from_its_start_to_its_end() {
         let now = Instant::now();
         let empty = now + Duration::from_secs(1);
         let records = told(|log| {
@@ -577,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_s_words_are_the_event_log_s() {
+    fn log_and_event_log_use_the_same_words() {
         let now = Instant::now();
         for notice in [
             Notice::StandingBy(HolderInfo::default()),
@@ -614,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_as_one_and_a_server_s_answer_stays_in_bounds() {
+    fn loss_has_its_own_record_and_its_cause_is_cut() {
         let why = "x\n".repeat(5000);
         let records = told(|log| {
             log.told(
@@ -644,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended_whole_and_in_order_beside_those_of_others() {
+    fn several_writers_append_whole_lines_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let writers = [(); 4].map(|()| Writer::new(path.clone()));
@@ -669,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_tore_stays_in_its_own_line() {
+    fn torn_line_is_ended_before_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         std::fs::write(&path, "whole\nhal").unwrap();
@@ -682,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_rotated_is_begun_anew() {
+    fn rotated_log_is_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let writer = Writer::new(path.clone());
@@ -695,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_links_are_followed_and_those_of_others_are_not() {
+    fn own_links_are_followed_and_links_of_other_users_are_not() {
         use std::os::unix::fs::{lchown, symlink};
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -713,7 +702,7 @@ mod tests {
         symlink("round", at("round")).unwrap();
         assert!(open(&at("round")).is_err());
 
-        // Only root can give a link away.
+        // Only root can give a link to another user.
         if nix::unistd::geteuid().is_root() {
             std::fs::write(at("secret"), "root's\n").unwrap();
             symlink(at("secret"), at("planted")).unwrap();
@@ -728,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_harms_nobody_and_can_be_written_again_later() {
+    fn writing_resumes_after_a_failure() {
         let dir = tempfile::tempdir().unwrap();
         let writer = Writer::new("/dev/full".into());
         put(&writer, "lost");

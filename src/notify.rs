@@ -1,12 +1,13 @@
-//! What a service manager is told (`sd_notify`): that we are ready, what we do, that we are alive,
-//! that we stop; and what the command tells it through us.
+//! Tells the service manager (`sd_notify`) that this instance is ready, alive or stopping, and what it does;
+//! passes on what the command reports.
 //!
 //! ```text
-//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ our NOTIFY_SOCKET: Socket ── service manager
+//! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ own NOTIFY_SOCKET: Socket ── service manager
 //!                      notices, events ────▲
 //! ```
-//! Opened by the drivers after the guardians were forked; told by those who tell people. Where a command
-//! has a watchdog it has its socket without a service manager, too. A service manager that is gone, or does not read, costs one line in the log. It must never wait.
+//! Opened by the drivers after the guardians were forked. A command with a watchdog has its socket even
+//! without a service manager. A service manager that is gone, or does not read, costs one line in the log. It
+//! must never wait.
 
 mod socket;
 mod state;
@@ -41,59 +42,54 @@ pub enum Ready {
     Command,
 }
 
-// The longest status of a command's that is shown, in characters.
+// Longest status of a command that is shown, in characters.
 const STATUS_LIMIT: usize = 200;
-// `systemctl status` cuts a line at the width of the terminal: what comes first is seen.
+// `systemctl status` cuts a line at the terminal's width, so only the first statuses are visible.
 const SHOWN: usize = 4;
-// From one status to the next where it is no change of state: everybody who watches the unit is
-// woken by each.
+// Pause between statuses that are no change of state: each one wakes everything that watches the unit.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Speaks to the service manager; a handle, of which there can be many.
+/// Handle for messages to the service manager; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceManager(Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
     state: Mutex<State>,
-    /// We are about to end, or something could not be sent.
+    /// Notified when this instance is about to end, or a message could not be sent.
     pub(super) stirred: Notify,
-    /// A command has said something of its watchdog that cannot wait for the next look.
+    /// Notified when a command's watchdog message cannot wait for the next look.
     urgent: Notify,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// None: there is no service manager, and what it is owed is paid.
+    /// `None` without a service manager: then messages count as sent.
     socket: Option<Socket>,
     proxy: Option<Proxy>,
-    /// What the command has said of its own watchdog since we asked.
+    /// Watchdog messages of the command since the last look.
     heard: Heard,
-    /// How often it wants a sign of life at the least.
+    /// Longest pause between signs of life that the service manager accepts.
     watchdog: Option<Duration>,
     ready: Ready,
     is_ready: bool,
     is_stopping: bool,
-    /// It was told of that, or is owed it.
+    /// STOPPING was sent, or is about to be.
     knows_of_stop: bool,
-    /// What we do.
     words: String,
-    /// What the store lets us wait for meanwhile.
     doubt: Option<String>,
-    /// What is wrong with the command's health, while something is.
     failing: Option<String>,
-    /// What each command says that it does.
     commands: Vec<CommandStatus>,
     owes: Owes,
-    /// When a status was sent last, whether it arrived or not.
+    /// When the last status was sent, successfully or not.
     told_at: Instant,
-    /// The log knows that nothing can be sent.
+    /// The log has reported that nothing can be sent.
     told: bool,
-    /// Who wants to know when a command is about to end.
+    /// Receiver for the news that a command is about to end.
     stopping: Option<UnboundedSender<()>>,
 }
 
-/// Of a command's watchdog: each word once, however often it was said.
+/// Watchdog messages of a command, each kind once.
 #[derive(Debug, Default)]
 struct Heard {
     alive: bool,
@@ -102,37 +98,33 @@ struct Heard {
     extend: Option<Duration>,
 }
 
-/// A command that can say something.
 #[derive(Clone, Debug)]
 struct CommandStatus {
     name: String,
-    /// What it says that it does.
     said: Option<String>,
 }
 
-/// When something has to be sent, if it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     #[default]
     Never,
-    /// A moment after the last one.
+    /// After a short pause since the last one.
     Soon,
     Now,
 }
 
-/// What is still to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Owes {
     ready: bool,
     stopping: bool,
     status: Due,
-    /// There was no room for it: it is worth another try, though nothing happens.
+    /// There was no room for them: try again even if nothing else happens.
     again: bool,
 }
 
 impl ServiceManager {
-    /// Opens the way to the service manager, if there is one, and a way for each of so many
-    /// commands; these words are what we do at first. Commands that are `watched` have it in any case.
+    /// Opens the connection to the service manager, if there is one, and a socket for each command. Commands
+    /// that are `watched` get theirs without one, too.
     #[must_use]
     pub(crate) fn open(
         here: &Surroundings<'_>,
@@ -151,8 +143,8 @@ impl ServiceManager {
         if socket.is_none() && !watched {
             return None;
         }
-        // Never the service manager's own socket: with it the command could say MAINPID or STOPPING in
-        // our name, or feed the watchdog while we hang.
+        // Never pass on the service manager's own socket: the command could send MAINPID or STOPPING for this
+        // instance, or feed the watchdog while this instance hangs.
         let proxy = Proxy::make(here, commands).inspect_err(|why| {
             tracing::warn!("the command gets no NOTIFY_SOCKET: {why}");
         });
@@ -195,22 +187,21 @@ impl ServiceManager {
         })))
     }
 
-    /// What the command with this number finds in its `NOTIFY_SOCKET`.
+    /// Returns the `NOTIFY_SOCKET` of the command with this number.
     #[must_use]
     pub(crate) fn for_the_command(&self, number: usize) -> Option<OsString> {
         let state = self.0.state();
         state.proxy.as_ref().map(|proxy| proxy.path(number).into())
     }
 
-    /// Each time a command says that it is about to end.
+    /// Returns a channel with a message each time a command is about to end.
     pub(crate) fn stopping(&self) -> UnboundedReceiver<()> {
         let (told, words) = unbounded_channel();
         self.0.state().stopping = Some(told);
         words
     }
 
-    /// What the command with this number has said of its watchdog since this was asked last, all of it:
-    /// also what nobody has received yet.
+    /// Returns all watchdog messages of the command with this number since the last call, also unread ones.
     pub(crate) fn watchdog_words(&self, number: usize) -> Vec<WatchdogWord> {
         let mut heard = Heard::default();
         self.0.with(|state| {
@@ -227,14 +218,13 @@ impl ServiceManager {
             .collect()
     }
 
-    /// Resolves when a command has said something of its watchdog that is not to wait for the next look.
-    /// Cancel-safe.
+    /// Waits for a watchdog message of a command that cannot wait for the next look. Cancel-safe.
     pub(crate) async fn is_urgent(&self) {
         self.0.urgent.notified().await;
     }
 
-    /// Begins to feed the watchdog (after each proof that supervisor and guardians are alive), and to
-    /// listen to the commands.
+    /// Begins to feed the watchdog (after each sign of life of supervisor and guardians), and to listen to
+    /// the commands.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -252,7 +242,7 @@ impl ServiceManager {
             Err(why) => unheard(&why),
         }
         tokio::spawn(state::attend(Arc::clone(&self.0)));
-        // What was owed since it was opened: before this nobody would have tried again.
+        // Nothing retried earlier messages before this point.
         self.0.with(|_| {});
     }
 
@@ -265,8 +255,7 @@ impl ServiceManager {
         }
     }
 
-    /// A worker does this now; it is ready from the first time on. Said often, it is passed on now and
-    /// then.
+    /// Reports what a worker does, at a limited rate; the first call makes it ready.
     pub(crate) fn works(&self, words: String) {
         self.0.with(|state| {
             if state.words != words {
@@ -280,7 +269,6 @@ impl ServiceManager {
         });
     }
 
-    /// What we cannot do at the moment, and why; nothing, when we can again.
     pub(crate) fn doubts(&self, doubt: Option<String>) {
         self.0.with(|state| {
             if state.doubt != doubt {
@@ -290,14 +278,12 @@ impl ServiceManager {
         });
     }
 
-    /// What the command with this number is called from now on.
     pub(crate) fn name(&self, number: usize, name: String) {
         if let Some(command) = self.0.state().commands.get_mut(number) {
             command.name = name;
         }
     }
 
-    /// A change of state, as people are told of it.
     fn notice(&self, now: Instant, notice: &Notice) {
         self.0.with(|state| {
             let arrived = matches!(
@@ -307,7 +293,7 @@ impl ServiceManager {
                     | Notice::Cordoned { .. }
                     | Notice::Unfit(_)
             );
-            // Standing by, cordoned, or not fit, is as sound as in control: systemd is not to wait for a
+            // Standing by, cordoned or unfit is as sound as in control: systemd must not wait for a
             // fail-over.
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();
@@ -319,7 +305,7 @@ impl ServiceManager {
                 Notice::Recovered => state.doubt = None,
                 _ => {
                     state.words = report::text(notice, now);
-                    // What was doubtful is decided with it, or said again.
+                    // The notice resolves the doubt, or the next one repeats it.
                     state.doubt = None;
                 }
             }
@@ -327,7 +313,6 @@ impl ServiceManager {
         });
     }
 
-    /// Something of the tree of the command with this number.
     pub(crate) fn workload_event(&self, number: usize, event: &WorkloadEvent) {
         match event {
             WorkloadEvent::Started { .. } => self.0.with(|state| {
@@ -343,7 +328,7 @@ impl ServiceManager {
                 }
             }),
             WorkloadEvent::TreeEmpty { .. } => self.0.with(|state| {
-                // Its last words first: they would be the next one's.
+                // Read its last messages first: otherwise they would count as the next command's.
                 state.hears_what_waits(number);
                 (state.heard, state.failing) = (Heard::default(), None);
                 let command = state.commands.get_mut(number);
@@ -355,23 +340,22 @@ impl ServiceManager {
         }
     }
 
-    /// We were asked to stop, or are about to end.
     pub(crate) fn stops(&self) {
         self.0.with(|state| {
             state.is_stopping = true;
-            // To systemd one that was never ready has failed, unless it says so before: the end decides.
+            // systemd counts a service that stops before it was ready as failed: `finish` decides that.
             if state.is_ready {
                 state.owe_stopping();
             }
         });
-        // The task has to ask for more time from now on, though there may be nothing to send.
+        // The task must ask for more time from now on, even if there is nothing to send.
         self.0.stirred.notify_one();
     }
 
-    /// The end, in these words and with this exit status; nothing is said after it.
+    /// Reports the end, with this text and exit status; the last message.
     fn finish(&self, words: &str, exit: i32) {
         self.0.with(|state| {
-            // A task that is done, a machine that is not fit: whatever --ready waits for, this was no failure.
+            // Exit 0 (a finished task, an unfit machine) is no failure, whatever --ready waits for.
             if exit == 0 {
                 state.is_ready();
             }
@@ -379,10 +363,10 @@ impl ServiceManager {
             state.doubt = None;
             state.commands.clear();
             state.owe(Due::Now);
-            // Who ends without having been asked has to say so, too; else it would be a failure to systemd.
+            // Also for an end that was not requested: otherwise systemd would count it as a failure.
             state.is_stopping = true;
             state.owe_stopping();
-            // The tasks keep us beyond the end of `run`: what is in the file system goes now.
+            // The tasks keep `self` alive beyond the end of `run`: remove the directory now.
             drop(state.proxy.take());
         });
     }
@@ -415,7 +399,7 @@ impl Inner {
         lock(&self.state)
     }
 
-    /// Changes something, and says what there is to be said.
+    /// Changes the state, and sends what is due.
     fn with(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
@@ -425,7 +409,6 @@ impl Inner {
         }
     }
 
-    /// The command with this number has said something.
     pub(super) fn hears(&self, number: usize, message: &[u8]) {
         self.with(|state| state.hears(number, message));
         if self.state().heard.is_urgent() {
@@ -433,7 +416,7 @@ impl Inner {
         }
     }
 
-    /// Says something that is not worth keeping.
+    /// Sends a message once, without a retry.
     pub(super) fn say(&self, message: &str) {
         let mut state = self.state();
         let sent = state.send(message);
@@ -444,7 +427,7 @@ impl Inner {
         self.state().is_stopping
     }
 
-    /// How long to wait for what is still to be sent, if something is; so long for room.
+    /// Returns the wait until the next message is due, if any; `room` is the pause for a full socket.
     pub(super) fn owes(&self, room: Duration) -> Option<Duration> {
         let state = self.state();
         if state.owes.again {

@@ -1,11 +1,9 @@
-//! The only writer of what a person reads: the log on stderr, what its lines look like to whoever
-//! reads them (systemd's journal, a program, a person), and the last line that says why we ended.
-//! Called by everything above the core; the rooms below speak through `tracing`.
+//! Writes everything that a person reads: the log on stderr, in the form for its reader (journal, program or
+//! terminal), and the last line with the reason for the exit. Lower modules log through `tracing`.
 //!
-//! It must never hold us up: a supervisor that waits for somebody to read its log cannot renew its
-//! lease. A full pipe, a stopped terminal or a closed stderr costs the line, never the time
-//! ([`Stderr`]). It must never show a secret: only our own events are logged, those of the client
-//! libraries never are.
+//! It must never block: a supervisor that waits for the reader of its log cannot renew its lease. A full
+//! pipe, a stopped terminal or a closed stderr costs the line, never the time ([`Stderr`]). It must never
+//! show a secret: events of the client libraries are never logged.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -37,7 +35,7 @@ pub(crate) use stdio::answer;
 pub use stdio::{ask, is_unread, is_watched, last_words};
 pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
 
-/// Emits an event of a level that is a value: the macros of `tracing` want it as a constant.
+/// Emits an event whose level is a value: the macros of `tracing` need a constant.
 macro_rules! emit {
     ($level:expr, $($what:tt)*) => {
         match $level {
@@ -63,7 +61,6 @@ pub enum Format {
     Json,
 }
 
-/// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Volume {
     /// Warnings and errors.
@@ -75,7 +72,7 @@ pub enum Volume {
     Verbose,
 }
 
-/// The fields of a JSON log that do not change their names, and what they mean.
+/// The fields of a JSON log whose names do not change, with descriptions.
 pub const FIELDS: &[(&str, &str)] = &[
     ("ts", "when, by the wall clock (RFC 3339, UTC)"),
     ("level", "error, warn, info, or debug (with --verbose)"),
@@ -135,30 +132,28 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("renewals", "on that line: how often its lock was renewed"),
 ];
 
-/// What every line bears, once it is known.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The lock's address.
     pub lock: String,
-    /// Our identity.
     pub identity: String,
-    /// The command, as it could be typed; only said where it cannot be run.
+    /// The command as it would be typed, for messages that it cannot run.
     pub command: String,
 }
 
-// A global, as the subscriber is that makes lines of events: rooms below this one emit them, too.
+// Global, like the subscriber, because lower modules emit events, too.
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 
-/// Sets up the log; only the first call counts. Starts no thread, so it may come before the
-/// guardian is forked. `journal` is what systemd says of who reads stderr (`JOURNAL_STREAM`).
+/// Sets up the log; only the first call counts. `journal` is systemd's `JOURNAL_STREAM`.
+///
+/// It starts no thread, so it may be called before the guardian is forked.
 pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     let level = match volume {
         Volume::Quiet => LevelFilter::WARN,
         Volume::Normal => LevelFilter::INFO,
         Volume::Verbose => LevelFilter::DEBUG,
     };
-    // Only this program and its crates, whose names begin with its own: the client libraries print requests at DEBUG,
-    // credentials included.
+    // Only events of trafficcop's crates, whose names begin with this one's: the client libraries print
+    // requests at DEBUG, with credentials.
     let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let lines = tracing_subscriber::fmt::layer()
         .event_format(OneLine {
@@ -166,26 +161,26 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
             reader: LogReader::of(io::stderr(), journal),
         })
         .with_writer(|| Stderr);
-    // A second call (a test) keeps the first.
+    // A second call (in a test) keeps the first subscriber.
     let _ = tracing::subscriber::set_global_default(
         tracing_subscriber::registry().with(ours).with(lines),
     );
 }
 
-/// Says who we are: what every later line bears.
+/// Sets the values that every later line carries.
 pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
 }
 
-/// What a notice says, for the event log and the service manager.
+/// Returns the text of a notice, for the event log and the service manager.
 pub(crate) fn text(notice: &Notice, now: Instant) -> String {
     text::of_notice(notice, now).1
 }
 
-/// The last line: why we end as we do, and how (with this status if control was not obtained). Silent
-/// where the command's own end said it all.
+/// Logs the reason for the exit, unless the command's own end explains it, and returns the exit.
+/// `conflict_status` is for control that was not obtained.
 pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
-    // One map for the line and for the status: what is said and how we end cannot differ.
+    // One function for the line and for the exit, so that they cannot differ.
     let leave = ExitAction::of(ending, conflict_status);
     if let Some((level, text)) = text::of_ending(ending, leave, command()) {
         last(level, text, leave.status());
@@ -193,7 +188,6 @@ pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
     leave
 }
 
-/// A last line, before we end with this status.
 pub(crate) fn last(level: Level, text: String, status: i32) {
     Line {
         event: Some("done"),
@@ -203,13 +197,13 @@ pub(crate) fn last(level: Level, text: String, status: i32) {
     .say();
 }
 
-/// Why a tenure ended, in a few words, for the status file.
+/// Describes briefly why a tenure ended, for the status file.
 #[must_use]
 pub fn cause(cause: &Cause) -> String {
     text::reason(cause, command())
 }
 
-/// Why nothing was started, or what else failed in `main`: the whole chain in one line.
+/// Logs an error of `main`: its whole chain in one line.
 pub fn failure(error: &anyhow::Error) {
     Line {
         exit: Some(ExitAction::of_error(error).status()),
@@ -224,12 +218,10 @@ fn command() -> &'static str {
         .map_or("the command", |context| &context.command)
 }
 
-/// A span in whole milliseconds, as a field bears it.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A line of the log about the instance, with its fields.
 struct Line {
     level: Level,
     text: String,
@@ -254,32 +246,30 @@ impl Line {
     fn say(self) {
         let (event, token, exit, text) = (self.event, self.token, self.exit, self.text);
         let left_ms = self.left.map(millis);
-        // Fields that are `None` are left out of the line by `tracing` itself.
+        // `tracing` leaves out fields that are `None`.
         emit!(self.level, event, token, left_ms, exit, "{text}");
     }
 }
 
-/// Who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogReader {
-    /// The journal, or what else systemd has put there.
+    /// The journal, or another file that systemd has set up.
     Journal,
     /// A person at a terminal, who knows the date.
     Terminal,
-    /// A file or a program.
     Other,
 }
 
 impl LogReader {
-    /// Who reads our stderr: systemd says which file is its own (systemd.exec(5)), because a variable
-    /// alone would be inherited by whoever redirects.
+    /// Finds the reader of stderr. The variable names the file that systemd set up (systemd.exec(5)), because
+    /// it is inherited even where stderr is redirected.
     fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
         if stderr.as_fd().is_terminal() {
             return LogReader::Terminal;
         }
         let named = stream.and_then(|stream| stream.into_string().ok());
         match (named, fstat(stderr)) {
-            // By device and inode: of a stderr that was redirected the variable still speaks.
+            // Compare device and inode: the variable stays set if stderr is redirected.
             (Some(named), Ok(stat)) if named == format!("{}:{}", stat.st_dev, stat.st_ino) => {
                 LogReader::Journal
             }
@@ -287,7 +277,7 @@ impl LogReader {
         }
     }
 
-    /// What stands before a line of this level: sd-daemon(3).
+    /// Returns the prefix for a line of this level: sd-daemon(3).
     fn priority(self, level: Level) -> &'static str {
         match (self, level) {
             (LogReader::Other | LogReader::Terminal, _) => "",
@@ -299,8 +289,8 @@ impl LogReader {
     }
 }
 
-/// A line for people. Who speaks, and when, is said as soon as there is an instance: several may
-/// write into one log. Before that it is an answer to what was typed.
+/// Formats a line for people, with the instance and the time as soon as there is an instance: several may
+/// write into one log.
 fn for_people(
     reader: LogReader,
     level: Level,
@@ -308,7 +298,7 @@ fn for_people(
     ts: &str,
     who: Option<&str>,
 ) -> String {
-    // Changes of state are the rule and bear no word; what is left of a long log is seen at once.
+    // Only warnings and errors get a word, so that they stand out in a long log.
     let word = match level {
         Level::ERROR => "error: ",
         Level::WARN => "warning: ",
@@ -316,7 +306,7 @@ fn for_people(
     };
     let priority = reader.priority(level);
     match (reader, who) {
-        // It says by itself which program this is, and when.
+        // The journal adds the program and the time itself.
         (LogReader::Journal, Some(who)) => format!("{priority}{who}: {word}{message}"),
         (LogReader::Journal, None) => format!("{priority}{word}{message}"),
         (LogReader::Other, Some(who)) => format!("{ts} trafficcop[{who}]: {word}{message}"),
@@ -328,7 +318,6 @@ fn for_people(
     }
 }
 
-/// A line for programs.
 fn for_programs(level: Level, said: LineFields, ts: &str, context: Option<&Context>) -> Value {
     let mut line = Map::new();
     line.insert("ts".into(), ts.into());
@@ -343,7 +332,6 @@ fn for_programs(level: Level, said: LineFields, ts: &str, context: Option<&Conte
     Value::Object(line)
 }
 
-/// The format of the log: one line for each event.
 struct OneLine {
     json: bool,
     reader: LogReader,
@@ -366,8 +354,8 @@ where
         let context = CONTEXT.get();
         if self.json {
             let line = for_programs(level, said, &wall_clock(), context);
-            // The priority before the object: the journal takes it off, and a program behind it
-            // sees JSON alone.
+            // The priority comes before the object: the journal removes it, and a program that reads the
+            // journal sees JSON alone.
             writeln!(to, "{}{line}", self.reader.priority(level))
         } else {
             let who = context.map(|context| &*context.identity);
@@ -377,7 +365,7 @@ where
     }
 }
 
-/// The text without the numbers that the standard library puts behind the kernel's errors.
+/// Removes the numbers that the standard library appends to the kernel's errors.
 fn without_numbers(mut text: String) -> String {
     while let Some(at) = text.find(" (os error ") {
         let end = text[at..].find(')').map_or(text.len(), |end| at + end + 1);
@@ -386,7 +374,6 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// What an event says.
 #[derive(Default)]
 struct LineFields {
     message: String,
@@ -403,7 +390,7 @@ impl Visit for LineFields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.fields.insert(field.name().into(), value.into());
     }
-    // By the same way as everything else: what came from a server is made plain in one place.
+    // Like everything else, because the next function makes text from a server safe to print.
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }
@@ -422,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reader_gets_what_he_has_not() {
+    fn each_reader_gets_a_suitable_prefix() {
         let line = |reader, level, who| for_people(reader, level, "a", "T", who);
         let web = Some("web1");
         for (reader, level, who, expected) in [
@@ -457,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_known_by_its_file_and_not_by_a_variable_alone() {
+    fn journal_is_recognised_by_its_file_not_by_the_variable_alone() {
         let file = tempfile::tempfile().unwrap();
         let stat = fstat(&file).unwrap();
         let named = |ino| Some(format!("{}:{ino}", stat.st_dev).into());
@@ -470,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn json_bears_what_is_known() {
+    fn json_line_has_the_context_and_the_fields() {
         let mut said = LineFields {
             message: "in control".into(),
             ..LineFields::default()

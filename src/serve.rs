@@ -1,21 +1,19 @@
-//! `--listen`: what other programs may ask this instance over HTTP, and what they are told.
+//! `--listen`: answers other programs over HTTP.
 //!
 //! ```text
 //! driver ── notices, events, replies ─▶ SharedStatus ◀── server (a thread and a runtime of its own)
 //! guardian ── the control file's word ────▲
 //! ```
-//! The supervisor's loop writes to the [`SharedStatus`] and never waits for anybody who reads it. Whether
-//! we lead is no part of the shared status: it is worked out of the deadline and the clock at the moment
-//! of the question. Nothing of this room exists without `--listen`, and nothing in it may end or
-//! hold up what runs under control.
+//! The supervisor's loop writes to the [`SharedStatus`] and never waits for its readers. Whether this
+//! instance leads is not stored: each request compares the deadline with the clock. Nothing in here may end
+//! or delay the command.
 //!
-//! Here is the server: a thread with a runtime of its own, so that no number of connections keeps the
-//! supervisor's loop from its renewals. Started after the guardian was forked, stopped before the guardian
-//! is dismissed. Connections are few and short: one request each, a limit on its time, and when there are
-//! too many the oldest makes room. So whoever holds connections open keeps nobody else out.
+//! The server has its own thread and runtime, so that no number of connections can delay a renewal. It starts
+//! after the guardian was forked, and stops before the guardian is dismissed. Each connection carries one
+//! request, within a time limit; when there are too many, the oldest is closed, so that held connections lock
+//! no client out.
 //!
-//! Every answer is worked out when it is asked for, and none may be kept (`no-store`): an old
-//! "yes, I lead" is worth nothing. Nothing here changes anything.
+//! Answers are computed on request, and must not be cached (`no-store`): an old "yes, I lead" is worthless.
 
 mod listener;
 mod metrics;
@@ -49,37 +47,32 @@ use crate::status::{REFUSED, Status, UNFIT};
 pub(crate) use listener::{Address, Listener};
 pub(crate) use shared_status::SharedStatus;
 
-// A balancer and a Prometheus need a handful; each costs a descriptor, which leases and logs need
-// too.
+// A balancer and a Prometheus need a handful; each costs a descriptor, which leases and logs need, too.
 const CONNECTIONS: usize = 64;
-// How long a request may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(5);
-// Longer than `/healthz` may wait for a sign of life from a machine that has better things to do.
+// Longer than `/healthz` may wait for a sign of life on a busy machine.
 const LIFE: Duration = Duration::from_secs(15);
-// What a request line and its headers may come to, in bytes (hyper's least) and in number.
+// Limits of a request's line and headers, in bytes (hyper's minimum) and in number.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
-// How long to wait where the kernel has no descriptor for us.
 const NAP: Duration = Duration::from_millis(100);
-// The stack of the thread.
 const STACK: usize = 512 << 10;
 
-/// A server that runs. Dropped, it stops, and its socket's path is removed.
+/// A running server. When it is dropped, it stops, and removes its socket's path.
 pub(crate) struct Server {
     shared_status: Arc<SharedStatus>,
-    /// Dropped to stop.
     _life: oneshot::Sender<Infallible>,
     place: Option<BoundPath>,
 }
 
 impl Server {
-    /// Starts to answer. Not before the guardian was forked: it is a thread.
+    /// Starts the server's thread, so call it after the guardian was forked.
     ///
     /// # Errors
-    /// Where there can be no thread, or nothing to wait for connections with.
+    /// If the thread or its runtime cannot be created.
     pub(crate) fn start(listener: Listener, shared_status: SharedStatus) -> io::Result<Server> {
         let shared_status = Arc::new(shared_status);
-        // Its own: a question more must never be a renewal later.
+        // A separate runtime, so that a request never delays a renewal.
         let runtime = runtime()?;
         // Ends the thread when the server is dropped, whatever it is waiting for.
         let (life, ended) = oneshot::channel::<Infallible>();
@@ -109,7 +102,6 @@ impl Server {
         })
     }
 
-    /// Where what is answered is written.
     #[must_use]
     pub(crate) fn shared_status(&self) -> Arc<SharedStatus> {
         Arc::clone(&self.shared_status)
@@ -148,13 +140,12 @@ where
     loop {
         match accept().await {
             Ok(stream) => connections.receive(stream, shared_status).await,
-            // Out of descriptors, mostly: tried again at once it would take a processor for itself.
+            // Mostly for want of descriptors: an immediate retry would use up a processor.
             Err(_) => tokio::time::sleep(NAP).await,
         }
     }
 }
 
-/// The connections that there are, the oldest first.
 #[derive(Default)]
 struct Connections(VecDeque<AbortHandle>);
 
@@ -167,15 +158,15 @@ impl Connections {
         if self.0.len() >= CONNECTIONS
             && let Some(oldest) = self.0.pop_front()
         {
-            // Not the newest: then a few connections that are held open would keep every check out.
+            // Not the newest: otherwise a few idle connections would keep every check out.
             oldest.abort();
-            // It goes when it is its turn, and the next one comes after that.
+            // Lets the aborted task close its connection first.
             tokio::task::yield_now().await;
         }
         let shared_status = Arc::clone(shared_status);
         let one = tokio::spawn(async move {
-            // Whatever became of it: whoever asked will notice, and nobody else cares.
-            // Who sends a byte a minute, or does not read, is not waited for.
+            // The client notices a failure itself. One that sends a byte a minute, or does not read, meets
+            // the time limit.
             let _ = tokio::time::timeout(LIFE, attend(stream, shared_status)).await;
         });
         self.0.push_back(one.abort_handle());
@@ -203,9 +194,9 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ARRIVAL)
-        // Whoever has said all (`nc -N`) waits for the answer.
+        // A client that has closed its sending side (`nc -N`) still waits for the answer.
         .half_close(true)
-        // A connection kept open for later would hold a place that somebody needs now.
+        // An idle connection would take the place of another one.
         .keep_alive(false)
         .max_buf_size(HEAD)
         .max_headers(HEADERS)
@@ -213,7 +204,6 @@ where
         .await
 }
 
-/// The pages, and what they are for.
 const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
     (
@@ -225,7 +215,7 @@ const PAGES: [(&str, &str); 6] = [
     ("/status", "the status file, and more, as JSON"),
     ("/metrics", "for Prometheus"),
 ];
-/// The name of all other paths in the counter of requests.
+/// Name of all other paths in the counter of requests.
 const OTHER: &str = "other";
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS";
@@ -249,7 +239,6 @@ impl Page {
         }
     }
 
-    /// Yes, or no, and why.
     fn yes_or_no(yes: bool, line: impl Into<String>) -> Page {
         let code = if yes {
             StatusCode::OK
@@ -269,7 +258,7 @@ async fn answer(
     let known = PAGES.iter().find(|(name, _)| *name == path);
     let name = known.map_or(OTHER, |(name, _)| name);
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-    // Before the method: of a page that is not there no method does anything.
+    // Before the method: no method works on a page that does not exist.
     let page = if known.is_none() {
         Page::text(StatusCode::NOT_FOUND, index())
     } else if reads {
@@ -278,9 +267,9 @@ async fn answer(
         let line = format!("{method} does nothing here: {ALLOWED} do");
         Page::text(StatusCode::METHOD_NOT_ALLOWED, line)
     };
-    // By the page's name, never by the path as it came: strangers would make labels without end.
+    // By the page's name, never by the requested path: clients could create labels without end.
     shared_status.metrics.requested(name, page.code.as_u16());
-    // A load balancer may ask by OPTIONS: it gets the same answer, and no text.
+    // A load balancer may use OPTIONS: it gets the same answer without a body.
     let body = if *method == Method::OPTIONS {
         Bytes::new()
     } else {
@@ -290,7 +279,7 @@ async fn answer(
     *response.status_mut() = page.code;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
-    // A cache that repeats "yes, I lead" would send requests to who lost control.
+    // A cache that repeats "yes, I lead" would send requests to an instance that has lost control.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if !reads || *method == Method::OPTIONS {
         headers.insert(ALLOW, HeaderValue::from_static(ALLOWED));
@@ -306,7 +295,7 @@ async fn page(shared_status: &SharedStatus, name: &str, accepts: &str) -> Page {
         "/status" => status(&shared_status.snapshot()),
         _ => {
             let text = shared_status.metrics.text(&shared_status.snapshot());
-            // Whoever takes both wants the newer one.
+            // A client that accepts both gets the newer format.
             let plain = accepts.contains("text/plain") && !accepts.contains("openmetrics-text");
             Page {
                 code: StatusCode::OK,
@@ -336,13 +325,13 @@ async fn healthz(shared_status: &SharedStatus) -> Page {
 }
 
 fn readyz(snapshot: &Snapshot) -> Page {
-    // Whoever asks wants to know how many could take over.
+    // An unfit or refused instance could not take over.
     let state = &*snapshot.status.state;
     if [UNFIT, REFUSED].contains(&state) {
         let cause = snapshot.status.cause.as_deref().unwrap_or_default();
         return Page::yes_or_no(false, format!("{state}: {cause}"));
     }
-    // A standby is as ready as the holder: else a rolling update would wait for a fail-over.
+    // A standby is as ready as the holder: otherwise a rolling update would wait for a fail-over.
     if snapshot.competes {
         Page::yes_or_no(true, &*snapshot.status.state)
     } else {
@@ -351,7 +340,7 @@ fn readyz(snapshot: &Snapshot) -> Page {
 }
 
 fn leader(snapshot: &Snapshot) -> Page {
-    // Never a yes: a balancer would follow whichever worker it asked first.
+    // Never yes: a balancer would follow the first worker that it asked.
     if snapshot.worker {
         return Page::yes_or_no(false, "a worker has no leader: use /readyz");
     }
@@ -367,18 +356,15 @@ fn leader(snapshot: &Snapshot) -> Page {
     Page::yes_or_no(snapshot.leads(), line)
 }
 
-/// What the status file says, and what is true at this moment only.
+/// The status file's content, with values of this moment.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
     status: &'a Status,
-    /// What `/leader` says.
     leader: bool,
-    /// For how long control is certain; `null` where the lock has no deadline.
+    /// Time for which control is certain; `null` if the lock has no deadline.
     control_remaining_seconds: Option<f64>,
-    /// How long ago the request was sent that obtained or renewed the lease last.
     renewed_seconds_ago: Option<f64>,
-    /// How long ago the command was last heard of to work.
     health_answered_seconds_ago: Option<f64>,
 }
 

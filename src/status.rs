@@ -1,9 +1,8 @@
-//! The status file: what an instance is doing, as JSON, for scripts and for people. It is replaced
-//! as a whole at each change, so that a reader never sees half of it.
+//! The status file: what an instance is doing, as JSON, for scripts and people. Each change replaces the
+//! whole file, so that a reader never sees half of it.
 //!
-//! Called by `run`, after the guardian was forked: it writes from a thread of its own, because a
-//! file system that hangs must not keep the supervisor from renewing. It must never fail anything:
-//! a file that cannot be written is told once, until it can be again.
+//! A separate thread writes, because a file system that hangs must not keep the supervisor from renewing. It
+//! must never cause a failure: the log reports once that the file cannot be written, until it can be again.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,13 +14,13 @@ use crate::background_writer::BackgroundWriter;
 use crate::report;
 use crate::util::documented;
 
-/// The state of an instance that does not compete because of what `--if` says of its machine.
+/// State of an instance that does not compete because `--if` refuses this machine.
 pub(crate) const UNFIT: &str = "unfit";
-/// The state of an instance whose credential the store refuses, though it accepted it before.
+/// State of an instance whose credential the store refuses, though it accepted it before.
 pub(crate) const REFUSED: &str = "refused";
 
 documented! {
-    /// What the file says. Fields that do not apply are `null`.
+    /// Content of the status file. Fields that do not apply are `null`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
     struct Status {
         state: String = "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, cooling down (after handing control over), cordoned (something is announced for this machine: see --scheduled-events), unfit (--if says that this machine is not to take control: see cause), refused (the store refuses the credential that it accepted before: see cause), done; of a worker: waiting (there is no message), working, refused (its queue refuses the credential: see cause), draining (it takes no more), done",
@@ -45,16 +44,14 @@ documented! {
 }
 
 impl Status {
-    /// Who holds the lock, while another does, in one line for people: what stands in the record was
-    /// written by somebody else.
+    /// Returns the other holder in one safe line: another program wrote the record.
     #[must_use]
     pub fn holder_for_people(&self) -> Option<String> {
         self.holder.as_deref().map(report::plain)
     }
 
-    /// Says what the instance does now.
     pub fn enter(&mut self, state: &str) {
-        // Writing the same state anew must not make it look young.
+        // Writing the same state again must not make it look young.
         if self.state != state || self.since.is_empty() {
             state.clone_into(&mut self.state);
             self.since = crate::util::wall_clock();
@@ -62,14 +59,14 @@ impl Status {
     }
 }
 
-/// A status file and the thread that writes it. Dropped, it waits a while until it says the latest.
+/// A status file and the thread that writes it. When dropped, it waits a while until the latest content is
+/// written.
 pub struct StatusFile {
     writer: BackgroundWriter<Status>,
 }
 
 impl StatusFile {
-    /// Starts the writer; nothing is written yet. Not before the guardian was forked: it is a
-    /// thread.
+    /// Starts the writer's thread, so call it after the guardian was forked; writes nothing yet.
     #[must_use]
     pub fn new(path: PathBuf) -> StatusFile {
         let mut failing = false;
@@ -86,24 +83,22 @@ impl StatusFile {
         }
     }
 
-    /// Has the file say this; returns at once. While the file system is slow only the latest
-    /// counts.
+    /// Requests a write, and returns at once. A slow file system gets only the latest content.
     pub fn write(&self, status: &Status) {
-        // Nobody reads states that are over.
         self.writer.replace(status.clone());
     }
 }
 
-/// Writes beside it and renames over it: readers see the old one or the new one.
+/// Writes a new file and renames it over the old one: readers see one or the other.
 fn replace(path: &Path, status: &Status) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // A name that nobody can know before: the directory may be another's, who could put a link there
-    // to a file that he may not write.
+    // An unpredictable name: the owner of the directory could otherwise put a link there to a file that only
+    // this process may write.
     let random = fastrand::u64(..);
     let beside = path.with_file_name(format!(".{name}.{}.{random:016x}", std::process::id()));
     let mut text = serde_json::to_vec(status)?;
     text.push(b'\n');
-    // Made anew or not at all: what is there already, a link as well, is none of ours.
+    // Never write into an existing file or through a link.
     let mut file = File::create_new(&beside)?;
     let written = file
         .write_all(&text)
@@ -136,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_is_there_when_finished_and_nothing_else() {
+    fn finished_status_file_has_the_latest_status() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
         let file = StatusFile::new(path.clone());
@@ -152,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_somebody_has_put_in_the_way_is_not_written_through() {
+    fn planted_link_is_not_written_through() {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "root's").unwrap();
-        // By the name that can be known, and in the file's own place.
+        // The predictable name, and the file's own name.
         let known = format!(".status.json.{}", std::process::id());
         for name in [&*known, "status.json"] {
             std::os::unix::fs::symlink(&secret, dir.path().join(name)).unwrap();
@@ -173,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_cannot_talk_to_the_terminal_of_who_asks() {
+    fn holder_for_people_has_no_control_characters() {
         let mut status = status("standby");
         assert_eq!(status.holder_for_people(), None);
         status.holder = Some("web1\n\u{1b}[2Jweb2".into());
@@ -181,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_fields_are_the_real_ones() {
+    fn documented_fields_match_the_status_file() {
         let there = serde_json::to_value(Status::default()).unwrap();
         let there: Vec<_> = there.as_object().unwrap().keys().cloned().collect();
         let mut documented: Vec<_> = FIELDS.iter().map(|(name, _)| *name).collect();
@@ -190,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn since_is_kept_as_long_as_the_state() {
+    fn since_is_kept_while_the_state_stays() {
         let mut status = status("starting");
         status.enter("holding");
         assert!(status.since.ends_with('Z'));
@@ -202,20 +197,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_left_behind_nowhere_and_harms_nobody() {
+    fn failed_write_leaves_no_file_behind() {
         let dir = tempfile::tempdir().unwrap();
         let file = StatusFile::new(dir.path().join("missing/status"));
         file.write(&status("standby"));
         file.writer.finish(LONG);
-        // A directory in its place: the file beside it goes again.
+        // A directory in its place: the new file is removed again.
         std::fs::create_dir(dir.path().join("dir")).unwrap();
         assert!(replace(&dir.path().join("dir"), &status("x")).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn a_file_system_that_hangs_holds_nobody_up() {
-        // A FIFO nobody reads: the writer hangs in its open, as on a dead mount.
+    fn hanging_file_system_does_not_block_the_caller() {
+        // A FIFO without a reader: the writer hangs in its open, as on a dead mount.
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join(format!(".s.{}", std::process::id()));
         nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -224,7 +219,7 @@ mod tests {
             file.write(&status("standby"));
         }
         file.writer.finish(Duration::from_millis(50));
-        // Let it go, so that no thread outlives the test.
+        // Release it, so that no thread outlives the test.
         let _ = std::fs::OpenOptions::new()
             .read(true)
             .write(true)

@@ -1,5 +1,5 @@
-//! The sockets: the service manager's, with what else it has put into our environment, and those that
-//! our commands get instead. A message is sent at once, or not at all.
+//! The sockets: the service manager's, and those that the commands get in its place. A message is sent at
+//! once, or not at all.
 //!
 //! Made after the guardians were forked, so that no guardian has them.
 
@@ -16,22 +16,17 @@ use std::time::Duration;
 use crate::core::WatchdogWord;
 use crate::util::ours_in;
 
-/// Where the service manager listens.
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
-/// What is between the service manager and us: the command gets a socket of ours instead, and
-/// everything else that we run gets none of it.
+/// Variables of the service manager for this process only. The command gets another socket; other child
+/// processes get none.
 pub(crate) const PRIVATE: [&str; 3] = [VARIABLE, "WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// What we were started with.
 pub(crate) struct Surroundings<'a> {
-    /// A variable of our environment.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
-    /// Our process id.
     pub pid: u32,
 }
 
 impl<'a> Surroundings<'a> {
-    /// Those of this process, with its environment.
     #[must_use]
     pub(crate) fn ours(variable: &'a dyn Fn(&str) -> Option<OsString>) -> Surroundings<'a> {
         Surroundings {
@@ -44,17 +39,16 @@ impl<'a> Surroundings<'a> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
-    /// Where the service manager listens, if there is one that does.
     pub(super) fn socket(&self) -> Option<OsString> {
         self.get(VARIABLE)
     }
 
-    /// How often the service manager wants a sign of life at the least.
+    /// Returns the longest pause between signs of life that the service manager accepts.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         let span = self.get("WATCHDOG_USEC")?;
         let ours = self.get("WATCHDOG_PID");
         let number = |text: &OsStr| text.to_str()?.parse::<u64>().ok();
-        // Inherited from somebody whose watchdog it is: fed by us, it would keep alive what hangs.
+        // The watchdog is another process's: feeding it would hide that this process hangs.
         if ours.is_some_and(|pid| number(&pid) != Some(u64::from(self.pid))) {
             return None;
         }
@@ -66,7 +60,6 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// The way to the service manager.
 #[derive(Debug)]
 pub(super) struct Socket {
     socket: UnixDatagram,
@@ -74,10 +67,10 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// A way to the socket of this name: a path, or an abstract name after '@'.
+    /// Opens a connection to the socket of this name: a path, or an abstract name after '@'.
     pub(super) fn open(name: &OsStr) -> io::Result<Socket> {
         let bytes = name.as_bytes();
-        // As sd_notify(3) has it; a relative path would depend on where we were started.
+        // As in sd_notify(3); a relative path would depend on the working directory.
         let address = match bytes.first() {
             Some(b'@') => SocketAddr::from_abstract_name(&bytes[1..])?,
             Some(b'/') => SocketAddr::from_pathname(Path::new(name))?,
@@ -88,7 +81,7 @@ impl Socket {
             }
         };
         let socket = UnixDatagram::unbound()?;
-        // A service manager that is stopped in a debugger must not stop us.
+        // A service manager that is stopped in a debugger must not stop this process.
         socket.set_nonblocking(true)?;
         Ok(Socket { socket, address })
     }
@@ -97,7 +90,7 @@ impl Socket {
     pub(super) fn send(&self, message: &str) -> io::Result<()> {
         let sent = self.socket.send_to_addr(message.as_bytes(), &self.address);
         sent.map(drop).map_err(|why| {
-            // The receiver's queue is full (EAGAIN), or the kernel's memory is: both pass.
+            // The receiver's queue (EAGAIN) or the kernel's memory is full: both are temporary.
             if why.raw_os_error() == Some(libc::ENOBUFS) {
                 return io::ErrorKind::WouldBlock.into();
             }
@@ -106,29 +99,27 @@ impl Socket {
     }
 }
 
-/// How the directories begin.
 const PREFIX: &str = "trafficcop-notify.";
-/// What the socket in them is called; further ones have a number after it.
+/// Name of the first socket; further ones have a number after it.
 const NAME: &str = "notify";
-/// The longest message of a command's; what is longer is cut off by the kernel.
+/// Longest message of a command; the kernel cuts longer ones.
 pub(super) const MESSAGE: usize = 8192;
 
-/// How many messages are taken from a socket at once.
 const QUEUE: usize = 1024;
 
-/// The sockets that commands find in their `NOTIFY_SOCKET`, in a directory that only we can enter.
-/// Where several run at the same time, each has one of its own, so that we know which it was. What a
-/// command says is data: a message that is not understood is passed over.
+/// The sockets of the commands' `NOTIFY_SOCKET`, in a private directory.
+///
+/// Each concurrent command has its own, which identifies the sender. A command's message is data: one that is
+/// not understood is ignored.
 #[derive(Debug)]
 pub(super) struct Proxy {
     directory: PathBuf,
-    /// One for each command that can run at the same time.
     sockets: Vec<UnixDatagram>,
 }
 
 impl Proxy {
-    /// Makes one in the first directory that will do: what the service manager keeps for us goes
-    /// before what is everybody's.
+    /// Makes the sockets in the first usable directory: the service manager's private one comes before shared
+    /// ones.
     pub(super) fn make(here: &Surroundings<'_>, commands: usize) -> io::Result<Proxy> {
         let own = here
             .get("RUNTIME_DIRECTORY")
@@ -154,10 +145,10 @@ impl Proxy {
         if !place.is_absolute() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // Made anew or not at all, by a name that nobody knows before: /tmp is everybody's.
+        // An unpredictable name, and a new directory: /tmp is shared.
         let name = format!("{PREFIX}{}.{:08x}", std::process::id(), fastrand::u32(..));
         let directory = place.join(name);
-        // Whoever can reach the socket can say that we are ready.
+        // Access to the socket allows a READY=1 for this instance.
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let mut proxy = Proxy {
             directory,
@@ -168,12 +159,11 @@ impl Proxy {
             socket.set_nonblocking(true)?;
             proxy.sockets.push(socket);
         }
-        // SIGKILL leaves a directory behind each time; nobody else would ever remove it.
+        // Each SIGKILL leaves a directory behind, which no other program removes.
         sweep(place);
         Ok(proxy)
     }
 
-    /// Where the command with this number finds its own.
     pub(super) fn path(&self, number: usize) -> PathBuf {
         self.directory.join(match number {
             0 => NAME.to_owned(),
@@ -181,13 +171,11 @@ impl Proxy {
         })
     }
 
-    /// The sockets, for those who wait for them.
     pub(super) fn sockets(&self) -> io::Result<Vec<UnixDatagram>> {
         self.sockets.iter().map(UnixDatagram::try_clone).collect()
     }
 
-    /// What the command with this number has said and nobody has received yet. Never more than a socket
-    /// can have in it: who goes on talking is not listened to for ever.
+    /// Takes the unread messages of the command with this number, but no more than a socket can hold.
     pub(super) fn unheard(&self, number: usize) -> Vec<Vec<u8>> {
         let Some(socket) = self.sockets.get(number) else {
             return Vec::new();
@@ -197,7 +185,7 @@ impl Proxy {
             let length = socket.recv(&mut buffer).ok()?;
             Some(buffer[..length].to_vec())
         });
-        // A command that goes on talking while we listen must not keep us from the release.
+        // A command that keeps sending must not delay the release.
         messages.take(QUEUE).collect()
     }
 }
@@ -217,7 +205,7 @@ fn remove(directory: &Path) {
     let _ = fs::remove_dir(directory);
 }
 
-/// Removes what instances that were killed have left: sockets that nobody has open.
+/// Removes the directories of killed instances, whose sockets no process has open.
 fn sweep(place: &Path) {
     for directory in ours_in(place, PREFIX, Metadata::is_dir) {
         let connected =
@@ -228,22 +216,17 @@ fn sweep(place: &Path) {
     }
 }
 
-/// What a message of the command's says that is passed on, or counted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Notification {
-    /// It is ready.
     pub(super) ready: bool,
-    /// It is about to end.
     pub(super) stopping: bool,
-    /// What it does.
     pub(super) status: Option<String>,
-    /// What it says of its watchdog.
     pub(super) watchdog: Vec<WatchdogWord>,
 }
 
 impl Notification {
-    /// Reads a message. `MAINPID`, `FDSTORE` and the rest are between us and the service manager; descriptors that come along are not taken, and so closed by the kernel (which is
-    /// the answer that `BARRIER` waits for).
+    /// Reads a message. `MAINPID`, `FDSTORE` and the like are ignored. Descriptors are not received, so the
+    /// kernel closes them, which is the answer that `BARRIER` waits for.
     pub(super) fn read(message: &[u8]) -> Notification {
         let mut said = Notification::default();
         for line in String::from_utf8_lossy(message).lines() {
@@ -270,7 +253,7 @@ impl Notification {
     }
 }
 
-/// Of microseconds; all ones are no end, as systemd has it.
+/// Converts microseconds; the largest number means no end, as in systemd.
 fn period(micros: u64) -> WatchdogWord {
     WatchdogWord::Period(match micros {
         u64::MAX => Duration::MAX,
@@ -291,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_is_ours_if_it_names_us_or_nobody() {
+    fn watchdog_is_fed_unless_it_names_another_process() {
         let watchdog = |pairs: &[(&str, &str)]| {
             let variable = surroundings(pairs);
             Surroundings {
@@ -311,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_abstract_names_are_reached_and_a_full_one_is_not_waited_for() {
+    fn paths_and_abstract_names_are_reached_and_a_full_socket_does_not_block() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let name = format!("trafficcop-test-{}", std::process::id());
@@ -327,7 +310,7 @@ mod tests {
             let mut bytes = [0; 16];
             let length = socket.recv(&mut bytes).unwrap();
             assert_eq!(&bytes[..length], b"READY=1");
-            // Nobody reads: some day there is no room.
+            // Without a reader the socket is full at some time.
             let full = (0..1_000_000)
                 .find_map(|_| way.send("STATUS=x").err())
                 .unwrap();
@@ -382,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_enter_and_what_the_dead_left_is_swept() {
+    fn directory_is_private_and_leftovers_are_swept() {
         let place = tempfile::tempdir().unwrap();
         let living = Proxy::make_in(place.path(), 2).unwrap();
         assert_eq!(
@@ -401,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_is_heard_on_its_own() {
+    fn each_command_has_its_own_socket() {
         let place = tempfile::tempdir().unwrap();
         let proxy = Proxy::make_in(place.path(), 2).unwrap();
         let somebody = UnixDatagram::unbound().unwrap();

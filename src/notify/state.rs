@@ -1,9 +1,7 @@
-//! What the service manager is told: by what is known of it and of the commands, and by what is done for
-//! it beside everything else (signs of life, more time while we stop, an ear for the command).
+//! Decides what to tell the service manager, and runs the tasks for it.
 //!
-//! Part of [`super`], which has the lock round it; where that is held nothing waits. The tasks are begun by
-//! the service manager's, on the supervisor's own runtime: where its loop stands still, so do they, which
-//! is what a watchdog is to notice.
+//! Part of [`super`], which holds the lock; nothing waits while the lock is held. The tasks run on the
+//! supervisor's own runtime: if its loop hangs, so do they, and the watchdog notices.
 
 use std::io;
 use std::sync::Arc;
@@ -61,16 +59,16 @@ impl State {
                 WatchdogWord::Period(period) => self.heard.period = Some(period),
             }
         }
-        // A command that has not heard of --ready may say so all the same.
+        // A command may send READY=1 even without --ready command.
         if said.ready && self.ready == Ready::Command {
             self.is_ready();
         }
-        // Not passed on to the service manager, whose unit goes on to compete: it is for standbys.
+        // Not for the service manager, whose unit goes on to compete: it is for standbys.
         if let Some(told) = self.stopping.as_ref().filter(|_| said.stopping) {
-            // Nobody competes any more, who would have announced it.
+            // It fails only if this instance does not compete any more.
             let _ = told.send(());
         }
-        // Plain and cut: it goes into one line, and every `systemctl status` shows it.
+        // Plain and cut: it goes into one line, which every `systemctl status` shows.
         if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
             let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
             command.said = Some(status).filter(|status| !status.is_empty());
@@ -97,8 +95,10 @@ impl State {
         text
     }
 
-    /// Sends what is owed, all of it in one message; but READY before STOPPING in one of its own, because of
-    /// both in one systemd takes one.
+    /// Sends everything that is due in one message.
+    ///
+    /// If both READY and STOPPING are due, READY goes first in a message of its own: systemd takes only one
+    /// of them from a message.
     pub(super) fn settle(&mut self) {
         if self.owes.ready && self.owes.stopping {
             let sent = self.send("READY=1\n");
@@ -132,10 +132,10 @@ impl State {
         }
         let sent = self.send(&message);
         if status != Due::Never {
-            // Where it failed, too: a socket that is gone is not tried again without end.
+            // On a failure, too: a dead socket must not be tried again without end.
             self.told_at = now;
         }
-        // One message for all of it: a READY without its STATUS would show the last state as the new one.
+        // All or nothing: a READY without its STATUS would show the old state as the new one.
         if sent.is_ok() {
             self.owes = Owes::default();
         }
@@ -147,7 +147,7 @@ impl State {
             return;
         };
         let is_full = why.kind() == io::ErrorKind::WouldBlock;
-        // Only what can pass is tried again: a socket that is gone stays so.
+        // Retry only a temporary failure: a socket that is gone stays gone.
         self.owes.again = is_full && self.owes != Owes::default();
         if !is_full && !std::mem::replace(&mut self.told, true) {
             tracing::warn!("the service manager cannot be reached: {why}: continuing without it");
@@ -155,28 +155,26 @@ impl State {
     }
 }
 
-/// While we stop, more time is asked for as often as this,
+/// Interval of the requests for more time while this instance stops.
 const MORE: Duration = Duration::from_secs(5);
-/// and so much of it: a supervisor that is late by more is stuck.
+/// Time that each request asks for: a supervisor that is later is stuck.
 const EXTENSION: Duration = Duration::from_secs(20);
-/// From one try to the next where there is no room for a message.
+/// Pause before the next attempt when there is no room for a message.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Feeds the watchdog twice in its time, each time after supervisor and guardians have all proved
-/// that they are alive. Where one does not, nothing is sent.
+/// Feeds the watchdog twice in its period, if supervisor and all guardians give a sign of life.
 pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
-    // What sd_watchdog_enabled(3) advises: one that is late is not yet one too many.
+    // As sd_watchdog_enabled(3) advises, so that one late message does no harm.
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
         all_answer(&health_check).await;
-        // Not kept where there is no room: a sign of life that comes late would be a lie.
+        // Without a retry: a late sign of life would be wrong.
         manager.say("WATCHDOG=1\n");
         sleep(half.saturating_sub(Instant::now().since(began))).await;
     }
 }
 
-/// Hears what the command with this number says of itself.
 pub(super) async fn listen(manager: Arc<Inner>, number: usize, socket: UnixDatagram) {
     let mut buffer = vec![0; MESSAGE];
     loop {
@@ -187,12 +185,12 @@ pub(super) async fn listen(manager: Arc<Inner>, number: usize, socket: UnixDatag
                 sleep(AGAIN).await;
             }
         }
-        // A command that never stops talking is not everything there is to do.
+        // A command that never stops sending must not starve other tasks.
         tokio::task::yield_now().await;
     }
 }
 
-/// Asks for more time while we stop, and sends what there was no room for.
+/// Asks for more time while this instance stops, and sends what there was no room for.
 pub(super) async fn attend(manager: Arc<Inner>) {
     loop {
         let more = if manager.is_stopping() {
@@ -205,7 +203,7 @@ pub(super) async fn attend(manager: Arc<Inner>) {
             () = manager.stirred.notified() => {}
             () = sleep(wait) => {}
         }
-        // Before more time is asked for: what is owed counts more, should there be room for one only.
+        // Before the request for more time: if there is room for one message, this one matters more.
         manager.try_again();
         if manager.is_stopping() {
             manager.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));

@@ -1,10 +1,8 @@
-//! What a service manager hears.
-
 use std::path::Path;
 
 use super::*;
 
-/// A service manager's socket in this place, and what tells it.
+/// Returns a service manager's socket in this directory, and the handle that sends to it.
 fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
     let path = place.join("manager");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -22,7 +20,7 @@ fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceMan
 }
 
 #[test]
-fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
+fn lost_socket_is_retried_at_the_usual_pace() {
     let place = tempfile::tempdir().unwrap();
     let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
     service_manager.works("waiting".into());
@@ -40,7 +38,7 @@ fn a_socket_that_goes_away_is_tried_again_at_its_pace_and_no_faster() {
 }
 
 #[test]
-fn the_last_words_of_a_command_are_not_the_next_one_s() {
+fn last_messages_of_a_command_are_not_attributed_to_the_next() {
     let place = tempfile::tempdir().unwrap();
     let (manager, service_manager) = heard_in(place.path(), Ready::Command, "competing");
     let socket = service_manager.for_the_command(0).unwrap();
@@ -62,7 +60,7 @@ fn the_last_words_of_a_command_are_not_the_next_one_s() {
 }
 
 #[test]
-fn what_was_owed_while_there_was_no_room_is_two_messages_where_systemd_would_take_one_word_of_it() {
+fn delayed_ready_and_stopping_are_two_messages() {
     let place = tempfile::tempdir().unwrap();
     let (manager, service_manager) = heard_in(place.path(), Ready::Standby, "looking");
     manager.set_nonblocking(true).unwrap();

@@ -1,6 +1,5 @@
-//! The log as an observer: words each change of state, and remembers what its lines say of the
-//! control we have; and the lines of `work`, one for each message that was done with. For people
-//! only: nothing is decided by it.
+//! The log as an observer: words each change of state, and remembers what its lines reported about this
+//! instance's control. For people only: nothing depends on it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,39 +12,35 @@ use crate::core::{Exit, HealthEvent, Notice, Ring, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::units;
 
-/// The log of one instance.
 #[derive(Default)]
 pub(crate) struct LogObserver {
     looks_once: bool,
-    /// How many can have control at the same time.
+    /// Number of instances that can have control at the same time.
     slots: u32,
-    /// The lock's name.
     lock: String,
     tenure: Tenure,
-    /// What was heard last of a holder's doorbell.
     ring: Option<Ring>,
-    /// "In control", until its deadline is known, which is told in the same breath.
+    /// The line "in control", held back until its deadline is known.
     pending: Option<Line>,
 }
 
-/// The tenure we are in, if any.
 #[derive(Default)]
 struct Tenure {
     token: Option<u64>,
-    /// Until when the command may live if nothing more is heard of the lease.
+    /// When the command is killed if the lease is not renewed.
     deadline: Option<Instant>,
-    /// Until when it may live although it was asked to end.
+    /// When the command is killed after it was told to end.
     grace: Option<Instant>,
-    /// The command was asked to end because somebody wanted so, and not for want of control.
+    /// The drain was requested, not caused by a loss of control.
     is_asked: bool,
     /// The command ended by itself with status 0, which its caller sees.
     succeeded: bool,
 }
 
 impl Tenure {
-    /// How long the command may live at least if nothing more is heard: `None` without a deadline.
+    /// Returns the shortest time that the command has left without a renewal; `None` without a deadline.
     fn left(&self, now: Instant) -> Option<Duration> {
-        // SIGKILL comes at the earlier of the two; a later renewal moves only the first.
+        // SIGKILL comes at the earlier one; a renewal moves only the first.
         let ends = [self.deadline, self.grace];
         ends.into_iter().filter_map(|end| until(end, now)).min()
     }
@@ -56,7 +51,7 @@ fn until(end: Option<Instant>, now: Instant) -> Option<Duration> {
 }
 
 impl LogObserver {
-    /// The log of an instance that looks `once` and does not wait: that it stands by is no news.
+    /// Creates the log; for an instance that looks only `once`, standing by is no news.
     pub(crate) fn new(once: bool, slots: u32) -> LogObserver {
         LogObserver {
             looks_once: once,
@@ -65,7 +60,7 @@ impl LogObserver {
         }
     }
 
-    /// A notice in words that are not the usual ones.
+    /// Logs a notice with other words than the usual ones.
     pub(crate) fn reworded(&self, now: Instant, notice: &Notice, (level, text): (Level, String)) {
         self.line(now, Some(text::event(notice)), level, text).say();
     }
@@ -83,7 +78,7 @@ impl LogObserver {
         let (level, text) = text::of_notice(notice, now);
         let mut line = self.line(now, Some(text::event(notice)), level, text);
         match notice {
-            // It got what it was sent: that is no trouble.
+            // It died of the signal that it was sent: no reason for a warning.
             Notice::CommandEnded(Exit::Signal(signal))
                 if self.tenure.is_asked && *signal != libc::SIGKILL =>
             {
@@ -99,31 +94,30 @@ impl LogObserver {
                     ..Tenure::default()
                 };
                 line.token = Some(*token);
-                // The start is in the same list of the core's actions: nothing is told between the two.
+                // `starts` follows in the same list of the core's actions, without a line in between.
                 self.pending = Some(line);
                 return;
             }
             Notice::StandingBy(info) => {
                 self.tenure = Tenure::default();
-                // The holder's: whoever reads the log wants to know whom we wait for.
+                // The holder's token, for a reader who wants to know the holder.
                 (line.token, line.left) = (info.token, None);
                 line.text += &text::other_command(info, super::command());
-                // Whoever looks once says at its end what it saw.
+                // An instance that looks once reports the holder at its end.
                 if self.looks_once {
                     line.level = Level::DEBUG;
                 }
             }
             Notice::Draining(cause) => {
                 self.tenure.is_asked = text::is_asked(cause);
-                // Whoever reads "stopping" wonders for how long.
+                // A reader of "stopping" wants to know how long that takes.
                 let (grace, deadline) = (self.tenure.grace, self.tenure.deadline);
                 line.text.push_str(&text::until_the_kill(
                     until(grace, now),
                     until(deadline, now),
                 ));
             }
-            // After this line nothing of the tenure is ours any more; the line itself still bears
-            // its token.
+            // This line still has the tenure's token, later ones do not.
             Notice::Released if self.tenure.succeeded => {
                 self.tenure = Tenure::default();
                 (line.level, line.left) = (Level::DEBUG, None);
@@ -158,9 +152,8 @@ impl LogObserver {
         line.say();
     }
 
-    /// The command is being started, and may live until `kill_at` if nothing is heard of the lease.
+    /// Logs the start of the command, which is killed at `kill_at` if the lease is not renewed.
     fn starts(&mut self, now: Instant, kill_at: Instant, slot: u32) {
-        // A restart begins anew: the grace of the command before is over.
         (self.tenure.deadline, self.tenure.grace) = (Some(kill_at), None);
         self.tenure.succeeded = false;
         let (lock, slots) = (&self.lock, self.slots);
@@ -183,7 +176,7 @@ impl LogObserver {
 
 impl LogObserver {
     fn rang(&mut self, now: Instant, ring: Ring) {
-        // A bell that nobody answers is tried with each look.
+        // A silent doorbell is tried at each look: log it once.
         if self.ring.replace(ring) == Some(ring) {
             return;
         }
@@ -206,7 +199,7 @@ impl LogObserver {
             HealthEvent::Answered { again: true } => {
                 (Level::INFO, "--health succeeds again".to_owned())
             }
-            // The rest is said with the drain.
+            // The drain reports later failures.
             HealthEvent::Failed { number, .. } | HealthEvent::NotAsked { number, .. } => {
                 let text = text::failing_health(health).unwrap_or_default();
                 let is_news = *number == 1;
@@ -249,28 +242,20 @@ impl Observer for LogObserver {
     }
 }
 
-/// One message that was done with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Its id in the queue.
     pub id: String,
-    /// The session that it belongs to.
     pub session: Option<String>,
-    /// Which attempt it was.
     pub attempt: u32,
-    /// What became of it, in one word.
     pub outcome: &'static str,
-    /// Why, in one word, if something went wrong.
     pub reason: Option<String>,
-    /// The same for a person, where there is more to say.
+    /// Details of the reason, for a person.
     pub detail: Option<String>,
-    /// How the command ended: its status, or 128+n for signal n.
+    /// Exit status of the command, or 128+n for signal n.
     pub exit: Option<i32>,
-    /// How long the command ran.
     pub duration: Option<Duration>,
-    /// How often the message's lock was renewed.
     pub renewals: u32,
-    /// The command may have run beside another one for the same message.
+    /// The command may have run at the same time as another one for this message.
     pub overlap: bool,
 }
 
@@ -304,7 +289,7 @@ impl MessageRow {
 
     fn level(&self) -> Level {
         match self.outcome {
-            // Before everything else: this is what somebody has to look into.
+            // First, because it needs a person's attention.
             _ if self.overlap => Level::ERROR,
             "completed" | "retried" | "released" => Level::INFO,
             _ => Level::WARN,
@@ -312,7 +297,7 @@ impl MessageRow {
     }
 }
 
-/// A span as a person wants it: `74ms`, `1.2s`, `2m5s`.
+/// Formats a duration for a person: `74ms`, `1.2s`, `2m5s`.
 fn short(span: Duration) -> String {
     let millis = span.as_millis();
     if millis < 1000 {
@@ -324,7 +309,6 @@ fn short(span: Duration) -> String {
     }
 }
 
-/// The line for a message that was done with.
 pub(crate) fn message_row(row: &MessageRow) {
     emit!(
         row.level(),
@@ -341,7 +325,7 @@ pub(crate) fn message_row(row: &MessageRow) {
         row.text()
     );
     let id = &*row.id;
-    // A line of its own, as run has: alerts look for the level.
+    // A separate line, as with `run`: alerts look for the level.
     if row.overlap {
         tracing::error!(
             message_id = id,
@@ -350,7 +334,7 @@ pub(crate) fn message_row(row: &MessageRow) {
     }
 }
 
-/// What the core says of the lock of one message. What its line will say is not said twice.
+/// Logs a notice about the lock of one message, unless the message's own line will report it.
 pub(crate) fn message_notice(id: &str, notice: &Notice, now: Instant) {
     let (level, text) = text::of_notice(notice, now);
     if matches!(
@@ -363,7 +347,6 @@ pub(crate) fn message_notice(id: &str, notice: &Notice, now: Instant) {
     emit!(level, event, message_id = id, "message {id}: {text}");
 }
 
-/// A lock was renewed.
 pub(crate) fn message_renewed(id: &str) {
     tracing::debug!(event = "renewed", message_id = id, "message {id}: renewed");
 }
@@ -388,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_it_all() {
+    fn message_line_has_result_exit_duration_and_reason() {
         assert_eq!(
             a_row().text(),
             "message 7f: completed, attempt 2, exit 0, 1.2s, 1 renewal"

@@ -1,20 +1,18 @@
-//! Stderr and stdout, whose readers may have stopped to read: neither may hold us up.
+//! Writes to stderr and stdout, whose readers may have stopped reading: neither may block trafficcop.
 //!
-//! **Stderr** never waits; it is written to by `report` alone, for each line of the log. A full pipe, a
-//! terminal held by Ctrl-S: a supervisor that blocks there does not renew. `O_NONBLOCK` cannot simply
-//! be set, because the description is shared with the command and with whoever started us. So a pipe
-//! or a terminal is opened once more, which gives us a description of our own; a socket is sent to
-//! with `MSG_DONTWAIT`; everything else (files do not block) is asked with `poll` first. A line that
-//! does not fit is dropped, and the next one that does says how many there were.
+//! **Stderr** never waits: a supervisor that blocks on a full pipe, or on a terminal held by Ctrl-S, does not
+//! renew. Setting `O_NONBLOCK` is not possible: the command and the parent process share the description. So
+//! a pipe or a terminal is opened again, which gives a separate description; a socket is written with
+//! `MSG_DONTWAIT`; for anything else (files do not block) `poll` comes first. A line that does not fit is
+//! dropped, and the next one that fits reports the number of dropped lines.
 //!
-//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] writes and never
-//! waits; it is used by the process that tells a reader (`announce`) in a loop of its own, and by
-//! [`LineSender`], a thread of the supervisor's (`elect`). Only one of the two processes speaks at a
-//! time: who that is, is the business of `elect`. A line that was not begun can be taken back: what
-//! waits for a reader may have become untrue.
+//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] never waits. `announce`
+//! uses it in its own loop, and [`LineSender`] in a thread of the supervisor (`elect`); only one of the two
+//! processes writes at a time. A line that was not begun can be retracted: it may have become untrue while it
+//! waited.
 //!
-//! At the end are the answers of the verbs that look and intervene, and a question to a person at a
-//! terminal. Those wait for their reader: never to be used while anybody is in control.
+//! At the end are the answers of commands that inspect or intervene, and a question to a person. Those wait
+//! for their reader: never use them while this instance is in control.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,28 +30,25 @@ use tokio::sync::oneshot;
 use crate::exit::ExitAction;
 use crate::util::lock;
 
-/// Where lines go, and what is still owed to the reader.
+/// Destination of lines, and the notes still owed to its reader.
 pub(super) struct Sink<F> {
     fd: F,
     way: Way,
-    /// Lines that were dropped since the last one that went through.
+    /// Number of lines dropped since the last one that was written.
     dropped: AtomicU64,
-    /// The last line went through in part: what follows must begin on a new one.
+    /// The last line was written in part: the next one must begin on a new line.
     torn: AtomicBool,
 }
 
-/// How a descriptor is written to without waiting.
 pub(super) enum Way {
-    /// A description of our own with `O_NONBLOCK`.
+    /// A separate description with `O_NONBLOCK`.
     Own(OwnedFd),
-    /// A socket.
     Socket,
-    /// Anything else.
+    /// `poll` before `write`.
     AskFirst,
 }
 
 impl Way {
-    /// Writes as much as goes in without waiting, from the beginning of `text`.
     pub(super) fn write(&self, fd: BorrowedFd<'_>, text: &[u8]) -> Result<usize, Errno> {
         match self {
             Way::Own(own) => write(own, text),
@@ -63,8 +58,8 @@ impl Way {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ),
             Way::AskFirst => {
-                // Another process may fill it between the two calls. A file never is full in this
-                // sense, and a pipe or terminal comes here only where it could not be opened anew.
+                // Another process may fill it between the two calls, but only a pipe or terminal that could
+                // not be opened again.
                 let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut asked, PollTimeout::ZERO) {
                     Ok(1..) => write(fd, text),
@@ -86,7 +81,6 @@ impl<F: AsFd> Sink<F> {
         }
     }
 
-    /// Writes a line, or drops it; never waits.
     pub(super) fn put(&self, line: &[u8]) {
         let dropped = self.dropped.load(Ordering::Relaxed);
         // In one write: two processes may share this pipe, and their lines must not mix.
@@ -95,7 +89,7 @@ impl<F: AsFd> Sink<F> {
             text.push(b'\n');
         }
         if dropped > 0 {
-            // Not in the log's format on purpose: it is not an event of ours.
+            // Not in the log's format: it is not an event.
             let note = format!(
                 "trafficcop: warning: {dropped} lines of this log were dropped because its reader was too slow\n"
             );
@@ -105,7 +99,7 @@ impl<F: AsFd> Sink<F> {
         match self.write(&text) {
             Ok(written) => {
                 self.torn.store(written < text.len(), Ordering::Relaxed);
-                // Subtracted, not set: another thread may have dropped one meanwhile.
+                // Subtract: another thread may have dropped a line meanwhile.
                 self.dropped.fetch_sub(dropped, Ordering::Relaxed);
             }
             Err(_) => {
@@ -119,7 +113,6 @@ impl<F: AsFd> Sink<F> {
     }
 }
 
-/// The way for this descriptor.
 pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     let Ok(kind) = fstat(fd).map(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT)
     else {
@@ -128,11 +121,11 @@ pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     if kind == SFlag::S_IFSOCK {
         return Way::Socket;
     }
-    // By /proc: the same pipe, but a description of its own, so that O_NONBLOCK is nobody else's.
+    // Through /proc: the same pipe, but a separate description, so that O_NONBLOCK affects no other process.
     if kind == SFlag::S_IFIFO || isatty(fd).unwrap_or(false) {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        // It can be refused: another user's terminal after `su`, no /proc.
+        // Fails for another user's terminal after `su`, and without /proc.
         if let Ok(own) = open(path.as_str(), flags, Mode::empty()) {
             return Way::Own(own);
         }
@@ -142,7 +135,6 @@ pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
 
 static SINK: OnceLock<Sink<io::Stderr>> = OnceLock::new();
 
-/// The writer of one line.
 pub(super) struct Stderr;
 
 fn sink() -> &'static Sink<io::Stderr> {
@@ -152,7 +144,7 @@ fn sink() -> &'static Sink<io::Stderr> {
 impl io::Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         sink().put(line);
-        // A line that was dropped was written as far as `tracing` goes: else it would try again.
+        // For `tracing` a dropped line is written: otherwise it would try again.
         Ok(line.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -160,42 +152,34 @@ impl io::Write for Stderr {
     }
 }
 
-/// Says why we end where nothing of ours can be relied on any more: by the system call, because
-/// whoever logs takes locks, and not for longer than a moment, because nobody need read it.
+/// Writes why the process ends when its state cannot be trusted any more. It uses the system call, because
+/// the log takes locks, and waits only briefly.
 pub fn last_words(text: &str) {
     const LIMIT: u8 = 100;
     let stderr = io::stderr();
     let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut ready, PollTimeout::from(LIMIT)) == Ok(1) {
         let line = format!("trafficcop: error: {text}\n");
-        // Nobody can be told that nobody can be told.
         let _ = nix::unistd::write(stderr.as_fd(), line.as_bytes());
     }
 }
 
-/// What became of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProgress {
-    /// All of it was written.
     All,
-    /// Something waits for room.
     Waits,
-    /// Nobody will ever read it: EPIPE where the reader hung up.
+    /// The reader is gone: EPIPE if it hung up.
     Never(Errno),
 }
 
-/// A descriptor that lines are written to.
 pub struct LineWriter<F> {
     fd: F,
     way: Way,
-    /// What is left of a line that was begun.
     rest: Vec<u8>,
-    /// What was not begun.
     next: Option<String>,
 }
 
 impl LineWriter<io::Stdout> {
-    /// Ours.
     #[must_use]
     pub fn of_stdout() -> LineWriter<io::Stdout> {
         LineWriter::new(io::stdout())
@@ -213,30 +197,28 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
-    /// The next line, instead of one that was not begun.
     pub fn say(&mut self, line: String) {
         self.next = Some(line);
     }
 
-    /// Takes a line back that was not begun; whether there was one.
+    /// Retracts a line that was not begun; returns whether there was one.
     pub fn retract(&mut self) -> bool {
         self.next.take().is_some()
     }
 
-    /// Whether a line waits that was not begun.
+    /// Returns whether a line waits that was not begun.
     #[must_use]
     pub fn is_about_to_begin(&self) -> bool {
         self.next.is_some() && self.rest.is_empty()
     }
 
-    /// Writes what can be written now. Never waits.
     pub fn push(&mut self) -> WriteProgress {
         loop {
             if self.rest.is_empty() {
                 let Some(line) = self.next.take() else {
                     return WriteProgress::All;
                 };
-                // All of it or nothing goes into a pipe: it is shorter than PIPE_BUF.
+                // A pipe takes all of it or nothing: it is shorter than PIPE_BUF.
                 match self.way.write(self.fd.as_fd(), line.as_bytes()) {
                     Ok(written) => self.rest = line.as_bytes()[written..].to_vec(),
                     Err(errno) => {
@@ -259,14 +241,12 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
-    /// Waits until there is something to do: `other` can be read (true), something that waits can
-    /// be written, or the reader hung up.
+    /// Waits until `other` is readable (true), waiting output can be written, or the reader hung up.
     pub fn wait(&self, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
         wait(self.fd.as_fd(), waits, other)
     }
 }
 
-/// What an error of a write means; `None`: try again.
 fn waits(errno: Errno) -> Option<WriteProgress> {
     match errno {
         Errno::EINTR => None,
@@ -276,11 +256,11 @@ fn waits(errno: Errno) -> Option<WriteProgress> {
 }
 
 fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, Errno> {
-    // Room is asked for only where something waits: a pipe with room would wake us without end.
+    // Only if output waits: a pipe with room would wake the loop without end.
     let interest = if waits {
         PollFlags::POLLOUT
     } else {
-        // The kernel tells of a reader that hung up all the same.
+        // The kernel reports a reader that hung up without a request, too.
         PollFlags::empty()
     };
     let mut asked = [
@@ -294,7 +274,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
             Err(errno) => return Err(errno),
         }
     }
-    // Looked at before the other one: what is said from now on is said to nobody.
+    // Check it before the other one: output after a hang-up reaches no reader.
     let hung_up = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
     if asked[0]
         .revents()
@@ -305,8 +285,8 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
     Ok(asked[1].any().unwrap_or(true))
 }
 
-/// Stdout, spoken to from a thread: so a reader that hangs up is noticed while nothing is said,
-/// and one that does not read holds nobody up.
+/// Writes to stdout with the help of a thread, which notices a reader that hangs up even without output. A
+/// reader that does not read blocks no one else.
 pub struct LineSender {
     shared: Arc<Shared>,
     wake: io::PipeWriter,
@@ -314,7 +294,6 @@ pub struct LineSender {
 
 struct Shared {
     out: Mutex<LineWriter<io::Stdout>>,
-    /// Why nobody reads any more.
     gone: Mutex<Option<Errno>>,
 }
 
@@ -325,10 +304,10 @@ impl Shared {
 }
 
 impl LineSender {
-    /// Begins to watch stdout. The word through the second comes when nobody reads any more.
+    /// Begins to watch stdout. The receiver gets a message when the reader is gone.
     ///
     /// # Errors
-    /// Where neither a pipe nor a thread can be had.
+    /// If the pipe or the thread cannot be created.
     pub fn begin() -> io::Result<(LineSender, oneshot::Receiver<()>)> {
         // A pipe, because the thread waits with `poll` for it and for stdout at the same time.
         let (woken, wake) = io::pipe()?;
@@ -340,43 +319,40 @@ impl LineSender {
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("stdout".into())
-            // It writes lines that others have made.
             .stack_size(128 * 1024)
             .spawn(move || {
                 let errno = serve(&theirs, woken);
                 *lock(&theirs.gone) = Some(errno);
-                // Where it fails we are leaving already.
+                // It fails only if the process is already leaving.
                 let _ = tell.send(());
             })?;
         Ok((LineSender { shared, wake }, gone))
     }
 
-    /// Says a line, now or when there is room; instead of one that waits.
+    /// Writes a line, now or when there is room, in place of one that waits.
     pub fn say(&mut self, line: String) {
         let mut out = self.shared.out();
         out.say(line);
-        // Here, where it can be: through the thread it would come later than what it says.
+        // Write here if possible: through the thread it would come late.
         let said = out.push();
         drop(out);
         if said != WriteProgress::All {
-            // The thread waits for room, or finds out that there will be none.
+            // The thread waits for room, or finds out that the reader is gone.
             let _ = self.wake.write(&[0]);
         }
     }
 
-    /// Somebody else is about to speak: what waits is not said any more.
+    /// Retracts a waiting line, because another process is about to write.
     pub fn yield_to_another(&mut self) {
         self.shared.out().retract();
     }
 
-    /// Why nobody reads what we say, once that is known.
     #[must_use]
     pub fn gone(&self) -> Option<Errno> {
         *lock(&self.shared.gone)
     }
 }
 
-/// Until nobody reads any more.
 fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     let stdout = io::stdout();
     loop {
@@ -387,8 +363,8 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
         };
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
-                // As much as is there; what it says is in the writer.
-                // Nothing but an end: there is no sender any more, and nobody who asks.
+                // Empty the pipe: the lines are in the writer. An end of file means that the sender was
+                // dropped.
                 if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
                     return Errno::ECANCELED;
                 }
@@ -399,16 +375,15 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     }
 }
 
-/// Whether somebody sits before what we say.
 #[must_use]
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// Writes the answer, whole lines. Where nobody reads it we end as programs do that do not look: by SIGPIPE.
+/// Writes whole lines of an answer. If the reader is gone, the exit is SIGPIPE, as with most programs.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If the answer cannot be written for another reason.
 pub(crate) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -420,7 +395,7 @@ pub(crate) fn answer(text: &str, leave: ExitAction) -> anyhow::Result<ExitAction
     }
 }
 
-/// Whether the reader of stdout has ended: its reader went away, or the terminal.
+/// Returns whether the reader of stdout, or the terminal, is gone.
 #[must_use]
 pub fn is_unread() -> bool {
     let out = io::stdout();
@@ -432,10 +407,10 @@ pub fn is_unread() -> bool {
             .is_some_and(|found| found.intersects(gone))
 }
 
-/// Asks a person at a terminal; `None` where there is none. Everything but a yes is a no.
+/// Asks a person at a terminal; `None` without a terminal. Anything but yes means no.
 ///
 /// # Errors
-/// Where the question cannot be written, or the answer not be read.
+/// If the question cannot be written, or the answer cannot be read.
 pub fn ask(question: &str) -> io::Result<Option<bool>> {
     let mut to = io::stderr();
     if !to.is_terminal() || !io::stdin().is_terminal() {
@@ -465,11 +440,11 @@ mod tests {
                 return dropped;
             }
         }
-        panic!("it never filled");
+        panic!("the pipe or socket never filled");
     }
 
     #[test]
-    fn a_full_pipe_costs_the_line_and_not_the_time() {
+    fn full_pipe_drops_the_line_without_waiting() {
         let (reader, writer) = pipe().unwrap();
         let sink = Sink::new(writer);
         assert!(matches!(sink.way, Way::Own(_)));
@@ -487,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_description_stays_as_it_was() {
+    fn shared_description_stays_blocking() {
         use nix::fcntl::{FcntlArg, fcntl};
         let (_reader, writer) = pipe().unwrap();
         let sink = Sink::new(writer);
@@ -497,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_costs_the_line_too_and_tears_none() {
+    fn full_socket_drops_whole_lines() {
         let (mut reader, writer) = UnixStream::pair().unwrap();
         let sink = Sink::new(writer);
         assert!(matches!(sink.way, Way::Socket));
@@ -516,14 +491,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_harms_nobody() {
+    fn lost_reader_only_drops_lines() {
         let (reader, writer) = pipe().unwrap();
         let sink = Sink::new(writer);
         drop(reader);
         sink.put(b"a\n");
         sink.put(b"b\n");
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 2);
-        // A named pipe cannot be opened again without a reader: it is asked first, and refuses.
+        // A named pipe cannot be opened again without a reader: `poll` comes first, and reports an error.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -541,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_appended_to_where_its_description_stands() {
+    fn file_is_written_at_the_offset_of_its_description() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut file = std::fs::File::create(&path).unwrap();
@@ -555,11 +530,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_makes_lines_wait_and_the_latest_counts() {
+    fn full_pipe_makes_the_latest_line_wait() {
         let (reader, writer) = pipe().unwrap();
         let mut out = LineWriter::new(writer);
         loop {
-            // A divisor of the page's size, so that not a byte of the pipe is left.
+            // Divides the page size, so that the pipe is filled to the last byte.
             out.say("x".repeat(64));
             match out.push() {
                 WriteProgress::All => {}
@@ -580,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_hung_up_is_noticed_while_nothing_is_said() {
+    fn hang_up_of_the_reader_is_noticed_without_output() {
         let (reader, writer) = pipe().unwrap();
         let (other, _life) = pipe().unwrap();
         let mut out = LineWriter::new(writer);

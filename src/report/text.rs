@@ -1,5 +1,5 @@
-//! The wording of what people are told: terse, in the field's terms, with the reason. Called by
-//! `report` alone; pure.
+//! Words the messages for people: short, in the field's terms, with the reason. Pure. Called by `report`
+//! alone.
 
 use std::time::Duration;
 
@@ -13,10 +13,9 @@ use crate::core::{
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
-/// One line for a notice.
 pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     let span = |until: &Instant| left(until.since(now));
-    // Without a `_`: a new notice has to be given words here.
+    // Without a `_`: a new notice needs a text here.
     let text = match notice {
         Notice::StandingBy(info) => format!("standing by{}", behind(info)),
         Notice::InControl { token } => format!("in control, token {token}"),
@@ -100,13 +99,13 @@ fn level(notice: &Notice) -> Level {
     match notice {
         Notice::Overlapped => Level::ERROR,
         Notice::StandingBy(info) if info.foreign.is_some() => Level::WARN,
-        // What was asked for, or comes of itself, is no trouble.
+        // A requested drain, or one after a normal end, is no reason for a warning.
         Notice::Draining(Cause::CommandEnded) => Level::INFO,
         Notice::Draining(cause) if is_asked(cause) => Level::INFO,
         Notice::Recorded { outcome, .. } if outcome.exit == Exit::Code(0) => Level::INFO,
-        // The user's Ctrl-C, which reaches the command first.
+        // The user's Ctrl-C reaches the command first.
         Notice::CommandEnded(Exit::Signal(libc::SIGINT)) => Level::INFO,
-        // A no is what it is there for.
+        // A "no" is a normal answer of --if.
         Notice::Unfit(Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::Said) => Level::INFO,
         Notice::Draining(_)
         | Notice::Recorded { .. }
@@ -138,7 +137,6 @@ fn level(notice: &Notice) -> Level {
     }
 }
 
-/// What happened, in the event log's word for it.
 pub(crate) fn event(notice: &Notice) -> &'static str {
     match notice {
         Notice::StandingBy(_) => "standby",
@@ -164,13 +162,13 @@ pub(crate) fn event(notice: &Notice) -> &'static str {
     }
 }
 
-/// Why control is handed over where the command does not work.
+/// Reason to hand over after too many restarts.
 const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
 
-/// Why control is handed over though nothing is wrong.
+/// Reason to hand over although nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
 
-/// Whether the command is stopped because somebody wants so, and not for want of control.
+/// Returns whether the drain was requested, not caused by a loss of control.
 pub(crate) fn is_asked(cause: &Cause) -> bool {
     matches!(
         cause,
@@ -178,7 +176,7 @@ pub(crate) fn is_asked(cause: &Cause) -> bool {
     )
 }
 
-/// One line for the end; `None` where the command ended by itself, which has been told.
+/// Returns the line for the end; `None` if the command ended by itself, which was reported already.
 pub(super) fn of_ending(
     ending: &Ending,
     leave: ExitAction,
@@ -186,10 +184,10 @@ pub(super) fn of_ending(
 ) -> Option<(Level, String)> {
     let mut reason = reason(&ending.cause, command);
     if let Cause::Cordoned { .. } | Cause::Unfit(_) = ending.cause {
-        // The cause alone reads as if control had been had and given up.
+        // The cause alone reads as if control was obtained and given up.
         reason.insert_str(0, "control not obtained: ");
     }
-    // Before everything else, whatever the cause: this is what somebody has to look into.
+    // First, because it needs a person's attention, whatever the cause.
     if ending.overlap {
         let line = format!(
             "{reason}; the command may have run at the same time as another holder's: exit status {}",
@@ -198,9 +196,9 @@ pub(super) fn of_ending(
         return Some((Level::ERROR, line));
     }
     match (&ending.cause, leave) {
-        // Its own end was told when it came, and its status is ours.
+        // Its end was reported when it came, and its status is the exit status.
         (Cause::CommandEnded, _) => None,
-        // On a machine that has nothing to do this is no warning, and -E 0 says so.
+        // With -E 0 a machine that has nothing to do gives no warning.
         (Cause::Stopped(_), _)
         | (
             Cause::NotObtained(_)
@@ -216,7 +214,7 @@ pub(super) fn of_ending(
     }
 }
 
-/// Why, in one line; `command` as it could be typed.
+/// Describes a cause in one line; `command` as it would be typed.
 pub(crate) fn reason(cause: &Cause, command: &str) -> String {
     match cause {
         Cause::CommandEnded => "the command ended".into(),
@@ -250,12 +248,10 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
     }
 }
 
-/// Why the command was not started.
 fn hook_failed(how: Failed) -> String {
     format!("the --on-acquire command {}", failed(how))
 }
 
-/// Why this machine is not fit to take control.
 fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
@@ -265,7 +261,6 @@ fn not_fit(unfit: Unfit) -> String {
     }
 }
 
-/// Why a command, or the reader of `elect`, counts as hung.
 fn hangs(hung: Hung) -> String {
     match hung {
         Hung::Silent(span) => format!("hung: no WATCHDOG=1 for {}", show(span)),
@@ -282,7 +277,7 @@ fn hangs(hung: Hung) -> String {
     }
 }
 
-/// What the lock's record says after this: see [`crate::core::HealthWords`].
+/// Returns the health text for the lock's record: see [`crate::core::HealthWords`].
 pub(crate) fn recorded_health(event: &HealthEvent) -> Option<String> {
     match event {
         HealthEvent::Answered { .. } => Some(String::new()),
@@ -311,7 +306,6 @@ fn probe_failed(how: ProbeFailure) -> String {
     }
 }
 
-/// Why a server that was asked is not believed, and what to do.
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
@@ -331,7 +325,6 @@ fn no_tls(why: TlsFailure) -> &'static str {
     }
 }
 
-/// What is wrong with a command's health, if something is.
 pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
     match event {
         HealthEvent::Answered { .. } => None,
@@ -350,7 +343,6 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
     }
 }
 
-/// What became of a command, as the end of a sentence.
 pub(crate) fn failed(how: Failed) -> String {
     match how {
         Failed::Exited(Exit::Code(code)) => format!("exited with status {code}"),
@@ -364,7 +356,6 @@ pub(crate) fn failed(how: Failed) -> String {
     }
 }
 
-/// Why a command was not started, as it could be typed, and what to do.
 pub(crate) fn not_started(errno: i32, command: &str) -> String {
     let for_a_shell;
     let advice = match errno {
@@ -374,7 +365,7 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
             );
             &for_a_shell
         }
-        // `--doorbell ADDR -- job`: clap ends the flags at the first word that is none.
+        // In `--doorbell ADDR -- job` the flag takes no separate value, so clap takes ADDR for the command.
         libc::ENOENT if is_a_value_of_a_flag(command) => {
             "the words before -- were taken as the command, because no flag takes them (write --doorbell and --page-blob with '=')"
         }
@@ -383,7 +374,7 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
             "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH is not searchable"
         }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
-        // What the guardian and the hooks say where a tree is still there that should be gone.
+        // The guardian and the hooks return it if an old process tree is still alive.
         libc::EBUSY => {
             "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
         }
@@ -396,7 +387,7 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
     format!("cannot run {command}: {error}: {advice}")
 }
 
-/// Whether what is taken for a command was rather meant for the flag before it.
+/// Returns whether the command was rather meant as the value of the flag before it.
 fn is_a_value_of_a_flag(command: &str) -> bool {
     let mut words = command.split(' ');
     let is_address = |word: &str| {
@@ -405,10 +396,9 @@ fn is_a_value_of_a_flag(command: &str) -> bool {
     words.next().is_some_and(is_address) || words.next() == Some("--")
 }
 
-/// Whether a command, as it could be typed, is a single word with blanks in it: a line for a shell that
-/// was given in quotes. It may have been cut at its end.
+/// Returns whether a command, as it would be typed, is one quoted text with blanks: a line for a shell. The
+/// text may be cut at its end.
 fn is_one_text(command: &str) -> bool {
-    // An apostrophe of the word's own.
     let word = command.replace(r"'\''", "");
     word.strip_prefix('\'').is_some_and(|rest| {
         let end = rest.find('\'').unwrap_or(rest.len());
@@ -425,7 +415,7 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     if let Some(text) = &info.foreign {
         return format!(": {text}");
     }
-    // With slots these are several.
+    // With slots there may be several.
     let is = |holder: &str| if holder.contains(", ") { "are" } else { "is" };
     match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
@@ -435,11 +425,11 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     }
 }
 
-/// A hint that the holder runs something else than this instance would: two jobs with one lock.
+/// Adds a hint if the holder runs another command: two jobs may share one lock by mistake.
 pub(super) fn other_command(info: &HolderInfo, own: &str) -> String {
     let program = |command: &str| command.split(' ').next().unwrap_or_default().to_owned();
     match &info.command {
-        // An election has no command of its own.
+        // An election has no command.
         Some(theirs) if !own.starts_with("/proc/self/") && program(theirs) != program(own) => {
             format!(
                 "; it runs another command ({}): give each its own lock",
@@ -450,7 +440,7 @@ pub(super) fn other_command(info: &HolderInfo, own: &str) -> String {
     }
 }
 
-/// A time that is left, as people say it: rounded down, so that nobody counts on what is not there.
+/// Formats remaining time, rounded down, so that it never promises too much.
 pub(crate) fn left(span: Duration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(0);
     show(if span < Duration::from_secs(1) {
@@ -460,12 +450,12 @@ pub(crate) fn left(span: Duration) -> String {
     })
 }
 
-/// Text added to a drain: SIGKILL comes when the `grace` is over, or at the `deadline` if the lease is not renewed
-/// until then.
+/// Describes when SIGKILL follows a drain: when the `grace` is over, or at the `deadline` if the lease is not
+/// renewed until then.
 pub(super) fn until_the_kill(grace: Option<Duration>, deadline: Option<Duration>) -> String {
     match (grace, deadline) {
         (None, None) => String::new(),
-        // "In 0s" would read like a moment that is still to come.
+        // "In 0s" would read as still to come.
         (Some(Duration::ZERO), _) | (_, Some(Duration::ZERO)) => "; SIGKILL now".into(),
         (Some(grace), Some(deadline)) if deadline < grace => format!(
             "; SIGKILL in {}, or in {} if the lease is not renewed",
@@ -490,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn another_command_on_the_lock_gets_a_hint_and_several_holders_a_plural() {
+    fn other_command_of_the_holder_gets_a_hint_and_several_holders_a_plural() {
         let info = |command: &str| HolderInfo {
             holder: Some("web1, web2".into()),
             command: Some(command.into()),
@@ -504,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_ctrl_c_ended_is_no_warning() {
+    fn command_that_ctrl_c_ended_is_no_warning() {
         let now = Instant::from_nanos(0);
         let ended = |signal| of_notice(&Notice::CommandEnded(Exit::Signal(signal)), now).0;
         assert_eq!(ended(libc::SIGINT), Level::INFO);
@@ -512,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_says_when_it_becomes_serious() {
+    fn doubt_names_the_time_until_the_stop() {
         let now = Instant::from_nanos(5_000_000_000);
         let notice = Notice::Doubt {
             why: "timed out".into(),
@@ -527,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_names_the_holder_if_it_can() {
+    fn standby_names_the_holder_if_known() {
         let info = HolderInfo {
             holder: Some("web2-9".into()),
             token: Some(7),
@@ -544,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_names_the_end_of_its_grace_and_a_lease_that_ends_before() {
+    fn drain_names_the_end_of_its_grace_and_an_earlier_end_of_the_lease() {
         let seconds = |n| Some(Duration::from_secs(n));
         for (grace, deadline, text) in [
             (None, None, ""),
@@ -563,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_why_and_with_what_status() {
+    fn last_line_has_the_reason_and_the_exit_status() {
         let line = |cause| of_ending(&ending(cause), ExitAction::Status(70), "job");
         let (level, text) = line(Cause::Lost {
             why: "broken".into(),
@@ -581,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_rests_says_for_how_long_and_why() {
+    fn pauses_are_reported_with_time_and_reason() {
         let now = Instant::from_nanos(5_000_000_000);
         let until = now + Duration::from_secs(8);
         let said = |notice| of_notice(&notice, now);
@@ -599,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_too_late_for_a_task_hears_who_did_it_and_how_it_ended() {
+    fn finished_task_is_reported_with_its_holder_and_result() {
         let over = |status| {
             ending(Cause::AlreadyDone(crate::core::TaskResult {
                 status,
@@ -624,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_recorded_can_run_again_and_the_line_says_so() {
+    fn unrecorded_result_is_reported_as_able_to_run_again() {
         let why = "503".to_owned();
         let (level, text) = of_ending(
             &ending(Cause::NotRecorded { why }),
@@ -641,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn cron_is_kept_quiet_by_minus_e_0() {
+    fn conflict_status_0_gives_no_error_line() {
         let cause = || ending(Cause::NotObtained(HolderInfo::default()));
         assert_eq!(
             of_ending(&cause(), ExitAction::Status(0), "job").unwrap().0,
@@ -656,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_cannot_run_is_named_with_advice() {
+    fn command_that_cannot_run_is_named_with_advice() {
         for (errno, words) in [
             (libc::ENOENT, ["No such file", "PATH"]),
             (libc::EACCES, ["Permission denied", "executable"]),
@@ -670,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_a_shell_is_told_from_a_program_that_is_not_there() {
+    fn line_for_a_shell_is_distinguished_from_a_missing_program() {
         let said = |command| {
             reason(
                 &Cause::NotStarted {

@@ -1,8 +1,8 @@
-//! Opening the place where questions are answered, before anything else is opened or started: so
-//! that an instance nobody could ask does not begin to compete.
+//! Opens the socket of `--listen` before anything else is opened or started, so that an instance without one
+//! does not compete.
 //!
-//! Called by `run` while there is one thread; what it opens is close-on-exec, so neither guardian
-//! nor command has it. A socket that somebody answers on is never taken away from them.
+//! The socket is close-on-exec, so neither guardian nor command has it. A socket on which another process
+//! answers is never taken away.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -19,12 +19,10 @@ use nix::sys::socket::{
 
 use crate::util::is_same_file;
 
-/// Where questions are answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP; port 0 lets the kernel choose one.
     Tcp(SocketAddr),
-    /// A socket at this path.
     Unix(PathBuf),
 }
 
@@ -37,13 +35,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why nothing can be asked there. One line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
-    /// Somebody has it.
     #[error("--listen {0}: it is in use: is another instance running here? Name another address")]
     InUse(Address),
-    /// The kernel refused.
     #[error("--listen {at}: {why}: {advice}")]
     System {
         at: Address,
@@ -52,13 +47,11 @@ pub(crate) enum BindError {
     },
 }
 
-/// An open place.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(super) socket: Socket,
-    /// Where it really is.
+    /// Address with the real port.
     pub(super) address: Address,
-    /// Removes the path at the end.
     pub(super) place: Option<BoundPath>,
 }
 
@@ -69,15 +62,14 @@ pub(super) enum Socket {
 }
 
 impl Listener {
-    /// Opens it.
+    /// Opens the socket.
     ///
     /// # Errors
-    /// If somebody answers there already, or the kernel does not want us to.
+    /// If another process listens there, or the kernel refuses.
     pub(crate) fn bind(address: &Address) -> Result<Listener, BindError> {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
                 let socket = TcpListener::bind(wanted).map_err(|why| refusal(address, why))?;
-                // Port 0 was a question: the log and the pages name the answer.
                 let real = socket.local_addr().unwrap_or(*wanted);
                 (Socket::Tcp(socket), Address::Tcp(real), None)
             }
@@ -98,8 +90,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Makes it what the runtime wants it to be, with as long a queue as the kernel grants: whoever
-    /// finds it full tries again a second later, or never.
+    /// Makes the socket non-blocking, with the longest queue that the kernel grants: a client that finds it
+    /// full tries again a second later, or never.
     fn prepare(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(socket) => {
@@ -117,7 +109,7 @@ impl Listener {
 fn refusal(address: &Address, why: io::Error) -> BindError {
     let at = address.clone();
     let advice = match (why.kind(), address) {
-        // The likely case: two instances on one machine with the same unit or crontab line.
+        // Most likely two instances on one machine have the same unit or crontab line.
         (io::ErrorKind::AddrInUse, _) => return BindError::InUse(at),
         (io::ErrorKind::PermissionDenied, Address::Tcp(_)) => {
             "ports below 1024 need root: take a greater one"
@@ -131,35 +123,34 @@ fn refusal(address: &Address, why: io::Error) -> BindError {
     BindError::System { at, why, advice }
 }
 
-/// A socket that nobody listens on any more (its owner was killed) is replaced.
+/// Binds the path, replacing a socket whose owner was killed.
 fn bind_path(path: &Path) -> io::Result<UnixListener> {
     let in_the_way = match UnixListener::bind(path) {
         Err(why) if why.kind() == io::ErrorKind::AddrInUse => why,
         bound => return bound,
     };
-    // Looked at before it is knocked at: only what was found deserted is removed.
+    // Note the file before the test: only a socket that was found deserted is removed.
     let Some(found) = BoundPath::of(path) else {
         return UnixListener::bind(path);
     };
     if !is_deserted(path) {
         return Err(in_the_way);
     }
-    // Two that replace it at the same moment: the second bind fails, as it should.
+    // If two instances replace it at the same time, the second bind fails, as it should.
     found.remove();
     UnixListener::bind(path)
 }
 
-/// Whether nobody listens on this socket. Nobody is waited for: whoever lets others wait is there.
+/// Returns whether no process listens on this socket, without waiting.
 fn is_deserted(path: &Path) -> bool {
-    // A stranger's socket whose queue is full would let us wait for ever; one that lets us wait is
-    // in use.
+    // A blocking connect to a socket with a full queue could wait for ever; such a socket is in use.
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let knocked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .and_then(|knocking| connect(knocking.as_raw_fd(), &UnixAddr::new(path)?));
     knocked == Err(Errno::ECONNREFUSED)
 }
 
-/// A path, and which file it was.
+/// A path, with the identity of its file.
 #[derive(Debug)]
 pub(super) struct BoundPath {
     path: PathBuf,
@@ -170,17 +161,16 @@ impl BoundPath {
     fn of(path: &Path) -> Option<BoundPath> {
         Some(BoundPath {
             path: path.to_owned(),
-            // Device and inode, because by its name alone the next instance's socket would be
-            // removed.
+            // Device and inode: by the name alone the next instance's socket would be removed.
             file: path.symlink_metadata().ok()?,
         })
     }
 
-    /// Removes it, unless something else has come there.
+    /// Removes the file, unless another one has taken its place.
     pub(super) fn remove(&self) {
         let there = self.path.symlink_metadata();
         if there.is_ok_and(|there| is_same_file(&there, &self.file)) {
-            // Somebody may have been faster, or it cannot be: the next one replaces it.
+            // On a failure the next instance replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -191,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_of_the_kernel_s_choice_is_told_and_nobody_else_gets_it() {
+    fn port_that_the_kernel_chose_is_known_and_in_use() {
         let any = Address::Tcp(([127, 0, 0, 1], 0).into());
         let first = Listener::bind(&any).expect("a port");
         let Address::Tcp(real) = &first.address else {
@@ -204,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deserted_socket_is_replaced_and_a_living_one_is_not() {
+    fn deserted_socket_is_replaced_and_a_live_one_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         let address = Address::Unix(path.clone());
@@ -218,12 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_s_socket_that_lets_everybody_wait_is_in_use_and_not_waited_for() {
+    fn socket_with_a_full_queue_is_in_use_and_not_waited_for() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         let stranger = UnixListener::bind(&path).expect("a socket");
         listen(&stranger, Backlog::new(0).expect("a backlog")).expect("listens");
-        // Until its queue is full.
         let mut clients = Vec::new();
         loop {
             let flags = SockFlag::SOCK_NONBLOCK;
@@ -244,11 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn what_came_to_the_place_later_stays() {
+    fn file_that_replaced_the_socket_is_not_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         let first = Listener::bind(&Address::Unix(path.clone())).expect("a socket");
-        // Renamed first, so that the file system does not give the same number again.
+        // Renamed first, so that the file system does not reuse the inode number.
         std::fs::rename(&path, directory.path().join("elsewhere")).expect("renamed");
         std::fs::write(&path, "another's").expect("written");
         first.place.as_ref().expect("a path").remove();
@@ -256,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_says_what_to_do() {
+    fn failed_bind_names_the_remedy() {
         let nowhere = Address::Unix("/nowhere/at/all/socket".into());
         let line = Listener::bind(&nowhere)
             .expect_err("no directory")

@@ -1,8 +1,7 @@
-//! The numbers of `/metrics`: what was counted since the start, and what is read when asked.
+//! The metrics of `/metrics`: counters since the start, and gauges that are set on request.
 //!
-//! Counted by the supervisor's loop through [`super::SharedStatus`], written out by the server's thread.
-//! All labels are known beforehand, so that a counter is there, at zero, before it first counts:
-//! else the first loss of a lease would be no increase to whoever watches for one.
+//! All labels are known beforehand, so that each counter starts at zero: otherwise an alert would not see the
+//! first loss of a lease as an increase.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -23,14 +22,14 @@ use crate::driver::Observation;
 use crate::status::{REFUSED, UNFIT};
 use crate::util::lock;
 
-/// What the text is, for the header of the answer.
+/// Content type of the current format.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The same as Prometheus has had it since ever, for who asks for text.
+/// Content type of the older format, for clients that ask for plain text.
 pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// That text out of the newer one: without what it has no word for, and with a counter and an info
-/// declared by the name that they are told by.
+/// Converts the text to the older format: drops what that does not know, and declares counters and infos by
+/// the names of their samples.
 pub(super) fn plain(text: &str) -> String {
     let declared = |kind: &str| -> Vec<&str> {
         text.lines()
@@ -62,7 +61,7 @@ pub(super) fn plain(text: &str) -> String {
 type One = [(&'static str, &'static str); 1];
 type Counters = Family<One, Counter>;
 type Seconds = Gauge<f64, AtomicU64>;
-/// None or one: what has no end is not told as a number.
+/// A gauge that is absent if its value has no end.
 type MaybeGauge = Family<[(&'static str, &'static str); 0], Gauge>;
 type MaybeSeconds = Family<[(&'static str, &'static str); 0], Seconds>;
 
@@ -79,7 +78,6 @@ const DRAIN: &[&str] = &[
     "lost",
     "guardian",
 ];
-/// What becomes of a message.
 const OUTCOME: &[&str] = &[
     "completed",
     "retried",
@@ -96,7 +94,7 @@ const RUNS: [f64; 12] = [
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0,
 ];
 const EXIT: &[&str] = &["success", "failure", "signal"];
-/// States as the status file names them; one that is missing here is added when it is seen.
+/// States of the status file; others are added when they occur.
 const STATES: &[&str] = &[
     "starting",
     "standby",
@@ -109,28 +107,26 @@ const STATES: &[&str] = &[
     UNFIT,
     REFUSED,
 ];
-/// From what an answer on the same machine takes to the longest an attempt may.
+/// From an answer on the same machine to the longest attempt.
 const LATENCIES: [f64; 11] = [
     0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// Makes the struct of all numbers, and registers each in this order, which is that of the page.
+/// Makes the struct of all metrics, and registers them in this order, which is that of the page.
 macro_rules! metrics {
     (all { $($field:ident: $type:ty = $zero:expr, $name:literal $(in $unit:ident)?, $help:literal;)* }
      workers { $($of:ident: $more:ty = $none:expr, $called:literal $(in $second:ident)?, $about:literal;)* }) => {
-        /// All numbers.
         pub(super) struct Metrics {
             registry: Registry,
-            /// Why the tree is being ended, while it is.
             draining: Mutex<Option<&'static str>>,
             $($field: $type,)*
             $($of: $more,)*
         }
 
         impl Metrics {
-            /// The numbers of an instance that competes for this lock, or of a worker on this queue.
+            /// Creates the metrics of an instance that competes for this lock, or of a worker on this queue.
             pub(super) fn new(lock: &str, worker: bool) -> Metrics {
-                // On every number: several instances of one machine are scraped by one job.
+                // On every metric: one job scrapes several instances of one machine.
                 let label = [("lock".into(), lock.to_owned().into())];
                 let mut all = Registry::with_prefix_and_labels("trafficcop", label.into_iter());
                 let version = [("version", env!("CARGO_PKG_VERSION"))];
@@ -225,7 +221,8 @@ impl Metrics {
                     Exit::Signal(_) => "signal",
                 };
                 count(&self.exits, "result", result);
-                // Outside of a drain it was somebody else's SIGKILL: the kernel's, for want of memory, as a rule.
+                // Outside of a drain another sender's SIGKILL ended it, mostly the kernel's for want of
+                // memory.
                 if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, *lock(&self.draining)) {
                     count(&self.kills, "cause", cause);
                 }
@@ -241,8 +238,7 @@ impl Metrics {
                 let result = match reply {
                     Ok(_) => "acquired",
                     Err(Failure::Held(_)) => "held",
-                    // Not among the labels that are there from the start: it is of --once, and
-                    // there the last attempt.
+                    // Only with --once, and only for the last attempt, so it is no label from the start.
                     Err(Failure::AlreadyDone(_)) => "over",
                     Err(_) => "failure",
                 };
@@ -276,8 +272,7 @@ impl Metrics {
                 let cause = label(cause);
                 *lock(&self.draining) = Some(cause);
                 count(&self.drains, "cause", cause);
-                // A drain for want of control is a loss as well: people alert on the one, and count
-                // the others.
+                // A drain for want of control is a loss, too: people alert on losses, and count drains.
                 if LOSS.contains(&cause) {
                     count(&self.losses, "cause", cause);
                 }
@@ -288,13 +283,12 @@ impl Metrics {
         }
     }
 
-    /// `path` is one of ours, or a word for all others.
+    /// Counts a request. `path` is a page's name, or [`super::OTHER`].
     pub(super) fn requested(&self, path: &'static str, code: u16) {
         let labels = [("path", path.to_owned()), ("code", code.to_string())];
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// All of it as text, the gauges as they are at `snapshot`.
     pub(super) fn text(&self, snapshot: &Snapshot) -> String {
         self.leader.set(i64::from(snapshot.leads()));
         self.lease_held.set(i64::from(snapshot.holds()));
@@ -312,14 +306,13 @@ impl Metrics {
             self.health.get_or_create(&[]).set(is_good);
         }
         let now = &*snapshot.status.state;
-        // A state that came in when it was seen goes again.
+        // Also removes a state that was added because it occurred.
         self.state.clear();
         for state in STATES.iter().copied().chain([now]) {
             let is = [("state", state.to_owned())];
             self.state.get_or_create(&is).set(i64::from(state == now));
         }
         let mut text = String::new();
-        // A string takes everything.
         let _ = encode(&mut text, &self.registry);
         text
     }
@@ -328,12 +321,11 @@ impl Metrics {
 fn set(gauge: &MaybeSeconds, span: Option<Duration>) {
     match span {
         Some(span) => drop(gauge.get_or_create(&[]).set(span.as_secs_f64())),
-        // Zero would be an alarm, and a great number a lie.
+        // Zero would cause an alarm, and a large number would be wrong.
         None => gauge.clear(),
     }
 }
 
-/// Why a command is asked to end, in one of the words of [`DRAIN`].
 fn label(cause: &Cause) -> &'static str {
     match cause {
         Cause::Stopped(_) => "stop",
@@ -343,7 +335,7 @@ fn label(cause: &Cause) -> &'static str {
         Cause::Doubt { .. } => "doubt",
         Cause::Lost { .. } => "lost",
         Cause::GuardianLost => "guardian",
-        // No drain has another cause than that the command itself ended.
+        // The only other cause of a drain is that the command ended by itself.
         _ => "left_behind",
     }
 }
@@ -353,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_older_text_declares_what_it_tells() {
+    fn older_format_declares_the_names_of_its_samples() {
         let newer = "# HELP a_renewals How often.\n# TYPE a_renewals counter\na_renewals_total 3\n\
                      # HELP a_left_seconds Left.\n# TYPE a_left_seconds gauge\n# UNIT a_left_seconds seconds\n\
                      a_left_seconds 1.5\n# TYPE a_build info\na_build_info{v=\"1\"} 1\n# EOF\n";

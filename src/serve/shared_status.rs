@@ -1,8 +1,7 @@
-//! What is known of this instance, for those who ask: written by the supervisor's loop, read by
-//! the server's thread.
+//! State of this instance: the supervisor's loop writes it, the server's thread reads it.
 //!
-//! Nobody waits here: a lock is held for as long as it takes to copy a few words. Whether we lead is
-//! not written down at all; it is a comparison of the deadline with the clock ([`SharedStatus::snapshot`]).
+//! The lock is held only to copy a few words, so neither waits. Whether this instance leads is not stored,
+//! but compared with the clock ([`SharedStatus::snapshot`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,32 +15,30 @@ use crate::guardian::{HealthCheck, View, all_answer};
 use crate::status::Status;
 use crate::util::lock;
 
-// How long after its deadline a tree may be seen alive before that is a fault of ours: the guardian
-// kills at the deadline, and how long a great tree takes to die is the kernel's affair.
+// Time after the deadline in which a live process tree is no fault yet: the kernel takes a while to end a
+// large one.
 const OVERDUE: Duration = Duration::from_secs(5);
-// How long a sign of life counts: however often we are asked, nobody is bothered more often.
+// Validity of a sign of life, so that frequent requests do not cause frequent checks.
 const FRESH: Duration = Duration::from_secs(1);
-// How long supervisor and guardian may take for one, on a machine that has better things to do.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is known of this instance.
 pub(crate) struct SharedStatus {
-    /// The deadline, as guardian and command have it: not ours to write.
+    /// The control file with the deadline, which the guardian and the command share.
     control: View,
-    /// Those of every guardian.
     health_check: Vec<Arc<HealthCheck>>,
-    /// When the last sign of life was asked for that came.
+    /// When the last successful sign of life was requested.
     alive_at: AtomicU64,
-    /// How long a grant lasts; `None` where the lock has no deadline.
+    /// Duration of a grant; `None` if the lock has no deadline.
     term: Option<Duration>,
     known: Mutex<Snapshot>,
     pub(super) metrics: Metrics,
 }
 
 impl SharedStatus {
-    /// The status of an instance that competes for `lock`, whose grants last for `term`, or of a
-    /// `worker` on the messages of this queue; the deadline is in `control`, the control file of its
-    /// (first) guardian.
+    /// Creates the status of an instance that competes for `lock`, or of a `worker` on that queue.
+    ///
+    /// `term` is the duration of a grant. `control` is the control file of the (first) guardian, which has
+    /// the deadline.
     #[must_use]
     pub(crate) fn new(
         lock: &str,
@@ -64,24 +61,20 @@ impl SharedStatus {
         }
     }
 
-    /// So many messages are being worked on.
     pub(crate) fn works_on(&self, messages: usize) {
         lock(&self.known).competes = true;
         self.metrics.works_on(messages);
     }
 
-    /// A message was done with: what became of it, and how long its command ran.
     pub(crate) fn message(&self, outcome: &'static str, took: Option<Duration>) {
         self.metrics.message(outcome, took);
     }
 
-    /// What the status file says now.
     pub(crate) fn write(&self, status: &Status) {
         let status = Arc::new(status.clone());
         lock(&self.known).status = status;
     }
 
-    /// What happens, for who asks later.
     pub(crate) fn observe(&self, now: Instant, observation: &Observation<'_>) {
         let mut known = lock(&self.known);
         let confirmed = match *observation {
@@ -90,7 +83,7 @@ impl SharedStatus {
             _ => None,
         };
         if let Some(t0) = confirmed {
-            // From when the request was sent, as everywhere: the store may count from then on.
+            // From the sending of the request, as everywhere: the store may count from then on.
             known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
             known.confirmed = t0;
         }
@@ -119,11 +112,10 @@ impl SharedStatus {
         self.metrics.observe(now, observation);
     }
 
-    /// Whether supervisor and guardians answer.
     pub(super) async fn is_alive(&self) -> bool {
         let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
         let asked = Instant::now();
-        // Or a probe every millisecond would keep supervisor and guardian busy with proofs of life.
+        // Otherwise a probe every millisecond would keep supervisor and guardian busy.
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }
@@ -134,12 +126,11 @@ impl SharedStatus {
         answered.is_ok()
     }
 
-    /// Everything as it is at this moment.
     pub(super) fn snapshot(&self) -> Snapshot {
         let known = lock(&self.known).clone();
         Snapshot {
             control: self.control.read().until,
-            // The clock goes last: what was true when it was read is judged by a later time.
+            // Read the clock last, so that a later time judges the values.
             now: Instant::now(),
             ..known
         }
@@ -152,63 +143,57 @@ impl Observer for Arc<SharedStatus> {
     }
 }
 
-/// What was seen at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) status: Arc<Status>,
-    /// Until when the command may believe in its control.
+    /// Deadline of the command's control.
     pub(super) control: Instant,
-    /// When the lease ends for the store, as far as we can know; zero without one.
+    /// End of the lease for the store, as far as known; zero without a lease.
     pub(super) lease_until: Instant,
     /// When the last successful acquire or renewal was sent; zero before the first.
     pub(super) confirmed: Instant,
-    /// The store has answered: we stand by, or have stood by or been in control.
+    /// The store has answered, so the instance has been standby or holder.
     pub(super) competes: bool,
-    /// The tree could not be killed.
     pub(super) stuck: bool,
-    /// The command does not work any more, and is to end.
     pub(super) hung: bool,
-    /// When the command was last heard of to work; zero before the first time.
+    /// When the command last proved its health; zero before the first time.
     pub(super) answered: Instant,
-    /// It is of a worker, which leads nobody.
+    /// The status is a worker's, which never leads.
     pub(super) worker: bool,
     pub(super) now: Instant,
 }
 
 impl Snapshot {
-    /// Whether we lead: the command runs, and nobody else can have been given control.
+    /// Returns whether this instance leads: the command runs, and no other instance can have control.
     pub(super) fn leads(&self) -> bool {
-        // One that hangs does not lead any more, whatever the grace is that it has to end.
+        // A hung command does not lead any more, whatever its grace.
         self.status.command_pid.is_some() && self.now < self.control && !self.hung
     }
 
-    /// Whether the lease is ours as far as the store is concerned.
+    /// Returns whether the lease is held, by the store's count.
     pub(super) fn holds(&self) -> bool {
         self.now < self.lease_until
     }
 
-    /// For how long control is certain; `None` where the lock has no deadline.
+    /// Returns how long control is certain; `None` if the lock has no deadline.
     pub(super) fn control_left(&self) -> Option<Duration> {
         left(self.control, self.now)
     }
 
-    /// For how long the lease lasts if it is not renewed; `None` where it has no end.
+    /// Returns how long the lease lasts without a renewal; `None` if it has no end.
     pub(super) fn lease_left(&self) -> Option<Duration> {
         left(self.lease_until, self.now)
     }
 
-    /// How long ago the request was sent that obtained or renewed the lease last.
     pub(super) fn confirmed_ago(&self) -> Option<Duration> {
         (self.confirmed > Instant::ZERO).then(|| self.now.since(self.confirmed))
     }
 
-    /// How long ago the command was last heard of to work, while it runs.
     pub(super) fn answered_ago(&self) -> Option<Duration> {
         let is_known = self.answered > Instant::ZERO && self.status.command_pid.is_some();
         is_known.then(|| self.now.since(self.answered))
     }
 
-    /// What is wrong with the processes, if something is.
     pub(super) fn fault(&self) -> Option<&'static str> {
         let runs = self.status.command_pid.is_some();
         if self.stuck {
@@ -236,7 +221,7 @@ mod tests {
     fn snapshot(now: Instant, control: Instant, pid: Option<i32>) -> Snapshot {
         Snapshot {
             status: Arc::new(Status {
-                // A flag that nobody may believe.
+                // The state alone must not decide.
                 state: "holding".into(),
                 command_pid: pid,
                 ..Status::default()
@@ -248,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_has_a_command_that_runs_and_time_ahead() {
+    fn leader_has_a_running_command_and_time_before_its_deadline() {
         for (now, control, pid, leads) in [
             (at(0), at(1), Some(7), true),
             (at(0), Instant::FOREVER, Some(7), true),
@@ -270,7 +255,7 @@ mod tests {
         assert!(fault(at(4), at(0), Some(7)).is_none());
         assert!(fault(at(5), at(0), None).is_none());
         assert!(fault(at(5), Instant::FOREVER, Some(7)).is_none());
-        // Being killed by its guardian: that has a limit of its own.
+        // Its guardian is killing it, which has its own time limit.
         assert!(fault(at(5), Instant::ZERO, Some(7)).is_none());
         let mut stuck = snapshot(at(0), at(1), None);
         stuck.stuck = true;

@@ -1,7 +1,5 @@
-//! The disk between a message and its command: what is written before it, and removed after it, on threads of
-//! their own.
-//!
-//! Called by the processor. A disk can hang: it must never keep us from leaving.
+//! Writes a message to disk before its command, and removes it afterwards, on separate threads: a disk that
+//! hangs must never keep the worker from leaving.
 
 use std::future::pending;
 use std::io;
@@ -18,10 +16,8 @@ use crate::background_writer;
 use crate::clock::Instant;
 use crate::queue::Message;
 
-// For how long the removal of a message's files is waited for.
 const REMOVAL: Duration = Duration::from_secs(5);
 
-/// The message, on its way to the command.
 pub(super) async fn hand_over(
     message: Message,
     state: Option<&SessionState>,
@@ -52,7 +48,7 @@ pub(super) async fn hand_over(
                 let made = unless_leaving(made, context.leaving.clone()).await?;
                 made.map_err(io::Error::other)?
             }
-            // Here, then: a disk that hangs is seen to by the guardians, at their deadlines.
+            // Without a thread, on this one: if the disk hangs, the guardians act at their deadlines.
             Err((_no_thread, make)) => make(),
         };
     let (message_io, path) = made?;
@@ -62,14 +58,14 @@ pub(super) async fn hand_over(
     Ok(message_io)
 }
 
-/// What is made on a disk, until we leave: what comes later is dropped, and removed with that. What comes when the
-/// message is not locked any more is known by that, and given back.
+/// Waits for work on a disk until the worker leaves; a later result is dropped, which removes its files.
+///
+/// The wait may outlast the message's lock: then the lease gives the message back.
 async fn unless_leaving<T>(
     made: impl Future<Output = T>,
     mut leaving: watch::Receiver<bool>,
 ) -> io::Result<T> {
     let left = async {
-        // An error: whoever could tell us is gone.
         if leaving.wait_for(|leaving| *leaving).await.is_err() {
             pending::<()>().await;
         }
@@ -81,10 +77,9 @@ async fn unless_leaving<T>(
     }
 }
 
-/// Removes what is left of it on disk.
 pub(super) async fn removed(message_io: MessageIo) {
     match background_writer::apart("message", move || message_io.remove()) {
-        // Nobody can do anything about what is left; it is swept by the next worker.
+        // The next worker sweeps what is left.
         Ok(removal) => {
             let _ = before(Instant::now() + REMOVAL, removal).await;
         }
@@ -96,16 +91,15 @@ pub(super) async fn removed(message_io: MessageIo) {
 mod tests {
     use super::*;
 
-    /// Nobody waits for a disk that hangs when we are to end; before, nothing else is to be done.
+    /// While no stop is requested, the processor has nothing else to do than to wait for the disk.
     #[tokio::test]
-    async fn a_disk_that_hangs_is_waited_for_until_a_stop() {
+    async fn stop_ends_the_wait_for_a_hanging_disk() {
         let (leave, leaving) = watch::channel(false);
         let mut hangs = Box::pin(unless_leaving(pending::<()>(), leaving.clone()));
         let early = tokio::time::timeout(Duration::from_millis(100), &mut hangs).await;
         assert!(early.is_err());
         leave.send_replace(true);
         assert!(hangs.await.is_err());
-        // What is there counts, however late it is looked at.
         let said = unless_leaving(std::future::ready(7), leaving).await;
         assert_eq!(said.ok(), Some(7));
     }

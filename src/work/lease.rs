@@ -1,8 +1,8 @@
-//! One taken message as a lock store: its lock *is* the lease that the driver renews and gives back.
+//! One taken message as a lease store: the driver renews and gives back its lock.
 //!
-//! Made by the worker, and by the library's `MessageLock`. What giving back means is decided by
-//! whoever has it ([`MessageLease::decide`]), after the last process of the command is gone; until then it
-//! means "as it was". It must never settle anything twice, or a message whose lock is in doubt.
+//! Made by the worker, and by the library's `MessageLock`. Giving back means "unchanged" until
+//! [`MessageLease::decide`] is called after the last process is gone. It must never settle a message twice,
+//! or one whose lock is in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,18 +19,16 @@ use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, NEVER, Settlement};
 use crate::util::lock;
 
-// How long a queue is asked to settle a message, as long as its lock lasts: work that was done
-// is not done again because of a network that is away for some seconds.
+// Time limit for settling, within the lock time: a network that fails for some seconds must not cause
+// finished work to be repeated.
 const PATIENCE: Duration = Duration::from_secs(60);
-// The same for a message that is only given back: its lock runs out by itself.
+// A message given back unchanged needs less: its lock expires by itself.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
-// The longest sleep between two looks at the clock: the runtime's stands still while the machine
-// sleeps.
+// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// From the end of one attempt to settle to the next, at first and at most.
+/// Pauses between two attempts to settle, first and longest.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
-/// The lease that is a message's lock.
 pub struct MessageLease {
     name: String,
     lock_time: Duration,
@@ -38,18 +36,18 @@ pub struct MessageLease {
     token: u64,
     lock: Arc<dyn Lock>,
     granted: AtomicBool,
-    /// The moment before the request was sent that locked it last.
+    /// The moment before the latest successful request (to take or renew) was sent.
     confirmed: Arc<AtomicU64>,
     renewals: Arc<AtomicU32>,
-    /// Turns true when settling is not to be tried again and again.
+    /// Turns true when settling gets only one more attempt.
     hurry: Option<watch::Receiver<bool>>,
-    /// What giving back means; nothing is settled where another may have it.
+    /// Settlement on release; `None` if another worker may have the message.
     decision: Mutex<Option<Settlement>>,
     result: Mutex<Option<Result<(), Failure>>>,
 }
 
 impl MessageLease {
-    /// This message of the queue with this name.
+    /// Creates the lease of this message from the queue with this name.
     #[must_use]
     pub fn new(message: &Message, queue: &str) -> MessageLease {
         MessageLease {
@@ -62,55 +60,53 @@ impl MessageLease {
             confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
             renewals: Arc::default(),
             hurry: None,
-            // Whoever ends without a word has done nothing with it.
+            // Without a decision nothing was done with the message.
             decision: Mutex::new(Some(Settlement::Release)),
             result: Mutex::new(None),
         }
     }
 
-    /// The same, which is settled with one more attempt when this has turned true.
+    /// Limits settling to one more attempt once this has turned true.
     #[must_use]
     pub fn hurried_by(mut self, hurry: watch::Receiver<bool>) -> MessageLease {
         self.hurry = Some(hurry);
         self
     }
 
-    /// What giving it back will mean; `None`: nothing is settled, whatever is said later.
+    /// Sets the settlement on release. After `None` nothing is ever settled.
     pub fn decide(&self, settlement: Option<Settlement>) {
         let mut decision = lock(&self.decision);
-        // A program may ask for its end in the moment in which the message was lost.
+        // A program may decide at the moment in which the message was lost.
         if decision.is_some() {
             *decision = settlement;
         }
     }
 
-    /// What the queue said to that; `None` as long as (or because) it was not asked, or its answer
-    /// not waited for.
+    /// Returns the queue's answer to the settlement; `None` if there is none.
     #[must_use]
     pub fn result(&self) -> Option<Result<(), Failure>> {
         lock(&self.result).clone()
     }
 
-    /// Whether the message is gone for good: it expired, or its queue was deleted.
+    /// Returns whether the message is gone for good: it expired, or its queue was deleted.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.lock.is_gone()
     }
 
-    /// How often the lock was renewed.
     #[must_use]
     pub fn renewals(&self) -> u32 {
         self.renewals.load(Ordering::Acquire)
     }
 
-    /// The moment before the request was sent that locked it last.
     fn confirmed(&self) -> Instant {
         Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
 
-    /// Keeps it away from everybody for `delay`, where its queue cannot do that, and settles it then so
-    /// that it may come again at once; sooner when `leaving` turns true. Nothing runs meanwhile: a lock
-    /// that is lost costs nothing but the rest of the delay, and the deadlines of a tenure are not needed.
+    /// Keeps the message locked for `delay`, or until `leaving` turns true, then settles it as a retry
+    /// without delay.
+    ///
+    /// For queues without delays. No command runs meanwhile: a lost lock costs only the rest of the delay.
     pub async fn retry_after(
         &self,
         delay: Duration,
@@ -119,20 +115,18 @@ impl MessageLease {
     ) {
         let due = Instant::now() + delay;
         let lost = tokio::select! {
-            // An error: whoever could tell us is gone.
             _ = leaving.wait_for(|leaving| *leaving) => None,
             lost = self.renew_until(due, budget) => lost,
         };
         match lost {
             Some(failure) => *lock(&self.result) = Some(Err(failure)),
-            // Its result is kept.
             None => drop(self.settle(&Settlement::Retry(Duration::ZERO)).await),
         }
     }
 
-    /// Why the lock was definitely lost before `due`, if it was.
+    /// Renews the lock until `due`; returns early if it is definitely lost.
     pub(super) async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
-        // From what was confirmed, not from now: the core renewed it until a moment ago.
+        // From the last confirmation, not from now: the core renewed it until a moment ago.
         let mut next = budget.renew_at(self.confirmed());
         loop {
             let now = Instant::now();
@@ -147,21 +141,21 @@ impl MessageLease {
             next = match self.renew(now + budget.attempt).await {
                 Ok(()) => budget.renew_at(self.confirmed()),
                 Err(failure @ Failure::Lost { .. }) => return Some(failure),
-                // From the start of one attempt to that of the next.
+                // One interval after the attempt's start.
                 Err(_) => now + budget.retry(),
             };
         }
     }
 
-    /// Ends when the queue says unasked that the lock is not ours any more: why.
+    /// Waits until the queue reports, unasked, that the lock is lost; returns why.
     pub async fn lost(&self) -> Failure {
         self.lock.lost().await
     }
 
-    /// Settles it, as often as it takes and its lock (and our patience) allows.
+    /// Settles the message, with repetitions while its lock and a time limit allow.
     ///
     /// # Errors
-    /// What the queue said last.
+    /// The queue's last answer.
     pub async fn settle(&self, settlement: &Settlement) -> Result<(), Failure> {
         let begin = Instant::now();
         let confirmed = self.confirmed();
@@ -169,8 +163,7 @@ impl MessageLease {
             Settlement::Release => RELEASE_PATIENCE,
             Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,
         };
-        // There is always a first attempt: a lock that has run out is still ours until somebody
-        // else takes the message, and the queue knows.
+        // Always make one attempt: an expired lock still counts until another worker takes the message.
         let lock_end = confirmed + self.lock_time;
         let until = lock_end
             .min(begin + patience)
@@ -178,14 +171,15 @@ impl MessageLease {
         let mut pauses = PAUSES;
         let mut hurry = self.hurry.clone();
         let result = loop {
-            // Asked before the attempt: whoever is in a hurry gets one more, and not two.
+            // Read before the attempt, so that a hurry allows exactly one more.
             let hurried = hurry.as_ref().is_some_and(|hurry| *hurry.borrow());
             let give_up_at = until.min(Instant::now() + ATTEMPT);
             let result = self.lock.settle(settlement, give_up_at).await;
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            // Granted as long as one attempt remains before the lock's end: work that was done would be done again.
+            // Obey the queue's wish, but keep time for one attempt before the lock's end: otherwise finished
+            // work would be repeated.
             let wish = retry_after.unwrap_or_default();
             let last = until.min(lock_end).since(Instant::now());
             let last = last.saturating_sub(ATTEMPT.min(self.lock_time / 4));
@@ -203,7 +197,7 @@ impl MessageLease {
     }
 }
 
-/// Never, where there is nothing to turn.
+/// Waits until the flag turns true; for ever without a flag.
 async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
     if let Some(flag) = flag
         && flag.wait_for(|is_set| *is_set).await.is_ok()
@@ -218,16 +212,16 @@ impl LeaseStore for MessageLease {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: self.name.clone(),
-            // What was settled before its command started is nobody else's, for ever.
+            // A message settled before its command started has no lock that could end.
             lease: self.result().is_none().then_some(self.lock_time),
             ..StoreInfo::default()
         }
     }
 
-    /// It was taken already; and once given back it is over.
+    /// Grants the lock once, because the message was taken already.
     async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
         if self.granted.swap(true, Ordering::AcqRel) {
-            // The core competes again after each tenure: this is the answer that ends it.
+            // The core competes again after each tenure: this answer ends that.
             return Err(Failure::AlreadyDone(TaskResult {
                 status: 0,
                 holder: String::new(),
@@ -242,8 +236,8 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// By a task of its own: nobody waits for it any more when the command ends meanwhile, but what
-    /// settles the message is in its answer, and is waited for by whatever comes after it.
+    /// Renews in a separate task: if the command ends meanwhile, nothing waits for the renewal, but a later
+    /// settlement needs its answer.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let t0 = Instant::now();
         let lock = Arc::clone(&self.lock);
@@ -251,8 +245,8 @@ impl LeaseStore for MessageLease {
         let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
-            // All deadlines of this tenure, and the pace of its renewals, are of the lock that it began
-            // with: somebody has made the queue's locks shorter, or a clock that told their length was wrong.
+            // All deadlines of this tenure come from its first lock time, which was much longer: the queue's
+            // setting was changed, or a wrong clock measured it.
             if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
                 return Err(Failure::Lost {
                     until: Some(t0 + lasts),
@@ -263,7 +257,7 @@ impl LeaseStore for MessageLease {
                     ),
                 });
             }
-            // Here, where nobody can drop it: a renewal that was answered late still counts.
+            // Inside the task, which is never dropped: a renewal that is answered late still counts.
             confirmed.store(t0.as_nanos(), Ordering::Release);
             renewals.fetch_add(1, Ordering::AcqRel);
             Ok(())
@@ -276,17 +270,16 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// Has a patience of its own: the core's is for locks that others wait for.
+    /// Ignores the core's deadline, which is for locks that standbys wait for.
     async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
         if self.result().is_some() {
             return Ok(());
         }
-        // Released, as far as the core goes: there is nothing left that anybody could do.
         let Some(settlement) = lock(&self.decision).clone() else {
             return Ok(());
         };
         match self.settle(&settlement).await {
-            // Enough was tried: the core is not to begin anew.
+            // `settle` has tried often enough: the core must not begin again.
             Err(Failure::Transient { why, .. }) => Err(Failure::Fatal { why, denied: false }),
             result => result,
         }
@@ -299,7 +292,7 @@ mod tests {
     use crate::work::scripted::{self, Scripted};
     use tokio::sync::Semaphore;
 
-    /// A lock whose renewals are answered when they are let.
+    /// A lock that answers renewals only when the test allows it.
     struct Slow {
         asked: Semaphore,
         let_go: Semaphore,
@@ -327,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewal_that_nobody_waits_for_any_more_is_carried_through() {
+    async fn abandoned_renewal_is_completed() {
         let lock = Arc::new(Slow {
             asked: Semaphore::new(0),
             let_go: Semaphore::new(0),
@@ -344,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn in_a_hurry_a_settlement_is_tried_once_more_and_not_for_a_minute() {
+    async fn hurry_limits_settling_to_one_more_attempt() {
         let lock = Scripted::settling((0..1000).map(|_| scripted::transient()));
         let (hurry, hurried) = watch::channel(false);
         let held = held(Arc::clone(&lock) as _).hurried_by(hurried);
@@ -367,9 +360,9 @@ mod tests {
         })
     }
 
-    /// Of a service that is busy, and of one that will never say anything else.
+    /// A service may be busy for a while, or answer "busy" for ever.
     #[tokio::test]
-    async fn a_wish_that_outlasts_the_lock_leaves_time_for_one_more_attempt() {
+    async fn long_retry_after_leaves_time_for_one_more_attempt() {
         let minute = Duration::from_secs(60);
         for (wish, said, times) in [(minute, Ok(()), 2), (NEVER, busy(NEVER), 1)] {
             let lock = Scripted::settling([busy(wish)]);
@@ -394,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_to_be_settled_stays_so_whatever_is_said_later() {
+    async fn decision_to_settle_nothing_is_final() {
         let lock = Arc::new(Scripted::default());
         let held = held(Arc::clone(&lock) as _);
         held.decide(None);
@@ -414,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_renewed_until_the_delay_is_over_and_then_may_come_again() {
+    async fn lock_is_renewed_during_the_retry_delay() {
         let lock = Scripted::renewing([Ok(()), scripted::transient(), Ok(())]);
         let (held, budget) = kept(&lock);
         let (_stay, leaving) = watch::channel(false);
@@ -428,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_that_leaves_waits_for_no_delay() {
+    async fn leaving_worker_skips_the_retry_delay() {
         let lock = Arc::new(Scripted::default());
         let (held, budget) = kept(&lock);
         let (leave, leaving) = watch::channel(false);
@@ -443,10 +436,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_that_was_made_much_shorter_is_ours_for_no_longer() {
+    async fn much_shorter_lock_time_is_a_loss() {
         let lock = Arc::new(Scripted::default());
         let (held, _budget) = kept(&lock);
-        // What came of a slow answer is none.
+        // A slow answer shortens a lock a little.
         *lock.lasts.lock().unwrap() = Some(Duration::from_millis(1600));
         assert_eq!(held.renew(Instant::FOREVER).await, Ok(()));
         let shorter = Duration::from_millis(1400);
@@ -460,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_that_was_lost_is_not_settled() {
+    async fn lost_lock_is_not_settled() {
         let lock = Scripted::renewing([scripted::lost()]);
         let (held, budget) = kept(&lock);
         let (_stay, leaving) = watch::channel(false);

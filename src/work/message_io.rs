@@ -1,9 +1,8 @@
-//! How a message reaches its command: the exact bytes on stdin or in a private directory, what is
-//! known of it in the environment. Nothing of it is ever in an argument.
+//! Passes a message to its command: the exact bytes on stdin or in a private directory, metadata in the
+//! environment, and nothing in an argument.
 //!
-//! Called by the worker for each message. The stdin is a sealed file in memory, not a pipe: there is
-//! nobody who writes into it while the command runs, so a command that reads slowly, not at all, or
-//! closes it early holds up nothing, and one that wants to may read it twice.
+//! The stdin is a sealed file in memory, not a pipe: a command that reads slowly, not at all, or closes it
+//! early blocks nothing, and a command may read it twice.
 
 use std::ffi::{CStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -21,15 +20,13 @@ use crate::lasting;
 use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
-// How the directories' names begin.
 const PREFIX: &str = "trafficcop-message.";
-// The kernel takes 128 KiB for one variable (MAX_ARG_STRLEN), and all of them share what the stack
-// has: a sender could else keep the command from being started (E2BIG).
+// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), and all of them to a share of the stack: a
+// sender could otherwise keep the command from starting (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
-/// What a process list shows of the file in memory.
 const MEMORY: &CStr = c"trafficcop-message";
 
-/// What the command finds in its environment, by the names that are documented.
+/// Names of the command's variables, as documented.
 pub(super) const QUEUE: &str = "TRAFFICCOP_MESSAGE_QUEUE";
 const ID: &str = "TRAFFICCOP_MESSAGE_ID";
 const ATTEMPT: &str = "TRAFFICCOP_MESSAGE_ATTEMPT";
@@ -44,7 +41,7 @@ const FILE: &str = "TRAFFICCOP_MESSAGE_FILE";
 const SESSION: &str = "TRAFFICCOP_SESSION_ID";
 const SESSION_STATE: &str = "TRAFFICCOP_SESSION_STATE_FILE";
 
-/// What an outer trafficcop has set, and what would speak of another lock or message.
+/// Variables that an outer trafficcop has set, about another lock or message.
 pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TOKEN",
     "TRAFFICCOP_LOCK",
@@ -54,7 +51,7 @@ pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TASK",
     "TRAFFICCOP_PERIOD",
     "TRAFFICCOP_ROLE",
-    // One that no variable can hold is not set anew.
+    // These are unset, too, because a value that no variable can hold is left out.
     ID,
     ENQUEUED_AT,
     LOCKED_UNTIL,
@@ -68,24 +65,22 @@ pub(super) const FOREIGN: &[&str] = &[
     SESSION_STATE,
 ];
 
-/// A message on its way to a command.
 #[derive(Debug, Default)]
 pub(super) struct MessageIo {
-    /// What stands on the command's stdin; nothing, if it is in a directory.
+    /// The command's stdin; `None` if the message is in a directory.
     pub(super) input: Option<OwnedFd>,
-    /// What keeps the directory from being swept, as long as anything of the tree has it open.
+    /// Lock that keeps the directory from being swept, as long as any process of the tree has it open.
     pub(super) lock: Option<OwnedFd>,
-    /// Further variables.
     pub(super) env: Vec<(OsString, OsString)>,
-    /// Removed with this.
+    /// The directory, removed with this.
     folder: Option<Folder>,
 }
 
 impl MessageIo {
-    /// The body on stdin.
+    /// Puts the body on stdin.
     ///
     /// # Errors
-    /// What the kernel says where there is no memory for it.
+    /// If there is no memory for it.
     pub(super) fn on_stdin(body: &[u8]) -> io::Result<MessageIo> {
         Ok(MessageIo {
             input: Some(in_memory(body)?),
@@ -93,10 +88,10 @@ impl MessageIo {
         })
     }
 
-    /// The body and what is known of it in a directory of its own below `base`.
+    /// Puts the body and the metadata into a new directory below `base`.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system refuses.
     pub(super) fn in_directory(base: &Path, body: &[u8], json: &[u8]) -> io::Result<MessageIo> {
         let folder = Folder::create(base)?;
         write(&folder.path.join("body"), body)?;
@@ -106,7 +101,7 @@ impl MessageIo {
             (FILE.into(), folder.path.join("body").into()),
         ];
         Ok(MessageIo {
-            // A duplicate shares the lock, which lasts until the last of the tree has closed it.
+            // A duplicate shares the lock, which lasts until the last process of the tree has closed it.
             lock: Some(folder.lock.try_clone()?.into()),
             env,
             folder: Some(folder),
@@ -114,17 +109,17 @@ impl MessageIo {
         })
     }
 
-    /// The same, with a file that has the state of the message's session: where that is.
+    /// Adds a file with the state of the message's session; returns its path, too.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system refuses.
     pub(super) fn and_state(
         mut self,
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // On stdin one has no directory: the frame that orders the start carries one descriptor alone, so
-        // this one's lock is ours and not the tree's.
+        // The start order carries one descriptor, which is stdin here: so only this process holds the
+        // directory's lock, not the tree.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -136,33 +131,30 @@ impl MessageIo {
         Ok((self, path))
     }
 
-    /// Whether there is something to remove.
     pub(super) fn is_on_disk(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// Removes what is on disk. Can take its time.
+    /// Removes the files. A disk can be slow.
     pub(super) fn remove(mut self) {
         drop(self.folder.take());
     }
 }
 
-/// A sealed file in memory with these bytes, open for reading from its beginning.
+/// Returns a sealed file in memory with these bytes, open for reading.
 fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
-    // Neither a pipe, which holds up whoever writes for a reader that does not read, nor a file,
-    // which would have to be removed.
+    // A pipe would block its writer; a file would have to be removed.
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
-    // It is handed to a program that is not ours: a child that it leaves could else change what its
-    // parent reads.
+    // A child that the command leaves behind could otherwise change what its parent reads.
     let seals = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_SEAL;
-    // After the last byte was written, and the seals themselves sealed.
+    // After the last byte was written; F_SEAL_SEAL forbids further changes of the seals.
     fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
-    // A description that cannot even be written to; where there is no /proc the seals have to do.
+    // A read-only description; without /proc the seals have to be enough.
     match File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())) {
         Ok(reader) => Ok(reader.into()),
         Err(_) => {
@@ -176,16 +168,17 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options
         .write(true)
-        // Nothing is written through what somebody has put there meanwhile.
+        // Never follow or overwrite what another process has put there.
         .create_new(true)
         .mode(0o600)
         .open(path)?;
     file.write_all(bytes)
 }
 
-/// A directory that is ours alone, removed when it is dropped. While it is in use it is locked; the
-/// lock is shared with guardian and command, so one that nobody has locked is left over from a
-/// worker that was killed with all it had, and is swept by the next.
+/// A private directory, locked while in use, and removed when it is dropped.
+///
+/// The guardian and the command share the lock, so an unlocked directory belongs to a worker that was killed
+/// together with them: the next worker sweeps it.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -195,9 +188,9 @@ struct Folder {
 impl Folder {
     fn create(base: &Path) -> io::Result<Folder> {
         let name = format!("{}.{:016x}", std::process::id(), fastrand::u64(..));
-        // Under another name until it is locked, so that nobody takes it for a leftover.
+        // Under another name until it is locked, so that no worker sweeps it as a leftover.
         let fresh = base.join(format!(".{PREFIX}{name}"));
-        // By the mode it is made with: between making and chmod others could go in and stay.
+        // Created with its mode: before a later chmod another user could enter it and stay.
         DirBuilder::new().mode(0o700).create(&fresh)?;
         let path = base.join(format!("{PREFIX}{name}"));
         let made = File::open(&fresh).and_then(|lock| {
@@ -237,7 +230,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Lets us into every directory below this one. Links are not followed.
+/// Makes every directory below this one accessible. Does not follow links.
 fn open_up(path: &Path) {
     let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -247,10 +240,10 @@ fn open_up(path: &Path) {
     }
 }
 
-/// Where directories of messages are made: TMPDIR, or /tmp.
+/// Returns the parent of the message directories: TMPDIR, or /tmp.
 ///
 /// # Errors
-/// One line for a person where that will not do.
+/// One line for a person if that directory is not usable.
 pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, String> {
     let base = tmpdir
         .filter(|path| !path.is_empty())
@@ -265,22 +258,21 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     let Ok(found) = fs::metadata(&base) else {
         return refuse("cannot be looked at");
     };
-    // Whoever can rename our directory could hand the command another message.
+    // A user who can rename the directory could pass the command another message.
     if !is_safe_from_others(&found) {
         return refuse("is a directory that other users can change");
     }
-    // Tried now: the first message would be taken for nothing.
+    // Try it now: otherwise the first message would be taken in vain.
     match Folder::create(&base) {
         Ok(_) => Ok(base),
         Err(why) => refuse(&format!("cannot be written to ({why})")),
     }
 }
 
-/// Removes what workers that were killed have left.
 pub(super) fn sweep(base: &Path) {
     for path in ours_in(base, PREFIX, Metadata::is_dir) {
         if let Ok(file) = File::open(&path)
-            // Locked while it is removed: another worker sweeps here, too.
+            // Locked during the removal, because another worker may sweep at the same time.
             && flock(&file, FlockArg::LockExclusiveNonblock).is_ok()
         {
             remove(&path);
@@ -288,7 +280,6 @@ pub(super) fn sweep(base: &Path) {
     }
 }
 
-/// What every command is told of its message.
 pub(super) fn environment(
     queue: &str,
     message: &Message,
@@ -298,7 +289,7 @@ pub(super) fn environment(
     let session = message.lock.session();
     let properties = (!about.properties.is_empty())
         .then(|| serde_json::to_string(&about.properties).unwrap_or_default())
-        // Left out, not cut: half an object is none, and message.json has it whole.
+        // Left out, not cut: half an object is no JSON, and message.json has it whole.
         .filter(|text| text.len() <= PROPERTIES_LIMIT);
     let known = [
         (QUEUE, Some(queue.to_owned())),
@@ -315,13 +306,13 @@ pub(super) fn environment(
     known
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
-        // What cannot be told to everybody is in message.json.
+        // A value with control characters is in message.json only.
         .filter(|(_, value)| !value.chars().any(char::is_control))
         .map(|(name, value)| (name.into(), value.into()))
         .collect()
 }
 
-/// The same as a file, nothing left out.
+/// Returns the complete metadata, as the content of `message.json`.
 pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) -> Vec<u8> {
     #[derive(Serialize)]
     struct MessageJson<'a> {
@@ -349,7 +340,7 @@ pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) ->
     text
 }
 
-/// The fields of `message.json`, and what they mean.
+/// The fields of `message.json`, with descriptions.
 pub const FIELDS: &[(&str, &str)] = &[
     ("id", "the message's id: the same at every attempt"),
     ("attempt", "which attempt this is, from 1"),
@@ -388,7 +379,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
-    fn what_is_on_stdin_is_every_byte_and_cannot_be_changed() {
+    fn stdin_has_every_byte_and_cannot_be_changed() {
         let body: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();
         let message_io = MessageIo::on_stdin(&body).unwrap();
         let mut file = File::from(message_io.input.unwrap());
@@ -413,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_private_and_goes_whatever_the_command_did_to_it() {
+    fn message_directory_is_private_and_always_removed() {
         let base = tempfile::tempdir().unwrap();
         let message_io = MessageIo::in_directory(base.path(), b"\0\xff", b"{}").unwrap();
         let path = PathBuf::from(&message_io.env[0].1);
@@ -443,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_workers_left_is_swept_and_what_is_in_use_is_not() {
+    fn sweep_removes_only_leftovers_of_killed_workers() {
         let base = tempfile::tempdir().unwrap();
         let living = MessageIo::in_directory(base.path(), b"a", b"").unwrap();
         let left = base.path().join(format!("{PREFIX}1.dead"));
@@ -453,7 +444,6 @@ mod tests {
         sweep(base.path());
         assert!(!left.exists());
         assert_eq!(names(base.path()).len(), 2);
-        // The supervisor is dead, and the command still has it.
         let mut orphan = MessageIo::in_directory(base.path(), b"b", b"").unwrap();
         let held_by_the_tree = orphan.lock.take().unwrap();
         let path = orphan.folder.as_ref().unwrap().path.clone();
@@ -464,7 +454,7 @@ mod tests {
         sweep(base.path());
         assert!(path.exists());
         drop(held_by_the_tree);
-        // A child that a neighbouring test is forking has the descriptor until it execs.
+        // A child that a neighbouring test is forking keeps the descriptor until it execs.
         let give_up_at = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
         while path.exists() && crate::clock::Instant::now() < give_up_at {
             sweep(base.path());
@@ -475,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_in_the_environment_as_far_as_it_may() {
+    fn metadata_is_in_the_environment_unless_unfit() {
         let mut message = scripted::of_session("id-1");
         message.about.content_type = Some("text/plain\0; evil".into());
         message.about.enqueued = Some("2026-01-31T13:00:00Z".into());
@@ -496,7 +486,6 @@ mod tests {
         assert_eq!(text(ENQUEUED_AT).unwrap(), "2026-01-31T13:00:00Z");
         assert_eq!(text(CONTENT_TYPE), None, "it has a NUL in it");
         assert_eq!(text(LOCKED_UNTIL), None, "not known");
-        // JSON escapes what is not fit for a terminal.
         assert_eq!(text(PROPERTIES).unwrap(), r#"{"a\n":"1\u0007"}"#);
         let told: serde_json::Value =
             serde_json::from_slice(&json("http://q", &message, Some(5))).unwrap();
@@ -516,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_where_others_can_tamper_is_refused() {
+    fn directory_that_others_can_change_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let asked = |mode| {
             fs::set_permissions(base.path(), Permissions::from_mode(mode)).unwrap();

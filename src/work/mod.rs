@@ -1,15 +1,14 @@
-//! `trafficcop work`: takes messages, runs a command for each while its lock is ours, and settles
-//! it by how that ended.
+//! `trafficcop work`: takes messages, runs a command for each while it holds the message's lock, and settles
+//! the message according to how the command ended.
 //!
 //! ```text
 //! scheduler (pure: take, wait, leave) ─▶ worker ─▶ take ─▶ processor: drive(lease, workload) ─▶ settle
 //!                                                          │        │
 //!                                             the message's lock    the command, under a guardian
 //! ```
-//! [`settle`] is the table of what becomes of a message, [`scheduler`] what the worker does next: both
-//! are pure. [`lease`] makes a lease of a message's lock, so that [`crate::driver`] and the core keep
-//! it as they keep every lease. Where messages come in sessions, [`session`] has one after another
-//! processed under the session's lock. Nothing here knows which kind of queue it is, but for `open`.
+//! [`settle`] decides about a message, [`scheduler`] what the worker does next: both are pure. [`lease`]
+//! presents a message's lock as a lease to [`crate::driver`]. [`session`] processes the messages of a session
+//! under the session's lock. Only `open` knows the kinds of queues.
 
 pub mod lease;
 #[cfg(feature = "cli")]

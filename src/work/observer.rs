@@ -1,8 +1,7 @@
-//! What people are told of a worker: the log, the event log, the status file, the service manager, and
-//! who asks over HTTP.
+//! Reports what a worker does: to the log, the event log, the status file, the service manager and HTTP
+//! clients.
 //!
-//! Made by the worker, told by its loop and by every processor, which all run on one thread. It must never
-//! hold anything up.
+//! Called by the worker's loop and by every processor, all on one thread. It must never block.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,18 +20,16 @@ use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
 
-/// The state of a worker that takes no more messages.
 pub(super) const DRAINING: &str = "draining";
-/// From one line to the next that says that the queue was deleted.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// See the module's text. Clones are the same one.
+/// Reports what a worker does. Clones share one state.
 #[derive(Clone)]
 pub(super) struct WorkerObserver(Arc<Mutex<State>>);
 
 struct State {
     status: Status,
-    /// Since when nothing can be taken, as it was last told, and whether the queue was deleted.
+    /// Whether the queue was deleted, and when that or another failure to take was last logged.
     failing: Option<(bool, Instant)>,
     file: Option<StatusFile>,
     event_log: Option<EventLog>,
@@ -41,7 +38,7 @@ struct State {
 }
 
 impl WorkerObserver {
-    /// Not before the guardians were forked: threads write the files.
+    /// Creates the observer. Call it after the guardians were forked: threads write the files.
     pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
             state: "starting".into(),
@@ -71,8 +68,7 @@ impl WorkerObserver {
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
-                // A worker has no control that it could wait for: it is ready once its queue has
-                // answered.
+                // A worker does not wait for control: it is ready once its queue has answered.
                 Ready::Standby,
                 "looking at the queue",
                 config.concurrency,
@@ -82,7 +78,6 @@ impl WorkerObserver {
         })))
     }
 
-    /// Nobody is told.
     #[cfg(test)]
     pub(super) fn of_nobody() -> WorkerObserver {
         WorkerObserver(Arc::new(Mutex::new(State {
@@ -99,20 +94,18 @@ impl WorkerObserver {
         lock(&self.0)
     }
 
-    /// Tells those who ask over HTTP, too.
     pub(super) fn serve(&self, server: serve::Server) {
         self.state().server = Some(server);
     }
 
-    /// Begins to tell the service manager, if there is one, inside the runtime: a sign of life after
-    /// each round to all guardians.
+    /// Starts the reports to the service manager, inside the runtime: a sign of life after each round of
+    /// checks of all guardians.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(service_manager) = &self.state().service_manager {
             service_manager.begin(health_check);
         }
     }
 
-    /// What the command of this processor finds in its `NOTIFY_SOCKET`.
     pub(super) fn notify_socket(&self, processor: usize) -> Option<OsString> {
         self.state()
             .service_manager
@@ -120,18 +113,16 @@ impl WorkerObserver {
             .for_the_command(processor)
     }
 
-    /// The queue does not do what we ask of it, for this reason; or does again.
+    /// Reports why the queue does not do what it should; `None`: it does again.
     pub(super) fn doubts(&self, why: Option<String>) {
         let state = &mut *self.state();
-        // Written with the state that it leads to.
         state.status.cause.clone_from(&why);
         if let Some(service_manager) = &state.service_manager {
             service_manager.doubts(why);
         }
     }
 
-    /// Nothing can be taken from the queue, for this reason. It is said once, and of a queue that was deleted
-    /// once a minute.
+    /// Reports why no messages can be taken: once, but for a deleted queue once a minute.
     pub(super) fn takes_nothing(&self, failure: &Failure, is_deleted: bool, is_leaving: bool) {
         let why = match is_deleted {
             true => format!("the queue was deleted: {failure}"),
@@ -148,7 +139,6 @@ impl WorkerObserver {
         self.doubts(Some(why));
     }
 
-    /// The queue answers.
     pub(super) fn takes(&self) {
         if self.state().failing.take().is_some() {
             tracing::info!("the queue answers again");
@@ -156,7 +146,6 @@ impl WorkerObserver {
         }
     }
 
-    /// We were asked to stop, or are about to end.
     pub(super) fn stops(&self) {
         self.state()
             .service_manager
@@ -164,10 +153,10 @@ impl WorkerObserver {
             .for_each(ServiceManager::stops);
     }
 
-    /// The worker does this now.
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
-        // Each time, because the number changes with each message; it sends them at a pace of its own.
+        // Each time, because the number changes with each message; the service manager's side limits the
+        // rate.
         if let Some(service_manager) = &state.service_manager {
             service_manager.works(doing(name, running));
             if name == DRAINING {
@@ -177,7 +166,7 @@ impl WorkerObserver {
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
-        // The file is written anew as a whole: for each change of state, and not for each message.
+        // The whole file is rewritten, so only for a change of state.
         if state.status.state == name {
             return;
         }
@@ -186,7 +175,7 @@ impl WorkerObserver {
     }
 
     pub(super) fn message(&self, row: &MessageRow) {
-        // The log first: who sees a counter grow finds the line.
+        // The log first: a counter never grows before its log line exists.
         report::message_row(row);
         let state = &mut *self.state();
         if let Some(event_log) = &mut state.event_log {
@@ -197,10 +186,9 @@ impl WorkerObserver {
         }
     }
 
-    /// The end.
     pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let state = &mut *self.state();
-        // First: nobody is to be told that we work by a server that has not heard of the end.
+        // First: a server that does not know of the end must not report a working worker.
         drop(state.server.take());
         state.status.cause = Some(cause.to_owned());
         state.status.exit = Some(leave.status());
@@ -214,15 +202,14 @@ impl WorkerObserver {
         if let Some(service_manager) = &mut state.service_manager {
             service_manager.observe(Instant::now(), &done);
         }
-        // Taken out: dropped, it waits a moment until its thread has written the end.
+        // Dropping it waits a moment until its thread has written the end.
         if let Some(mut event_log) = state.event_log.take() {
             event_log.observe(Instant::now(), &done);
         }
-        // The same for the status file: who waits for our process reads it next.
+        // Dropping waits here, too: a script that waits for this process reads the file next.
         drop(state.file.take());
     }
 
-    /// Who is told of one message, worked on in this processor.
     pub(super) fn message_observer(
         &self,
         id: &str,
@@ -234,7 +221,7 @@ impl WorkerObserver {
             None => format!("message {id}"),
         };
         if let Some(service_manager) = &self.state().service_manager {
-            // Before its command can say anything by the socket of this processor.
+            // Before the message's command can write to the socket of this processor.
             service_manager.name(processor, what);
         }
         MessageObserver {
@@ -245,7 +232,6 @@ impl WorkerObserver {
     }
 }
 
-/// What a worker in this state does, in words.
 fn doing(state: &str, running: usize) -> String {
     let messages = match running {
         1 => "1 message".to_owned(),
@@ -281,7 +267,7 @@ impl Observer for MessageObserver {
         let id = &self.id;
         match *observation {
             Observation::Notice { notice, .. } => report::message_notice(id, notice, now),
-            // One that failed is told by the core as doubt, once, and not by each attempt.
+            // The core reports failed renewals as doubt, once, and not for each attempt.
             Observation::Renewed { reply: Ok(()), .. } => report::message_renewed(id),
             Observation::Workload(event) => {
                 if let Some(service_manager) = &self.observer.state().service_manager {
@@ -298,7 +284,7 @@ impl Observer for MessageObserver {
                     _ => {}
                 }
             }
-            // How a lock was obtained is told by whoever receives messages.
+            // Receiving a message is not reported as acquiring a lock.
             Observation::Acquired(_) => return,
             _ => {}
         }

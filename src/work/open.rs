@@ -1,8 +1,6 @@
-//! Opens the queue of the config, and looks at it before anything is taken from it. The only place here
-//! that knows which kinds of queues there are: brings together the address and the credential that were
-//! found and the client that uses them.
+//! Opens the queue of the config, and checks it before the worker takes anything.
 //!
-//! Called by the worker alone.
+//! No other module of `work` knows which kinds of queues there are.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +23,13 @@ use crate::queue::storage::{Config, StorageQueue, Target};
 use crate::queue::{Missing, Queue};
 use crate::signals::{SignalEvent, Signals};
 
-// As long as `run` waits for its store at first (--connect-timeout).
+// Equal to the default of `run`'s --connect-timeout.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The queue of the config; nothing is sent.
+/// Opens the queue of the config; sends nothing.
 ///
 /// # Errors
-/// What speaks against its name, its address or our credentials.
+/// If its name, its address or the credential is unusable.
 pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(config.max_body).unwrap_or(usize::MAX);
     match &config.source {
@@ -41,10 +39,11 @@ pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> 
     }
 }
 
-/// Where messages and states are handed over in directories, if any are, swept of what dead workers left.
+/// Returns the directory for messages and states, if any are passed as files, without the remains of dead
+/// workers.
 ///
 /// # Errors
-/// What speaks against the place.
+/// If that directory is unusable.
 pub(super) fn directories(config: &config::Work) -> Result<Option<PathBuf>, UsageError> {
     let flag = match config.in_directories {
         true => "--message file",
@@ -76,7 +75,6 @@ fn open_storage(source: &config::Storage, max_body: usize) -> Result<Arc<dyn Que
     Ok(Arc::new(queue.map_err(refuse)?))
 }
 
-/// A queue on Service Bus.
 #[cfg(feature = "service-bus")]
 fn open_service_bus(
     source: &config::ServiceBus,
@@ -85,7 +83,7 @@ fn open_service_bus(
     let bus = crate::azure::ServiceBus::find(&variable, &source.options, &source.asked)
         .map_err(refuse)?;
     tracing::debug!("credential: {}", bus.kind());
-    // Only the emulator's connection string leads here: everything else is refused before.
+    // Only the emulator's connection string reaches this: all others without TLS are refused earlier.
     if bus.is_open_to_others() {
         tracing::warn!(
             "{} is used without TLS, as an emulator is: everyone on the network path can read the messages and the credential",
@@ -115,14 +113,14 @@ fn open_service_bus(
     })))
 }
 
-/// Looks at the queue, for as long as it may take; a signal ends that, which is returned then.
+/// Checks the queue until it answers or `PATIENCE` is over; returns the signal of a stop.
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
     idle: &mut [MessageProcessor],
     observer: &WorkerObserver,
 ) -> Result<Option<i32>, Missing> {
-    // Nothing was taken yet: a stop needs no drain, and all other signals are for commands.
+    // Only a stop matters: other signals are for commands, and none runs yet.
     let stopped = async {
         loop {
             if let SignalEvent::Stop(signal) = signals.next().await {
@@ -130,7 +128,7 @@ pub(super) async fn prepare(
             }
         }
     };
-    // Meanwhile somebody has to answer whether the guardians are well; nothing can be made of it yet.
+    // The guardians need answers meanwhile; the worker's loop acts later if one is lost.
     let answering = async {
         loop {
             let _ = idle_event(idle).await;
@@ -144,13 +142,11 @@ pub(super) async fn prepare(
     }
 }
 
-/// Looks at the queue until it answers.
 async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missing> {
     let give_up_at = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
-        // From the start of one attempt to that of the next: one that takes its whole time is
-        // followed at once.
+        // Retry one interval after the start of an attempt, not after its end.
         let sent = Instant::now();
         match queue.prepare(give_up_at.min(sent + ATTEMPT)).await {
             Ok(()) => {
@@ -165,7 +161,7 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
                     observer.doubts(Some(format!("cannot reach the queue: {why}")));
                 }
             }
-            // A name or a right that is wrong does not become right by waiting.
+            // Waiting does not correct a wrong name or a missing right.
             Err(missing) => return Err(missing),
         }
         tokio::time::sleep((sent + RETRY).since(Instant::now())).await;

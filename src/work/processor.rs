@@ -1,8 +1,8 @@
-//! One message at a time, from the moment it was taken until it is settled.
+//! Processes one message at a time, until it is settled.
 //!
-//! Run by the worker's loop, as many at once as there are slots, each with a guardian of its own
-//! that serves one command after another. What the end of a command means is said by the table
-//! ([`super::settle`]); when its command ends for want of a lock, by the core.
+//! The worker's loop runs as many processors as --concurrency allows, each with its own guardian. The table
+//! ([`super::settle`]) decides what the end of a command means; the core decides when a lost lock ends a
+//! command.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -34,67 +34,55 @@ use crate::report::MessageRow;
 use crate::signals::Signals;
 use crate::units;
 
-/// What all slots go by.
 pub(super) struct ProcessorContext {
     pub(super) queue: String,
     pub(super) rules: Rules,
-    /// After how much of its time a lock is renewed, in per cent.
+    /// Share of its lock time after which a lock is renewed, in per cent.
     pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
     pub(super) stop_to: StopTo,
     pub(super) kill_after: Duration,
-    /// Where directories are made, if there are to be any.
+    /// Directory for messages and states, if any are passed as files.
     pub(super) base: Option<PathBuf>,
-    /// Messages are handed over in such; if not, on stdin.
     pub(super) in_directories: bool,
-    /// How sessions are taken, if messages come in such.
     pub(super) sessions: Option<Sessions>,
-    /// How many of their messages may still be begun, where that is limited.
+    /// Number of session messages that may still be started, if that is limited.
     pub(super) may_begin: Option<AtomicU64>,
     pub(super) observer: WorkerObserver,
-    /// The queue itself keeps a message away that is to be tried again.
+    /// Whether the queue itself can delay a message that is to be retried.
     pub(super) delays: bool,
-    /// Turns true when the worker takes no more messages.
     pub(super) leaving: watch::Receiver<bool>,
-    /// Turns true when everything is to end at once.
     pub(super) hurry: watch::Receiver<bool>,
 }
 
-/// A guardian, and what its present message listens to.
 pub(super) struct MessageProcessor {
     pub(super) number: usize,
     pub(super) handle: GuardianHandle,
     pub(super) signals: Signals,
-    /// The guardian died while it had nothing to guard.
     pub(super) lost: bool,
 }
 
-/// How a message was done with, as far as the worker has to know.
 pub(super) struct Done {
     pub(super) ran: bool,
     pub(super) exit: Option<Exit>,
-    /// Its command did what it was to do, whatever became of the message.
     pub(super) succeeded: bool,
     pub(super) outcome: Outcome,
-    /// The command cannot be started, for this error number.
     pub(super) errno: Option<i32>,
-    /// It could not be handed over to a command.
+    /// Why the message could not be passed to a command.
     pub(super) no_handover: Option<String>,
-    /// There is no guardian any more.
     pub(super) lost: bool,
     pub(super) overlap: bool,
-    /// Whether it could be settled, where the worker must not go on without that.
+    /// Result of a settlement without which the worker must not go on.
     pub(super) put_aside: Option<Result<(), String>>,
-    /// When it was asked for.
     pub(super) taken: Instant,
-    /// How many messages of its session were begun before it.
+    /// Number of messages of its session that were started before it.
     pub(super) earlier: u64,
-    /// Since when its session has had none.
+    /// Start of the time in which its session has had no message.
     pub(super) idle_since: Option<Instant>,
 }
 
 impl MessageProcessor {
-    /// Works on this message until it is done with; when we are `leaving` it is given back.
+    /// Works on this message, or on its session, to the end; gives it back if the worker is `leaving`.
     pub(super) async fn work(
         mut self,
         message: Message,
@@ -111,7 +99,7 @@ impl MessageProcessor {
         (self, done)
     }
 
-    /// One message, until it is settled; when we are `leaving` it is given back.
+    /// Processes one message until it is settled; gives it back if the worker is `leaving`.
     pub(super) async fn one(
         &mut self,
         message: Message,
@@ -121,7 +109,7 @@ impl MessageProcessor {
         leaving: bool,
     ) -> Done {
         let not_run = match &message.body {
-            // It was on its way when the stop came: begun now, it would cost its whole grace.
+            // It was under way when the stop came: started now, it would use up the whole grace.
             _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
                 let detail = why.detail.clone();
@@ -135,7 +123,6 @@ impl MessageProcessor {
         }
     }
 
-    /// Settles a message without running anything.
     async fn settle(
         &mut self,
         message: &Message,
@@ -149,7 +136,6 @@ impl MessageProcessor {
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
         } else if let Some(settlement) = &decision.settlement {
-            // Its result is kept.
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
         let whose = Whose::of(message);
@@ -167,13 +153,11 @@ impl MessageProcessor {
         let (id, attempt) = (whose.id.clone(), whose.attempt);
         let budget = context.budget(&message);
         let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
-        // The guardian has to be answered meanwhile: a disk can take longer than its patience.
         let message_io = match self.meanwhile(hand_over(message, state, context)).await {
             Ok(message_io) => message_io,
             Err(why) => {
                 let is_leaving = *context.leaving.borrow();
                 let decision = Decision::release(match is_leaving {
-                    // It was on its way when the stop came, as in `one`.
                     true => "WorkerStopped",
                     false => {
                         tracing::error!(
@@ -197,7 +181,7 @@ impl MessageProcessor {
             }
             return self.done(&whose, &held, decision, None, context);
         }
-        // Its time began with the request that took it: what the disk has used is not added.
+        // The lock counts from the request that took the message: the time that the disk took is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer =
             context
@@ -228,7 +212,7 @@ impl MessageProcessor {
             message_io,
             ..
         } = workload;
-        // Nothing was given back: that is said by the ending.
+        // The core gave nothing back: its ending tells why.
         let mut decision = progress.decision.clone().unwrap_or_else(|| {
             if progress.stuck {
                 return Decision::nothing("CannotBeKilled");
@@ -246,23 +230,22 @@ impl MessageProcessor {
         if context.rules.at_most_once {
             decision = decision.completed_before();
         }
-        // We stood still, and its lock's time was over before it could be settled: the queue knows whether it
-        // is ours all the same. What is to be kept away is settled below.
+        // The worker was suspended beyond the lock's time: only the queue knows whether the lock is still
+        // held. A message that is to be kept away is settled below.
         if progress.decision.is_none()
             && ending.cause == Cause::CommandEnded
             && held.result().is_none()
             && context.keeps_away(decision.settlement.as_ref()).is_none()
             && let Some(settlement) = &decision.settlement
         {
-            // Its result is kept.
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
-        // Not before: files can take their time, the message is settled by now, and a session's state is
-        // stored from one of them.
+        // Not earlier: a disk can be slow, the message is settled by now, and settling stores the session's
+        // state from one of the files.
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
         }
-        // It was settled in another way than was decided.
+        // The state could not be stored, so the message was settled differently.
         if let Some(instead) = state.and_then(SessionState::instead) {
             decision = instead;
         }
@@ -281,18 +264,17 @@ impl MessageProcessor {
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
 
-    /// Completes the message before its command, and returns the decision where the command must not start.
+    /// Completes the message before its command; returns a decision if the command must not start.
     ///
-    /// The command runs at most once, because a message is completed at most once: its receipt, or lock token,
-    /// is this worker's alone, and the queue takes it only while no other worker was given the message. So what
-    /// is in doubt is asked again, and what stays in doubt starts nothing: then the message may be lost.
+    /// The command runs at most once, because the queue accepts a completion only with this worker's receipt
+    /// or lock token, and only while no other worker was given the message. A doubtful completion is
+    /// repeated; if the doubt remains, nothing starts, and the message may be lost.
     async fn settle_first(
         &mut self,
         id: &str,
         held: &MessageLease,
         context: &ProcessorContext,
     ) -> Option<Decision> {
-        // It can still be given back.
         if *context.leaving.borrow() {
             let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
             return Some(Decision::release("WorkerStopped"));
@@ -309,7 +291,7 @@ impl MessageProcessor {
         decision
     }
 
-    /// Waits for this. Meanwhile somebody has to answer whether the guardian is well.
+    /// Waits for this future, and answers the guardian's health checks meanwhile.
     pub(super) async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         loop {
@@ -321,7 +303,6 @@ impl MessageProcessor {
         }
     }
 
-    /// Tells people, and the worker.
     fn done(
         &self,
         whose: &Whose,
@@ -332,7 +313,7 @@ impl MessageProcessor {
     ) -> Done {
         let result = held.result();
         let asked = decision.settlement.is_some();
-        // What was decided is a wish; what the queue said of it is what became of the message.
+        // The decision is a wish; the queue's answer decides what happened.
         let outcome = match outcome(decision.outcome, asked, result.as_ref()) {
             Outcome::Completed | Outcome::Retried | Outcome::Released if held.is_gone() => {
                 Outcome::Expired
@@ -362,14 +343,14 @@ impl MessageProcessor {
         });
         let cannot = match decision.settlement {
             Some(Settlement::DeadLetter { .. }) => Some("messages cannot be dead-lettered"),
-            // Each message that is taken while that is so may be lost, or comes too often.
+            // Each further message would be lost, or run too often.
             Some(Settlement::Complete) | None if context.rules.at_most_once => {
                 Some("messages cannot be settled before their commands start")
             }
             _ => None,
         };
         let put_aside = match (cannot, &result) {
-            // Another worker has it, and will see to it.
+            // Another worker has the message, and will dead-letter it.
             (Some(_), Some(Ok(()) | Err(Failure::Lost { .. }))) => Some(Ok(())),
             (Some(cannot), Some(Err(why))) => Some(Err(format!("{cannot}: {why}"))),
             _ => None,
@@ -382,7 +363,7 @@ impl MessageProcessor {
             outcome,
             errno: progress.and_then(|progress| progress.errno),
             no_handover: None,
-            // One that cannot be killed keeps its guardian: no message may come to it any more.
+            // The guardian of a command that cannot be killed must not get another message.
             lost: self.lost
                 || matches!(cause, Some(Cause::GuardianLost))
                 || progress.is_some_and(|progress| progress.stuck),
@@ -395,7 +376,6 @@ impl MessageProcessor {
     }
 }
 
-/// Which message something is about, as it is told.
 struct Whose {
     id: String,
     session: Option<String>,
@@ -416,8 +396,7 @@ impl Whose {
 }
 
 impl ProcessorContext {
-    /// For how long a message that is settled so is to be kept away by its lock, because its queue
-    /// cannot do that.
+    /// Returns how long the lock has to keep a message away, because its queue has no delays.
     pub(super) fn keeps_away(&self, settlement: Option<&Settlement>) -> Option<Duration> {
         match settlement {
             Some(Settlement::Retry(delay)) if !self.delays => Some(*delay),
@@ -425,18 +404,16 @@ impl ProcessorContext {
         }
     }
 
-    /// The lock of this message, as a lease.
     pub(super) fn lease(&self, message: &Message) -> Arc<MessageLease> {
         let held = MessageLease::new(message, &self.queue);
         Arc::new(held.hurried_by(self.hurry.clone()))
     }
 
-    /// How the time of this message's lock is divided.
     pub(super) fn budget(&self, message: &Message) -> Budget {
         let budget = Budget::for_lock(message.lock_time, self.renew_at);
         let budget = budget.renewing_within(message.first_renewal);
         let grace_on_loss = match self.sessions {
-            // A supervisor that dies takes the link along, and with that the session is free.
+            // A supervisor that dies closes its link, which frees the session.
             Some(_) => budget.grace_on_loss.min(Sessions::GRACE_ON_LOSS),
             None => budget.grace_on_loss,
         };
@@ -446,12 +423,11 @@ impl ProcessorContext {
         }
     }
 
-    /// What the core goes by for one message.
     fn tenure(&self, budget: Budget) -> core::Rules {
         core::Rules {
-            // Where no worker can be given the message again there is no deadline.
+            // No worker can be given the message again, so there is no deadline.
             budget: (!self.rules.at_most_once).then_some(budget),
-            // A message that could not be begun in time is not waited for.
+            // A message that could not be started in time is not waited for.
             poll: Some(Duration::from_millis(1)),
             wait: None,
             patience: Duration::ZERO,
@@ -467,14 +443,14 @@ impl ProcessorContext {
     }
 }
 
-/// What happens to the guardians of idle slots: somebody has to answer whether they are well.
+/// Waits for an event of an idle guardian, and answers their health checks meanwhile.
 pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
     let event = idle.iter_mut().map(|processor| async {
         let event = processor.handle.next_event().await;
         processor.lost |= event == WorkloadEvent::Lost;
         event
     });
-    // With none idle it must wait for ever, and not end: an end would be an event.
+    // If no processor is idle it must wait for ever: returning would be an event.
     let mut event: FuturesUnordered<_> = event.collect();
     match event.next().await {
         Some(event) => event,
@@ -482,14 +458,13 @@ pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
     }
 }
 
-/// What became of a message that was to be settled so, by what the queue said.
+/// Derives a message's final outcome from the queue's answer.
 fn outcome(wanted: Outcome, asked: bool, result: Option<&Result<(), Failure>>) -> Outcome {
     match result {
         Some(Ok(())) => wanted,
         Some(Err(Failure::Lost { .. } | Failure::Held(_))) => Outcome::Lost,
         Some(Err(Failure::Transient { .. })) => Outcome::Unconfirmed,
         Some(Err(Failure::Fatal { .. } | Failure::AlreadyDone(_))) => Outcome::Unsettled,
-        // The queue was not asked, because the core knew better; or its answer was not waited for.
         None if wanted == Outcome::Lost => Outcome::Lost,
         None if asked => Outcome::Unconfirmed,
         None => wanted,
@@ -502,7 +477,7 @@ mod tests {
     use crate::work::scripted;
 
     #[test]
-    fn what_the_queue_says_counts() {
+    fn outcome_follows_the_answer_of_the_queue() {
         let of = |result: Option<Result<(), Failure>>| {
             outcome(Outcome::Completed, true, result.as_ref())
         };

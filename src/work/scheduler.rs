@@ -1,7 +1,6 @@
-//! What the worker does next: take so many messages, wait, or leave. Pure: time comes in as a value.
+//! Decides what the worker does next: take messages, wait, or leave. Pure: time comes in as a value.
 //!
-//! Called by the driver's loop. It knows how many slots are free and what was asked of us, and
-//! nothing of queues, commands or locks.
+//! Called by the worker's loop. It knows nothing of queues, commands or locks.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,78 +10,60 @@ use crate::core::retry::{Backoff, Jitter};
 use crate::core::stop::{Stop, StopRequests};
 use crate::units;
 
-// Each look at a storage queue is paid for, and a message is not late for half a minute where none
-// came for minutes: so the pause doubles from the least to the most (with ±20 %).
+// Each look at a storage queue costs money, and after minutes without a message half a minute does not
+// matter.
 const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-// A queue that waits for messages has to be silent for a while before that counts as empty: the
-// first one is under way for a round trip and more.
+// A waiting queue must be silent for a while before it counts as empty: a message takes a round trip and
+// more.
 const LOOK: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
-/// How many messages a queue gives at once.
 pub(super) const BATCH: usize = 32;
-// One refusal can be a moment's; five, with growing pauses between them, are a right that is
-// missing.
+// One refusal may be temporary; five in a row, with growing pauses, mean a missing right.
 const STUCK: u32 = 5;
-// For so long as many messages as did not come in time are not asked for again.
+// Time before a number of messages that did not come in time is requested again.
 const LEARNT: Duration = Duration::from_secs(600);
-// For how long a queue may fail to answer a worker that is to leave when there is no message.
+// How long a queue may fail to answer before --idle-exit gives up.
 const OUT_OF_REACH: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SchedulerConfig {
-    /// How many messages at once; at least 1.
     pub(super) concurrency: usize,
-    /// After how many messages it leaves.
     pub(super) max_messages: Option<u64>,
-    /// After how long without a message it leaves.
     pub(super) idle_exit: Option<Duration>,
-    /// How long messages may go on after a stop was asked for.
     pub(super) grace: Duration,
-    /// How long the queue may refuse the credential that it accepted before until it leaves.
+    /// Longest refusal of a credential that the queue accepted before.
     pub(super) auth_patience: Duration,
-    /// How many messages a request can bring at most.
     pub(super) batch: usize,
-    /// A request to take waits for messages by itself, and can be withdrawn for another.
+    /// Whether a request waits for messages by itself, and can be replaced by another.
     pub(super) waits: bool,
 }
 
-/// What cannot be excluded, and outlasts every other reason.
+/// Overrides every other reason: a process may still be alive.
 const OVERLAP: Why = Why::GuardianLost { overlap: true };
 
-/// Why the worker leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It was asked to, by this signal.
     Stopped(i32),
-    /// There was no message for long enough.
+    /// There was no message for --idle-exit.
     Idle,
-    /// It has had as many messages as it was to have.
     Enough,
-    /// The command cannot be started.
     NotStarted {
-        /// The error number of the kernel.
         errno: i32,
     },
-    /// A guardian died, or could not kill what it guarded (then `overlap`).
+    /// A guardian died, or could not kill its command (then `overlap`).
     GuardianLost {
-        /// Something may live on.
         overlap: bool,
     },
-    /// Messages could not be handed over to a command, on this machine.
     NoHandover {
-        /// What the file system said.
         why: String,
     },
-    /// The queue lets us take none, or does not answer when we are to leave because there is none.
+    /// The queue refuses to give messages, or did not answer for --idle-exit.
     CannotTake {
-        /// What the queue said last.
         why: String,
-        /// We may not.
         denied: bool,
     },
-    /// Messages could not be put aside, or not settled before their commands, several times in a row.
+    /// Messages could not be dead-lettered, or not settled before their commands, several times in a row.
     CannotSettle {
-        /// What the queue said last.
         why: String,
     },
 }
@@ -105,7 +86,7 @@ impl fmt::Display for Why {
                 f.write_str("a process of a command cannot be killed")
             }
             Why::NoHandover { why } => write!(f, "messages cannot be handed over here: {why}"),
-            // They say themselves what cannot be done.
+            // These texts name the failed operation themselves.
             Why::CannotTake { why, denied: true } | Why::CannotSettle { why } => f.write_str(why),
             Why::CannotTake { why, denied: false } => {
                 write!(f, "messages cannot be taken: {why}")
@@ -114,14 +95,11 @@ impl fmt::Display for Why {
     }
 }
 
-/// What is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Ask for at most so many messages, instead of what was asked for before.
+    /// Request at most so many messages, in place of the previous request.
     Take(usize),
-    /// Come back at this moment, if nothing happens before.
     Wait(Instant),
-    /// Leave: nothing is held any more.
     Leave(Why),
 }
 
@@ -131,50 +109,39 @@ struct TakeRequest {
     at: Instant,
 }
 
-/// What the worker does next, by what it has in hand and what was asked of it.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     terms: SchedulerConfig,
     jitter: Jitter,
-    /// Messages that are being worked on.
     running: usize,
-    /// A request to take is under way.
     taking: Option<TakeRequest>,
-    /// Messages whose commands were started.
     counted: u64,
-    /// How many may still be begun in sessions, which have begun some before they are done with.
+    /// Number of session messages that may still be started: a session starts several before it is done.
     may_begin: Option<u64>,
-    /// When the queue is looked at next.
     look_at: Instant,
-    /// The waits before the looks after that.
     waits: Backoff,
-    /// When the last message came, or was done with.
+    /// When the last message came, or was settled.
     busy_at: Instant,
-    /// Since then the queue was looked at, and said that it was empty.
+    /// The queue was empty at a look since then.
     empty: bool,
-    /// Since when it has not answered, and what was said last.
+    /// Start of an outage of the queue, and its last error.
     failing: Option<(Instant, String)>,
-    /// It has answered once.
     answered: bool,
-    /// Since when it has refused our credential, and has said nothing else.
+    /// Start of the time in which the queue has only refused the credential.
     refused_since: Option<Instant>,
-    /// Since when a stop is asked for, or decided.
+    /// Reason and time of a requested or decided stop.
     leaving: Option<(Why, Instant)>,
     stop: StopRequests,
-    /// What runs was told to end.
     ended: bool,
-    /// How often in a row a message could not be put aside.
     refusals: u32,
-    /// When the last of these was.
     refused_at: Instant,
-    /// How many messages are asked for at most: fewer where so many have not come in time.
+    /// Largest number of messages to request: fewer after a batch that did not come in time.
     most: usize,
-    /// So many have not, since then.
+    /// Size of that batch, and when it failed.
     too_many: Option<(usize, Instant)>,
 }
 
 impl Scheduler {
-    /// A scheduler where work begins at `now`.
     pub(super) fn new(terms: SchedulerConfig, seed: u64, now: Instant) -> Scheduler {
         Scheduler {
             terms,
@@ -201,13 +168,13 @@ impl Scheduler {
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        // What is being taken may bring a message: until then nobody leaves.
+        // A request under way may bring a message: do not leave before.
         let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
                 return Next::Leave(why.clone());
             }
-            // Where nothing runs there is nothing to end: what is being taken is given back.
+            // Without running commands there is nothing to end; a request's messages are given back.
             return Next::Wait(if self.ended || self.running == 0 {
                 Instant::FOREVER
             } else {
@@ -223,8 +190,7 @@ impl Scheduler {
             _ => Instant::FOREVER,
         };
         if now >= idle_at {
-            // Never before a look that was answered: a worker that is started for one message has to
-            // ask for it.
+            // Only after a look that was answered: a worker started for one message has to ask for it.
             match &self.failing {
                 None if self.empty => return Next::Leave(Why::Idle),
                 Some((since, why)) if now >= *since + OUT_OF_REACH => {
@@ -234,14 +200,13 @@ impl Scheduler {
                 _ => idle_at = Instant::FOREVER,
             }
         }
-        // Never more than there are processors: what is taken and not begun has a lock that runs
-        // out.
+        // Never more than there are free processors: a message that is not started has a lock that expires.
         let free = self.terms.concurrency - self.running;
         let wanted = free
             .min(self.most)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        // One request at a time: two could bring more than there are processors. One that waits is
-        // replaced, when more could come by another than it was sent for.
+        // One request at a time: two could bring too many. Replace a waiting one only if a new one can bring
+        // more.
         if let Some(asked) = self.taking
             && (!self.terms.waits || wanted <= asked.most)
         {
@@ -256,8 +221,8 @@ impl Scheduler {
         Next::Wait(self.look_at.min(idle_at))
     }
 
-    /// Until when a queue that waits for messages is to wait for them, if it is asked now: as long as
-    /// nothing else is to be done, and never for so short that its silence would say nothing.
+    /// Returns until when a waiting queue should wait for messages if it is asked now: long, but not beyond
+    /// --idle-exit, and never so briefly that silence would mean nothing.
     pub(super) fn listens_until(&self, now: Instant) -> Instant {
         let idle_at = match self.terms.idle_exit {
             Some(span) => self.busy_at + span,
@@ -266,7 +231,6 @@ impl Scheduler {
         idle_at.min(now + LISTEN).max(now + LOOK)
     }
 
-    /// How many messages may still be begun.
     fn left(&self) -> Option<u64> {
         let running = self.running as u64;
         let most = self.terms.max_messages?;
@@ -274,41 +238,37 @@ impl Scheduler {
         Some(self.may_begin.map_or(left, |may_begin| left.min(may_begin)))
     }
 
-    /// So many messages may still be begun in sessions.
+    /// Sets how many messages may still be started in sessions.
     pub(super) fn may_begin(&mut self, left: u64) {
         self.may_begin = Some(left);
-        // What it would bring could only be given up again.
         if self.terms.waits && self.left() == Some(0) {
             self.taking = None;
         }
     }
 
-    /// A request to take so many was sent.
     pub(super) fn takes(&mut self, now: Instant, most: usize) {
         self.taking = Some(TakeRequest { most, at: now });
     }
 
-    /// Whether the queue refuses our credential, though it accepted it before.
+    /// Returns whether the queue refuses the credential, though it accepted it before.
     pub(super) fn is_refused(&self) -> bool {
         self.refused_since.is_some()
     }
 
-    /// Whether a request to take is under way that is still wanted.
     pub(super) fn is_taking(&self) -> bool {
         self.taking.is_some()
     }
 
-    /// The request to take was withdrawn, and brings nothing any more.
     pub(super) fn withdrawn(&mut self) {
         self.taking = None;
     }
 
-    /// It came back with so many messages, which are being worked on from now.
+    /// Notes that the request brought so many messages, which are processed from now on.
     pub(super) fn took(&mut self, now: Instant, count: usize) {
         let asked = self.taking.take();
-        // Their processors are taken: the next request asks for so many less.
+        // They occupy processors: the next request asks for so many fewer.
         self.running += count;
-        // It has waited for us: there is no need to wait before it is asked again.
+        // The queue has waited already: ask again without a pause.
         let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
         self.answered = true;
         self.failing = None;
@@ -317,8 +277,8 @@ impl Scheduler {
         if count > 0 {
             self.busy_at = now;
         }
-        // Slowly: what comes too late has lost an attempt, and after the last one its message is put aside. And what
-        // has been too many is not tried for a while.
+        // Grow slowly: a message that comes too late loses an attempt. Do not retry a number that failed
+        // recently.
         if count >= self.most {
             let cap = match self.too_many {
                 Some((many, at)) if now.since(at) < LEARNT => many - 1,
@@ -334,17 +294,17 @@ impl Scheduler {
         }
     }
 
-    /// It failed: the queue is asked again as often as if it were empty. `denied`: it will always
-    /// fail, and for want of a right or not; then we leave, if it has never answered.
+    /// Notes that the request failed. `denied`: permanently, for want of a right or not; the worker leaves if
+    /// the queue has never answered.
     pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         let asked = self.taking.take();
         self.empty = false;
         self.look_later(now);
-        // The line may be too slow for so many, and what did not come is locked, an attempt the poorer. What a
-        // queue that waits has on its way comes with the next request.
+        // The network may be too slow for so many, and late messages are locked and lose an attempt. From a
+        // waiting queue they come with the next request.
         if denied.is_none() && !self.terms.waits {
             let asked = asked.map_or(self.most, |asked| asked.most);
-            // Of an outage it is the first alone, which was as many as had come before.
+            // In an outage the first failure alone tells, and as many had come before it.
             if asked > 1 && self.failing.is_none() {
                 self.too_many = Some((asked, now));
             }
@@ -352,11 +312,10 @@ impl Scheduler {
         }
         let since = (denied == Some(true)).then(|| self.refused_since.unwrap_or(now));
         self.refused_since = since;
-        // What still runs is not stopped for it.
         let for_good = self.running == 0
             && since.is_some_and(|since| now.since(since) >= self.terms.auth_patience);
         match denied {
-            // A queue that has answered once is the right one: what it says later can pass.
+            // A queue that has answered once is the right one: a later refusal may be temporary.
             Some(denied) if !self.answered || for_good => {
                 self.leave(now, Why::CannotTake { why, denied });
             }
@@ -367,7 +326,7 @@ impl Scheduler {
         }
     }
 
-    /// The queue was deleted, so it has no messages: it is asked again as often as if it were empty.
+    /// Notes that the queue was deleted, so it has no messages: look again as if it were empty.
     pub(super) fn took_from_deleted(&mut self, now: Instant) {
         self.taking = None;
         self.failing = None;
@@ -379,17 +338,17 @@ impl Scheduler {
         self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }
 
-    /// A message was done with; `ran` if its command was started.
+    /// Notes that a message was settled; `ran` if its command was started.
     pub(super) fn done(&mut self, now: Instant, ran: bool) {
         self.running = self.running.saturating_sub(1);
-        // One that was given back unread is no work done: `--once` has to try another.
+        // A message given back without a run does not count: `--once` has to try another.
         self.counted += u64::from(ran);
         self.busy_at = now;
         self.empty = false;
     }
 
-    /// The same of a session, where so many messages were begun before this one, and since this moment it
-    /// has had none.
+    /// Notes that a session ended: it had started `earlier` messages before this one, and had none `since`
+    /// then.
     pub(super) fn session_done(
         &mut self,
         now: Instant,
@@ -401,23 +360,22 @@ impl Scheduler {
         self.done(now, ran);
         self.counted += earlier;
         if let Some(since) = since {
-            // Another session may have had one after that.
             self.busy_at = busy_at.max(since);
         }
     }
 
-    /// A message that was `taken` then was put aside, or (`Err`) could not be: then the queue is left in peace for a
-    /// while, and after several in a row we leave.
+    /// Notes that a message requested at `taken` was dead-lettered, or (`Err`) could not be: then the queue
+    /// gets a pause, and after several failures in a row the worker leaves.
     pub(super) fn put_aside(&mut self, now: Instant, taken: Instant, result: Result<(), String>) {
         match result {
             Ok(()) => self.refusals = 0,
             Err(why) => {
-                // Whatever was in hand at the last refusal is a part of that: one outage, however far apart they give up.
+                // Failures of messages taken before the last failure belong to the same outage, however far
+                // apart.
                 if taken > self.refused_at {
                     self.refusals += 1;
                     self.refused_at = now;
                 }
-                // The next one would most likely be refused as well.
                 self.look_later(now);
                 if self.terms.waits {
                     self.taking = None;
@@ -429,9 +387,9 @@ impl Scheduler {
         }
     }
 
-    /// No more is taken, for this reason; the first one counts.
+    /// Stops taking messages, for this reason; the first one counts.
     pub(super) fn leave(&mut self, now: Instant, why: Why) {
-        // The later ones are often what comes of it; but what cannot be excluded is told, whatever came before.
+        // Later reasons are often consequences of it; but a possible overlap is always reported.
         match &mut self.leaving {
             Some((first, _)) if why == OVERLAP => *first = why,
             Some(_) => {}
@@ -439,18 +397,18 @@ impl Scheduler {
         }
     }
 
-    /// A person or a service manager asks for a stop: the first lets finish what runs.
+    /// Takes a stop request: the first one lets running commands finish.
     pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
         let stop = self.stop.asked(now, signal);
         let may_overlap = matches!(&self.leaving, Some((why, _)) if *why == OVERLAP);
         if stop == Stop::Requested && !may_overlap {
-            // Whoever is asked to stop while leaving leaves as asked.
+            // A stop request replaces the worker's own reason to leave.
             self.leaving = Some((Why::Stopped(signal), now));
         }
         stop
     }
 
-    /// By which signal what runs is to be told to end now; said once.
+    /// Returns, once, the signal by which running commands must be told to end now.
     pub(super) fn ends(&mut self, now: Instant) -> Option<i32> {
         let (why, since) = self.leaving.as_ref()?;
         if self.ended || self.running == 0 || now < *since + self.terms.grace {
@@ -463,17 +421,14 @@ impl Scheduler {
         })
     }
 
-    /// What runs was told to end.
     pub(super) fn has_ended(&mut self) {
         self.ended = true;
     }
 
-    /// Whether no more is taken.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.is_some()
     }
 
-    /// How many messages are being worked on.
     pub(super) fn running(&self) -> usize {
         self.running
     }

@@ -1,4 +1,4 @@
-//! A message with a lock that answers by a script, for tests: what was asked is remembered.
+//! Messages whose locks answer by a script and remember the requests, for tests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,6 @@ use crate::core::Failure;
 use crate::core::retry::Backoff;
 use crate::queue::{About, Lock, Message, Session, Settlement};
 
-/// For how long a message is locked, unless a test says otherwise.
 pub(crate) const LOCK: Duration = Duration::from_secs(60);
 
 /// A lock that gives these answers, one after another, and `Ok` after the last.
@@ -24,12 +23,10 @@ pub(crate) const LOCK: Duration = Duration::from_secs(60);
 pub(crate) struct Scripted {
     pub(crate) renewals: Mutex<VecDeque<Result<(), Failure>>>,
     pub(crate) settlements: Mutex<VecDeque<Result<(), Failure>>>,
-    /// What was asked for.
     pub(crate) renewed: Mutex<u32>,
     pub(crate) asked: Mutex<Vec<Settlement>>,
-    /// For how long a renewal lasts.
     pub(crate) lasts: Mutex<Option<Duration>>,
-    /// The queue says unasked that it is lost.
+    /// Notified when the queue is to report, unasked, that the lock is lost.
     pub(crate) gone: tokio::sync::Notify,
 }
 
@@ -86,7 +83,6 @@ impl Lock for Scripted {
     }
 }
 
-/// A message that was taken just now, with this lock.
 pub(crate) fn with_lock(lock: Arc<Scripted>) -> Message {
     Message {
         lock,
@@ -94,7 +90,6 @@ pub(crate) fn with_lock(lock: Arc<Scripted>) -> Message {
     }
 }
 
-/// A message that was taken just now.
 pub(crate) fn message(id: &str, attempt: u32, body: &[u8]) -> Message {
     Message {
         id: id.into(),
@@ -129,7 +124,6 @@ pub(crate) fn refused() -> Result<(), Failure> {
     })
 }
 
-/// What the slots of a worker go by whose messages are tried twice.
 #[cfg(feature = "cli")]
 pub(super) fn context(
     leaving: watch::Receiver<bool>,
@@ -162,7 +156,6 @@ pub(super) fn context(
     }
 }
 
-/// A message of the session `s-1`.
 #[cfg(feature = "cli")]
 pub(crate) fn of_session(id: &str) -> Message {
     Message {

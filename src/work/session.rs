@@ -1,9 +1,8 @@
-//! A session: its messages one after another, from the first that was taken until it is given up.
+//! Processes the messages of a session one after another, until the session is given up.
 //!
-//! Run by a processor in the place of a message. The session's lock is the lease of each of its messages in
-//! turn, and is renewed by the last one's between them: nothing here renews by itself. Must never begin a
-//! message before the one before it was settled and the queue has said so: what is in doubt ends the
-//! session, and whoever has it next begins with that message.
+//! Run by a processor in place of a single message. Between two messages the last one's lease renews the
+//! session's lock. It must never begin a message before the queue has confirmed the settlement of the
+//! previous one: a doubt ends the session, and the next worker begins with that message.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -28,13 +27,12 @@ use crate::queue::{Lock, Message, Session, Settlement};
 use crate::report;
 use crate::util::lock;
 
-/// The largest state that is stored, in bytes: what a namespace of the standard tier keeps.
+/// Largest state that is stored, in bytes: the limit of a standard namespace.
 const LARGEST_STATE: usize = 256 << 10;
-// How often a state is asked for: without it nothing can be begun.
+// Attempts to read the state, without which no message can be started.
 const ATTEMPTS: u32 = 3;
 
 impl MessageProcessor {
-    /// Works on this session, from its first message on, until it is given up.
     pub(super) async fn work_session(
         &mut self,
         session: Arc<dyn Session>,
@@ -57,7 +55,6 @@ impl MessageProcessor {
                     let begins = begin(&session, &lease, &budget, context);
                     match self.meanwhile(begins).await {
                         Ok(content) => &*none.insert(SessionState::new(&session, content)),
-                        // Nothing is wrong with it.
                         Err(_) if *context.leaving.borrow() => {
                             why = "a stop was requested";
                             break;
@@ -87,7 +84,7 @@ impl MessageProcessor {
                 .one(message, Arc::clone(&lease), Some(state), context, leaving)
                 .await;
             (done.earlier, begun) = (earlier, begun + u64::from(done.ran));
-            // That one could be put aside counts, whatever came after it.
+            // Keep a successful dead-lettering: it counts, whatever came after it.
             done.put_aside = done.put_aside.or(aside);
             if !done.ran
                 && let Some(left) = may_begin
@@ -95,7 +92,7 @@ impl MessageProcessor {
                 left.fetch_add(1, Ordering::AcqRel);
             }
             why = match done.outcome {
-                // What the queue has confirmed, and nothing else.
+                // Only what the queue has confirmed.
                 Outcome::Completed | Outcome::Retried | Outcome::DeadLettered => "",
                 Outcome::Released => "a message is given back with it",
                 Outcome::Expired
@@ -142,7 +139,6 @@ impl MessageProcessor {
 }
 
 impl Done {
-    /// Nothing was begun.
     fn nothing() -> Done {
         Done {
             ran: false,
@@ -161,13 +157,12 @@ impl Done {
     }
 }
 
-/// Whether so many messages of a session are enough.
 fn sessions_end(context: &ProcessorContext, begun: u64) -> bool {
     let most = context.sessions.and_then(|sessions| sessions.messages);
     most.is_some_and(|most| begun >= most)
 }
 
-/// Waits until whoever had the session before us has had the time to hear of it, and reads its state.
+/// Waits for --lock-delay, in which the previous worker learns of its loss, and reads the session's state.
 async fn begin(
     session: &Arc<dyn Session>,
     lease: &MessageLease,
@@ -177,7 +172,7 @@ async fn begin(
     let delay = context.sessions.map(|sessions| sessions.lock_delay);
     let from = session.taken() + delay.unwrap_or_default();
     let ready = async {
-        // By looks at the clock: the runtime's stands still while the machine sleeps.
+        // In short sleeps: the runtime's clock stops while the machine sleeps.
         while let now = Instant::now()
             && now < from
         {
@@ -201,7 +196,7 @@ async fn begin(
         .unwrap_or(Err(stopped))
 }
 
-/// Waits for this while the lock is renewed; none, if it is lost or we leave.
+/// Waits for this while it renews the lock; returns `None` if the lock is lost or the worker leaves.
 async fn keeping<T>(
     lease: &MessageLease,
     budget: &Budget,
@@ -211,7 +206,6 @@ async fn keeping<T>(
     let mut leaving: watch::Receiver<bool> = context.leaving.clone();
     tokio::select! {
         biased;
-        // An error: whoever could tell us is gone.
         _ = leaving.wait_for(|leaving| *leaving) => None,
         _ = lease.lost() => None,
         _ = lease.renew_until(Instant::FOREVER, budget) => None,
@@ -219,7 +213,7 @@ async fn keeping<T>(
     }
 }
 
-/// The state of a session that is ours: nobody else changes it meanwhile.
+/// State of a session whose lock this worker holds: no other client changes it.
 pub(super) struct SessionState(Arc<Shared>);
 
 struct Shared {
@@ -227,18 +221,15 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// What a command has left in the file of a state, and how large that is.
+/// Content of a state's file after the command, and the file's size.
 type Left = io::Result<(Vec<u8>, u64)>;
 
 #[derive(Default)]
 struct State {
-    /// What is stored.
     content: Vec<u8>,
-    /// Where the present command has it.
     path: Option<PathBuf>,
-    /// What the command left there, where the disk has not said it yet.
+    /// Pending read of that file, if the disk has not answered yet.
     reading: Option<oneshot::Receiver<Left>>,
-    /// What becomes of its message because what it left there cannot be stored.
     instead: Option<Decision>,
 }
 
@@ -253,7 +244,7 @@ impl SessionState {
         }))
     }
 
-    /// The message, with a lock that stores the state before it completes it.
+    /// Gives the message a lock that stores the state before it completes the message.
     fn with_lock(&self, message: Message) -> Message {
         *lock(&self.0.state) = State {
             content: self.content(),
@@ -263,7 +254,7 @@ impl SessionState {
             inner: Arc::clone(&message.lock),
             shared: Arc::clone(&self.0),
         });
-        // It may have been renewed since the message came: nothing but the session knows.
+        // The lock may have been renewed since the message came, which only the session knows.
         let (t0, lock_time) = self.0.session.locked();
         Message {
             t0,
@@ -273,18 +264,16 @@ impl SessionState {
         }
     }
 
-    /// What is stored.
     pub(super) fn content(&self) -> Vec<u8> {
         lock(&self.0.state).content.clone()
     }
 
-    /// The command of the present message has it in this file.
     pub(super) fn lies_in(&self, path: PathBuf) {
         let mut state = lock(&self.0.state);
         (state.path, state.reading) = (Some(path), None);
     }
 
-    /// How the present message was settled in the place of what was decided.
+    /// Returns the decision that replaced the original one about the current message.
     pub(super) fn instead(&self) -> Option<Decision> {
         lock(&self.0.state).instead.clone()
     }
@@ -292,25 +281,25 @@ impl SessionState {
 
 /// The lock of a message that stores its session's state first.
 ///
-/// Before, and not after: what comes in between makes the message come again, with a state that may know of
-/// it already. The other way round a state would be lost for good.
+/// State before message: after a failure between the two the message comes again, with a state that may
+/// include it already. In the opposite order the state would be lost.
 struct LockWithState {
     inner: Arc<dyn Lock>,
     shared: Arc<Shared>,
 }
 
 impl LockWithState {
-    /// Stores what the command left in its file, if it is another than what is stored.
+    /// Stores the content of the command's file if it has changed.
     ///
     /// # Errors
-    /// `Fatal` if it cannot be stored, ever.
+    /// `Fatal` if it can never be stored.
     async fn store(&self, give_up_at: Instant) -> Result<(), Failure> {
         let Some(path) = lock(&self.shared.state).path.clone() else {
             return Ok(());
         };
-        // What is stored may be larger than what we store: another client's, where the namespace keeps more.
+        // Another client may have stored more, where the namespace allows that.
         let most = LARGEST_STATE.max(lock(&self.shared.state).content.len());
-        // A disk that hangs is asked once, and not by one thread more at each attempt.
+        // Read a hanging disk once, not with a new thread at each attempt.
         let reading = lock(&self.shared.state).reading.take();
         let reading = match reading {
             Some(reading) => Ok(reading),
@@ -346,8 +335,7 @@ impl LockWithState {
     }
 }
 
-/// Why a state that a command has left is not stored. What the machine refuses at this moment says nothing of
-/// the command, whose message is not to be put aside for it.
+/// Describes why a state is not stored. A temporary refusal by the machine must not dead-letter the message.
 fn not_stored(why: &io::Error) -> Failure {
     let of_the_moment = matches!(
         why.raw_os_error(),
@@ -363,11 +351,11 @@ fn not_stored(why: &io::Error) -> Failure {
     }
 }
 
-/// What a command has left in the file of a state, up to one byte more than `most`. One that it has removed is
-/// empty; where all of its directory is gone nobody can say what it left.
+/// Reads a state's file, up to one byte more than `most`. A removed file is an empty state; if its directory
+/// is gone, too, the state is unknown.
 fn read(path: &Path, most: usize) -> Left {
     let mut options = OpenOptions::new();
-    // A command may have put anything there: a link to what is not its own, a pipe that nobody writes into.
+    // The command may have replaced the file, by a link to another user's file or a pipe without a writer.
     let options = options
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -405,7 +393,7 @@ impl Lock for LockWithState {
             None => match self.store(give_up_at).await {
                 Ok(()) => None,
                 Err(Failure::Fatal { why, .. }) => {
-                    // No repetition can cure it, and completed it would be half done.
+                    // No retry helps, and completed without its state the message would be half done.
                     Some(Decision::dead_letter("StateNotStored", why))
                 }
                 Err(failure) => return Err(failure),

@@ -1,7 +1,7 @@
-//! What becomes of a message: the table of how a command ended. Pure.
+//! The table that turns the end of a command into the settlement of its message. Pure.
 //!
-//! Called by the driver's workload when nothing of the command lives any more, and before anything is
-//! run. It must never settle a message whose lock was lost or in doubt: another may have it.
+//! Called when no process of the command is alive any more, and before anything runs. It must never settle a
+//! message whose lock was lost or in doubt: another worker may have it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,45 +12,37 @@ use crate::core::{Cause, Exit, Failure};
 use crate::queue::Settlement;
 use crate::units;
 
-/// By what messages are settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// How often a message is tried before it is put aside; at least 1. `None`: as often as its queue
-    /// gives it to us.
+    /// Number of attempts before a message is dead-lettered; at least 1. `None`: the queue counts by itself.
     pub(super) max_attempts: Option<u32>,
-    /// Whether messages can be put aside: where they have been already they cannot.
+    /// Whether messages can be dead-lettered: those in a dead-letter queue already cannot.
     pub(super) puts_aside: bool,
-    /// How long a message stays away that failed.
     pub(super) retry_delay: Backoff,
-    /// Exit statuses that put a message aside at once.
     pub(super) dead_letter_exit: Vec<RangeInclusive<u8>>,
-    /// Exit statuses that are none of those, though they be within a range of theirs.
+    /// Exceptions from `dead_letter_exit`.
     pub(super) retry_exit: Vec<RangeInclusive<u8>>,
-    /// The longest a command may run.
     pub(super) timeout: Option<Duration>,
-    /// A message is completed before its command starts.
+    /// Completes a message before its command starts.
     pub(super) at_most_once: bool,
 }
 
-/// What became of a message, in one word. The words are in the log, the event log and the metrics.
+/// Final result of a message. Its word appears in the log, the event log and the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Processed, and gone from the queue.
     Completed,
-    /// Failed; it comes again after a delay.
     Retried,
     DeadLettered,
-    /// Completed before its command started, and that did not succeed: it does not come again.
+    /// Completed before its command started, which then failed: it does not come again.
     Failed,
-    /// Given back as it was.
     Released,
-    /// It was gone before it was settled, for everybody: its time to live had ended, or its queue was deleted.
+    /// The queue removed it before it was settled: its time to live had ended, or the queue was deleted.
     Expired,
-    /// Its lock was lost, or in doubt at the deadline: nothing was settled.
+    /// Not settled, because the lock was lost, or in doubt at the deadline.
     Lost,
-    /// It was to be settled, and the queue did not say whether it was: it may come again.
+    /// The queue did not confirm its settlement: it may come again.
     Unconfirmed,
-    /// It was to be settled, and the queue refused: it comes again when its lock has run out.
+    /// The queue refused its settlement: it comes again when its lock has expired.
     Unsettled,
 }
 
@@ -70,14 +62,12 @@ impl Outcome {
     }
 }
 
-/// What is to become of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// What the queue is asked for; `None`: nothing, because the lock may not be ours any more.
+    /// Request to the queue; `None`: no request, because another worker may have the lock.
     pub(super) settlement: Option<Settlement>,
-    /// What that is called if the queue does it.
     pub(super) outcome: Outcome,
-    /// Why, in one word for machines; `None` where nothing went wrong.
+    /// Reason, in one word for machines; `None` on success.
     pub(super) reason: Option<&'static str>,
 }
 
@@ -96,7 +86,6 @@ impl Decision {
         }
     }
 
-    /// Given back as it was.
     pub(super) fn release(reason: &'static str) -> Decision {
         Decision::new(Settlement::Release, Some(reason))
     }
@@ -109,11 +98,11 @@ impl Decision {
         Decision::new(settlement, Some(reason))
     }
 
-    /// Returns the decision where a completion that goes before the command was not confirmed, so that the command
-    /// must not start; `None`: it starts. `is_gone`: the queue says that the message was gone before it was completed.
+    /// Returns the decision if the completion before the command was not confirmed, so that the command must
+    /// not start. `is_gone`: the message was gone before.
     pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
         let confirmed = result.is_ok() && !is_gone;
-        // What became of the message is said by the answer.
+        // The processor derives the final outcome from the queue's answer.
         (!confirmed).then_some(Decision {
             settlement: Some(Settlement::Complete),
             outcome: Outcome::Released,
@@ -121,7 +110,7 @@ impl Decision {
         })
     }
 
-    /// Turns the decision into that for a message that was completed before its command started.
+    /// Turns the decision into that for a message completed before its command started.
     pub(super) fn completed_before(self) -> Decision {
         Decision {
             settlement: None,
@@ -133,7 +122,6 @@ impl Decision {
         }
     }
 
-    /// Nothing is settled.
     pub(super) fn nothing(reason: &'static str) -> Decision {
         Decision {
             settlement: None,
@@ -143,21 +131,15 @@ impl Decision {
     }
 }
 
-/// How one run ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a> {
-    /// Which attempt it was, from 1.
     pub(super) attempt: u32,
-    /// Why the tenure ended; `None`: it never began.
     pub(super) cause: Option<&'a Cause>,
-    /// How the command's main process ended, if it ran.
     pub(super) exit: Option<Exit>,
-    /// It was ended because it had run for too long.
     pub(super) timed_out: bool,
 }
 
 impl Rules {
-    /// Those of the config.
     pub(super) fn of(config: &config::Work) -> Rules {
         Rules {
             max_attempts: config.max_attempts,
@@ -170,8 +152,8 @@ impl Rules {
         }
     }
 
-    /// What speaks against running a message at all, by its attempt: a worker that is killed with
-    /// its command never reports.
+    /// Returns a decision against running the message, if it was taken too often: a worker that is killed
+    /// with its command never reports.
     pub(super) fn before_running(&self, attempt: u32) -> Option<Decision> {
         // Greater, not equal: the last attempt is still to be made.
         let most = self.max_attempts.filter(|most| attempt > *most)?;
@@ -181,23 +163,20 @@ impl Rules {
         Some(self.put_aside(attempt, "TooManyAttempts", detail))
     }
 
-    /// What becomes of a message that is not to be tried again.
     pub(super) fn put_aside(&self, attempt: u32, reason: &'static str, detail: String) -> Decision {
         if self.puts_aside {
-            // From the dead letters nothing can be dead-lettered: it stays there, and comes again
-            // after a while.
             return Decision::dead_letter(reason, detail);
         }
+        // From a dead-letter queue nothing can be dead-lettered: the message stays, and comes again after
+        // a while.
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
-    /// The table.
     pub(super) fn decide(&self, run: &Run<'_>) -> Decision {
         match run.cause {
-            // Another may have it.
             Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
             Some(Cause::Lost { .. }) => Decision::nothing("LockLost"),
-            // Whatever the command would have come to: it had had its time.
+            // Regardless of its exit: its time was over.
             Some(Cause::CommandEnded | Cause::Stopped(_) | Cause::GuardianLost)
                 if run.timed_out =>
             {
@@ -209,15 +188,13 @@ impl Rules {
                 )
             }
             Some(Cause::CommandEnded) => self.ended(run.attempt, run.exit),
-            // Even with status 0: it was told to end, and nobody can say that the work was done.
+            // Even with status 0: it was told to end, so its work may be incomplete.
             Some(Cause::Stopped(_)) => Decision::release("WorkerStopped"),
             Some(Cause::NotStarted { .. }) => Decision::release("NotStarted"),
-            // Our failure and not the message's: it is not held against it, where the queue can
-            // tell.
             Some(Cause::GuardianLost) => Decision::release("GuardianLost"),
-            // The lock was granted too late for anything to be started under it.
+            // The lock was granted too late to start anything under it.
             None => Decision::release("NotStarted"),
-            // What only a lock that is competed for can come to.
+            // Causes of locks that instances compete for.
             Some(
                 Cause::HandOver
                 | Cause::Cordoned { .. }
@@ -250,7 +227,7 @@ impl Rules {
                 let name = units::signal_name(signal);
                 self.failed(attempt, "CommandFailed", &format!("killed by {name}"))
             }
-            // It ended, and nobody can say how: nothing can be claimed for it.
+            // An unknown exit cannot count as success.
             None => self.failed(attempt, "CommandFailed", "it is not known how it ended"),
         }
     }
@@ -263,7 +240,6 @@ impl Rules {
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
-    /// How long a message stays away after this attempt has failed.
     pub(super) fn delay(&self, attempt: u32) -> Duration {
         self.retry_delay.after(attempt.saturating_sub(1))
     }
@@ -299,9 +275,9 @@ mod tests {
         }
     }
 
-    /// Design section 8, row by row: on the first attempt, and on the last.
+    /// Design section 8, row by row, on the first and on the last attempts.
     #[test]
-    fn the_table() {
+    fn each_end_has_its_settlement() {
         let why = || "why".to_owned();
         let ended = Cause::CommandEnded;
         let stopped = Cause::Stopped(15);
@@ -334,7 +310,6 @@ mod tests {
             (&not_found, None, released, released),
             (&stopped, None, released, released),
             (&stopped, killed, released, released),
-            // It was asked to end: nobody can say that the work was done.
             (&stopped, code(0), released, released),
             (&stopped, code(65), released, released),
             (&guardian, None, released, released),
@@ -359,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_took_too_long_is_a_failure_however_it_ended() {
+    fn timed_out_run_is_a_failure_whatever_its_exit() {
         for cause in [Cause::CommandEnded, Cause::Stopped(15), Cause::GuardianLost] {
             for exit in [
                 Some(Exit::Code(0)),
@@ -375,7 +350,6 @@ mod tests {
                 }
             }
         }
-        // But for a lock that may be another's.
         let doubt = Cause::Doubt { why: String::new() };
         let mut run = run(1, &doubt, None);
         run.timed_out = true;
@@ -383,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_the_real_one() {
+    fn dead_letter_reason_names_the_exit() {
         let of = |attempt, exit| {
             let decision = rules().decide(&run(attempt, &Cause::CommandEnded, Some(exit)));
             match decision.settlement {
@@ -428,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_run_more_often_than_it_may() {
+    fn message_taken_too_often_is_dead_lettered_without_a_run() {
         assert_eq!(rules().before_running(1), None);
         assert_eq!(rules().before_running(5), None);
         let decision = rules().before_running(6).unwrap();
@@ -437,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_counts_by_itself_is_left_to_do_so() {
+    fn without_max_attempts_the_queue_counts() {
         let rules = Rules {
             max_attempts: None,
             ..rules()
@@ -468,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_message_is_settled_no_more_however_its_command_ends() {
+    fn completed_message_is_not_settled_again() {
         for (exit, outcome) in [
             (0, Outcome::Completed),
             (1, Outcome::Failed),
@@ -484,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_aside_is_not_put_aside_again() {
+    fn dead_letter_is_not_dead_lettered_again() {
         let rules = Rules {
             puts_aside: false,
             ..rules()

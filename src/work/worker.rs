@@ -1,7 +1,7 @@
-//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is done.
+//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is
+//! done.
 //!
-//! Called by main with a validated config, while the process has one thread. What to do next is
-//! decided by [`Scheduler`], what becomes of a message by [`super::settle`].
+//! [`Scheduler`] decides what to do next, [`super::settle`] what happens to a message.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -34,33 +34,32 @@ use crate::serve;
 use crate::signals::{SignalEvent, Signals};
 use crate::status::REFUSED;
 
-/// How long it may take to say farewell to a queue.
 const CLOSING: Duration = Duration::from_secs(2);
-/// The longest sleep between two looks at the clock: the runtime's stands still while the machine sleeps.
+/// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Works on the messages of `config`'s queue.
 ///
-/// To be called while the process has one thread: the guardians are forked in here.
+/// Call this while the process has one thread: it forks the guardians.
 ///
 /// # Errors
-/// What kept us from starting at all: a [`UsageError`], what the queue said, or the machine.
+/// If the worker cannot start.
 pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(errno) = not_runnable(&config.command) {
-        // Better now than with the first message, which would be taken for nothing.
+        // Better now than with the first message, which would be taken in vain.
         let why = Why::NotStarted {
             errno: errno as i32,
         };
         return Ok(said(&why, &config, None));
     }
     refuse_unusable_script(&config.command)?;
-    // First: a worker that nobody could ask must not begin to take messages.
+    // First: a worker whose --listen fails must not begin to take messages.
     let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
-    // Nothing is sent yet: a thread that a connection begins must not be there when we fork.
+    // This sends nothing: a connection may start a thread, and there must be none at the fork.
     let queue = open(&config)?;
     let sessions = config.source.sessions();
     let base = directories(&config)?;
@@ -85,7 +84,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(listener) = listener {
         observer.serve(server(listener, &*queue, &guardians)?);
     }
-    // Two flags, because they come one after another: no more is taken, and then nothing goes on.
+    // Two flags: the first stop ends the taking, the second one ends everything.
     let (leaving, hurry) = (watch::Sender::new(false), watch::Sender::new(false));
     let context = ProcessorContext {
         queue: queue.name().to_owned(),
@@ -112,9 +111,8 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
         let setup = Setup {
             withheld: config.withheld.clone(),
             left_behind: Some(config.kill_after),
-            // When the supervisor dies, its session is free at once.
             orphan_grace: config.source.sessions().map(|_| Sessions::GRACE_ON_LOSS),
-            // A message's lock runs out by itself, and soon.
+            // A message's lock expires by itself, and soon.
             ..Setup::new(programs, config.contain, config.kill_after)
         };
         guardian::fork(setup).map_err(no_guardian)
@@ -122,7 +120,6 @@ fn fork_all(config: &config::Work) -> anyhow::Result<Vec<Guardian>> {
     (0..config.concurrency).map(fork).collect()
 }
 
-/// Begins to answer over HTTP.
 fn server(
     listener: serve::Listener,
     queue: &dyn Queue,
@@ -154,7 +151,7 @@ async fn begin(
         posts.push(post);
         idle.push(MessageProcessor {
             number,
-            // Inside the runtime: its socket is waited for by it.
+            // Inside the runtime, which polls the guardian's socket.
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
             lost: false,
@@ -167,8 +164,8 @@ async fn begin(
         idle_exit: config.idle_exit,
         grace: config.grace,
         auth_patience: config.auth_patience,
-        // A session at a time: while one is waited for another slot may become free, and to ask anew is
-        // to stand at the end of the line.
+        // One session a request: if a processor becomes free meanwhile, a new request would go to the end of
+        // the line.
         batch: match context.sessions {
             Some(_) => 1,
             None => BATCH,
@@ -176,7 +173,7 @@ async fn begin(
         waits: queue.waits(),
     };
     let mut worker = Worker {
-        // Not before the queue was looked at: from here on it counts how long there was no message.
+        // Only after the queue was checked: from here on it counts the time without a message.
         scheduler: Scheduler::new(terms, config.seed, Instant::now()),
         queue: Arc::clone(&queue),
         context: Arc::new(context),
@@ -192,11 +189,10 @@ async fn begin(
         Ok(Some(signal)) => Ok(Why::Stopped(signal)),
         Err(missing) => Err(missing),
     };
-    // Before anything that takes its time: people are to see what we are at.
+    // Before anything slow: the service manager and the status show at once that the worker stops.
     observer.stops();
     queue.close(Instant::now() + CLOSING).await;
     let idle = worker.idle.into_iter();
-    // All that are left are idle: the loop above ends only when every message is done with.
     join_all(idle.map(|processor| processor.handle.dismiss())).await;
     let (leave, cause) = match ended {
         Ok(why) => (said(&why, config, worker.last.as_ref()), why.to_string()),
@@ -211,11 +207,11 @@ async fn begin(
     Ok(leave)
 }
 
-/// How we leave, said to people.
+/// Logs why the worker leaves, and returns its exit.
 fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
-    // Only where we were started for one message is its end ours as well.
+    // Only with --once does the worker exit as its command did.
     let last = last.filter(|_| config.once && *why == Why::Enough);
-    // Nobody competes for a queue: no status stands for that.
+    // The conflict status (0 here) is for locks that instances compete for.
     let leave = ExitAction::of(&ending(why, last), 0);
     let exit = leave.status();
     let event = "done";
@@ -235,14 +231,12 @@ fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
     leave
 }
 
-/// The worker's end as the core would put it, so that one map makes exit statuses of both. `last`: the
-/// one message that it was started for.
+/// Returns the worker's end in terms of the core, which has the exit statuses. `last`: the message of --once.
 fn ending(why: &Why, last: Option<&Done>) -> Ending {
     let cause = match why {
         Why::Stopped(signal) => Cause::Stopped(*signal),
         Why::Idle | Why::Enough => Cause::CommandEnded,
         Why::NotStarted { errno } => Cause::NotStarted { errno: *errno },
-        // Whatever the file system said: no command could be run here.
         Why::NoHandover { .. } => Cause::NotStarted {
             errno: libc::EACCES,
         },
@@ -259,9 +253,9 @@ fn ending(why: &Why, last: Option<&Done>) -> Ending {
     let exit = match last {
         None => (cause == Cause::CommandEnded).then_some(Exit::Code(0)),
         Some(last) => last.exit.filter(|exit| match last.outcome {
-            // Nothing can be claimed for work that may be done again.
+            // The work may be done again, so its exit status does not count.
             Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => false,
-            // One that says 0 and was told to end has not succeeded.
+            // Exit 0 of a command that was told to end is no success.
             _ => last.succeeded || *exit != Exit::Code(0),
         }),
     };
@@ -278,18 +272,16 @@ type Job = Pin<Box<dyn Future<Output = (MessageProcessor, Done)>>>;
 type Stopping = Pin<Box<dyn Future<Output = ()>>>;
 type Taking = Pin<Box<dyn Future<Output = Result<Vec<Message>, Failure>>>>;
 
-/// Everything the loop has in its hands.
 struct Worker {
     scheduler: Scheduler,
     queue: Arc<dyn Queue>,
     context: Arc<ProcessorContext>,
     idle: Vec<MessageProcessor>,
     running: FuturesUnordered<Job>,
-    /// By which each processor's message hears of signals.
+    /// Channels that pass signals on to each processor's message.
     posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
-    /// The last message whose command was started.
     last: Option<Done>,
 }
 
@@ -306,8 +298,7 @@ impl Worker {
             if let Some(left) = &self.context.may_begin {
                 self.scheduler.may_begin(left.load(Ordering::Acquire));
             }
-            // A request that waits is withdrawn as soon as nothing is wanted of it: what came by it would
-            // be locked for nobody.
+            // Withdraws a waiting request as soon as it is not wanted: its messages would be locked in vain.
             if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
                 taking = None;
             }
@@ -335,7 +326,6 @@ impl Worker {
                         true => self.scheduler.listens_until(now),
                         false => now + ATTEMPT.min(queue.lock_time() / 2),
                     };
-                    // The one before goes first.
                     drop(taking.take());
                     taking = Some(Box::pin(async move { queue.take(most, until).await }));
                     continue;
@@ -349,7 +339,8 @@ impl Worker {
                 Some(())
             };
             tokio::select! {
-                // Signals first; and what is done before what is taken, so that a processor is free for it.
+                // Signals first; and finished messages before new ones, so that a processor is free for
+                // those.
                 biased;
                 asked = signals.next() => self.asked(asked),
                 Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {
@@ -372,7 +363,6 @@ impl Worker {
         }
     }
 
-    /// Tells the queue that no more messages are wanted.
     fn stop_the_queue(&self) -> Stopping {
         let queue = Arc::clone(&self.queue);
         Box::pin(async move { queue.stop(Instant::now() + ATTEMPT).await })
@@ -390,7 +380,6 @@ impl Worker {
 
     fn tell(&self, asked: &SignalEvent) {
         for post in &self.posts {
-            // A processor that is gone hears nothing.
             let _ = post.send(asked.clone());
         }
     }
@@ -405,18 +394,17 @@ impl Worker {
                 }
                 Stop::AtOnce => {
                     tracing::info!("asked to stop at once");
-                    // The end of the grace has nothing left to say.
+                    // The end of the grace must not send the signal again.
                     self.scheduler.has_ended();
                     self.hurry.send_replace(true);
                     self.tell(&SignalEvent::Stop(signal));
                 }
                 Stop::Again => {}
             },
-            // For the commands: nobody can say which of them is meant.
+            // For all commands: the signal does not tell which one it is for.
             SignalEvent::Pass(_) => self.tell(&asked),
-            // Nobody here listens to the platform.
+            // `work` does not listen to the platform's announcements.
             SignalEvent::Cordon(_) | SignalEvent::CommandStopping => {}
-            // The commands go on under their deadlines.
             SignalEvent::Pause => {
                 if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
                     tracing::warn!("cannot stop: {why}");
@@ -425,8 +413,7 @@ impl Worker {
         }
     }
 
-    /// Of a guardian that has nothing to guard: without it we are not sound, and no message may
-    /// come to it.
+    /// Leaves when an idle guardian is lost: no message may be given to it.
     fn on_event(&mut self, event: &WorkloadEvent) {
         if *event == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
@@ -461,7 +448,7 @@ impl Worker {
         let mut count = 0;
         for message in messages {
             let Some(processor) = self.idle.pop() else {
-                // More than was asked for: it comes again when its lock has run out.
+                // The queue sent more than requested: the message comes again when its lock has expired.
                 continue;
             };
             count += 1;
@@ -488,7 +475,7 @@ impl Worker {
             let why = why.clone();
             self.scheduler.leave(now, Why::NoHandover { why });
         }
-        // The deadline had passed when it was to be started: that is nobody's fault.
+        // ETIME means that the deadline had passed at the start: no fault of the command.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
             self.scheduler.leave(now, Why::NotStarted { errno });
         }

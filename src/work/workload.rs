@@ -1,9 +1,7 @@
-//! The command of one message, as the driver has it: started once, under one guardian, and asked what
-//! its end means for the message.
+//! The command of one message, as the driver sees it: started once, under one guardian.
 //!
-//! Made by the processor for each message. It ends a command that runs for too long, or that is to end
-//! at once; to the core that is a command that ended by itself, and what it means is said by the
-//! table ([`super::settle`]). Nothing in it may block.
+//! It also ends a command that exceeds --timeout, or at a second stop signal. To the core that command ended
+//! by itself; the table ([`super::settle`]) decides what it means. Nothing in here may block.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -26,38 +24,32 @@ use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::queue::Settlement;
 
-/// The longest sleep between two looks at the clock: the runtime's stands still while the machine
-/// sleeps.
+/// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
-    /// Turns true when everything is to end at once.
     pub(super) hurry: watch::Receiver<bool>,
     pub(super) context: &'a ProcessorContext,
     pub(super) held: Arc<MessageLease>,
     pub(super) attempt: u32,
     pub(super) env: Vec<(OsString, OsString)>,
     pub(super) message_io: MessageIo,
-    /// What it finds in its `NOTIFY_SOCKET`.
     pub(super) notify_socket: Option<OsString>,
     pub(super) progress: Progress,
 }
 
-/// What became of the command.
 #[derive(Default)]
 pub(super) struct Progress {
     began: Option<Instant>,
     ended: Option<Instant>,
     pub(super) exit: Option<Exit>,
-    /// It has run for too long, and was told to end.
+    /// The command exceeded its time, and was told to end.
     pub(super) timed_out: bool,
     hurried: bool,
-    /// The queue has said unasked that the lock is not ours any more.
+    /// The queue reported, unasked, that the lock is lost.
     pub(super) lost: bool,
-    /// Something of it cannot be killed.
     pub(super) stuck: bool,
-    /// It could not be started, for this error number.
     pub(super) errno: Option<i32>,
     pub(super) decision: Option<Decision>,
 }
@@ -75,11 +67,9 @@ impl Progress {
 }
 
 impl MessageWorkload<'_> {
-    /// When the command has run for too long.
     fn times_out_at(&self) -> Instant {
         let progress = &self.progress;
-        // What it left behind is its guardian's to drain: that is no command that runs for too
-        // long.
+        // Once its main process has ended, the guardian drains the rest: that is no timeout.
         if progress.timed_out || progress.ended.is_some() {
             return Instant::FOREVER;
         }
@@ -98,7 +88,7 @@ impl MessageWorkload<'_> {
             }
             WorkloadEvent::NotStarted { errno } => self.progress.errno = Some(*errno),
             WorkloadEvent::TreeStuck => self.progress.stuck = true,
-            // Where it is not known how it ended: else its duration would go on until it is told of.
+            // If its exit is unknown: otherwise its duration would grow until the report.
             WorkloadEvent::TreeEmpty { at } => drop(self.progress.ended.get_or_insert(*at)),
             _ => {}
         }
@@ -108,13 +98,13 @@ impl MessageWorkload<'_> {
 #[async_trait]
 impl Workload for MessageWorkload<'_> {
     fn start(&mut self, start: Start) {
-        // Nobody has listened since the message before: what is another's is not begun.
+        // A loss since the last message was not noticed yet: the message may be another worker's now.
         if let Some(why) = self.held.lost().now_or_never() {
             self.progress.lost = true;
             tracing::warn!("{why}: not starting the command");
             return self.handle.refuse(Errno::ETIME as i32);
         }
-        // Before the order: --timeout is for all of it, the exec included.
+        // Before the order, so that --timeout includes the exec.
         self.progress.began = Some(Instant::now());
         let mut env = std::mem::take(&mut self.env);
         env.append(&mut self.message_io.env);
@@ -134,8 +124,7 @@ impl Workload for MessageWorkload<'_> {
             stop_to: self.context.stop_to,
             lock: self.message_io.lock.take(),
             input: self.message_io.input.take(),
-            // Nothing that a guardian could say to a queue: should we die, the lock runs out by
-            // itself.
+            // A guardian cannot settle messages: if this worker dies, the lock expires by itself.
             release_info: Vec::new(),
         });
     }
@@ -161,15 +150,14 @@ impl Workload for MessageWorkload<'_> {
         self.handle.signal(signal);
     }
 
-    /// The command goes on under its deadline: messages come from elsewhere, not from a terminal.
+    /// Leaves the command running under its deadline: messages do not come from a terminal.
     fn pause(&mut self) {}
 
-    /// There is none: a lock that nobody renews runs out by itself.
+    /// Does nothing: there is no such information, because a lock expires by itself.
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
         let lost = Decision::nothing("LockLost");
-        // To the core its command ended by itself.
         let decision = if self.progress.lost {
             lost
         } else {
@@ -180,12 +168,12 @@ impl Workload for MessageWorkload<'_> {
                 timed_out: self.progress.timed_out,
             })
         };
-        // What is kept away by its lock is for the processor to settle, when it has been for a while.
+        // A message that its lock keeps away is settled by the processor, after the delay.
         let at_once = |settlement: &Settlement| {
             let delay = self.context.keeps_away(Some(settlement));
             delay.is_none_or(|delay| delay.is_zero())
         };
-        // Before the core gives the lease back: until now that means "as it was".
+        // Before the core gives the lease back: until now that means "unchanged".
         self.held
             .decide(decision.settlement.clone().filter(at_once));
         self.progress.decision = Some(decision);
@@ -196,20 +184,20 @@ impl Workload for MessageWorkload<'_> {
             let due = self.times_out_at();
             let now = Instant::now();
             if now >= due {
-                // Where we were stopped meanwhile it may have ended in time, and its end lies here unread.
-                // The wait below reads first, but this may come between two events.
+                // If this process was stopped, the command may have ended in time, with its event unread: the
+                // time may run out between two events.
                 if let Some(event) = self.handle.next_event().now_or_never() {
                     self.on_event(&event);
                     return event;
                 }
                 self.progress.timed_out = true;
-                // To the core it will have ended by itself; the table knows better.
+                // The core will believe that the command ended by itself; the table knows about the timeout.
                 let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
                 self.handle.drain(signal, now + grace);
                 continue;
             }
             let hurried = async {
-                // Once: the flag stays true, and this loop would order one SIGKILL after another.
+                // Only once: the flag stays true, and this loop would send one SIGKILL after another.
                 if self.progress.hurried || self.hurry.wait_for(|hurry| *hurry).await.is_err() {
                     pending::<()>().await;
                 }
@@ -222,13 +210,14 @@ impl Workload for MessageWorkload<'_> {
             };
             tokio::select! {
                 biased;
-                // Another may have it: not even an end that came by itself counts any more.
+                // First, because another worker may have the message: even a normal exit does not count any
+                // more.
                 why = gone => {
                     self.progress.lost = true;
                     tracing::warn!("{why}: killing the command");
                     self.handle.kill();
                 }
-                // Events first: a command that has just ended by itself is not killed, nor too
+                // Before the hurry and the timeout: a command that has just ended is neither killed nor too
                 // late.
                 event = self.handle.next_event() => {
                     self.on_event(&event);
@@ -250,9 +239,9 @@ mod tests {
     use crate::guardian::scripted::{Plays, guardian};
     use crate::work::scripted;
 
-    /// What a worker finds that was stopped, and is continued after the command's time is over.
+    /// A worker may be stopped, and continued after the command's time is over.
     #[tokio::test]
-    async fn an_end_that_lies_here_unread_is_no_command_that_took_too_long() {
+    async fn unread_exit_counts_before_the_timeout() {
         let (_leave, leaving) = watch::channel(false);
         let (_hurry, hurry) = watch::channel(false);
         let mut context = scripted::context(leaving, hurry.clone());

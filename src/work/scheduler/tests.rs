@@ -1,4 +1,4 @@
-//! How many messages are taken, when the worker looks again, and when it leaves.
+//! Tests of the worker's scheduler.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn scheduler(terms: SchedulerConfig) -> Scheduler {
     Scheduler::new(terms, 7, T)
 }
 
-/// Takes in that the queue gave so many.
+/// Takes so many messages from the queue.
 fn take(scheduler: &mut Scheduler, now: Instant, count: usize) {
     assert!(matches!(scheduler.next(now), Next::Take(wanted) if wanted >= count));
     scheduler.takes(now, 4);
@@ -41,7 +41,7 @@ fn take(scheduler: &mut Scheduler, now: Instant, count: usize) {
 }
 
 #[test]
-fn an_empty_queue_is_looked_at_less_and_less_often() {
+fn pauses_grow_while_the_queue_is_empty() {
     let mut scheduler = scheduler(terms());
     let (mut now, mut wanted) = (T, ms(100));
     for round in 0..20 {
@@ -58,7 +58,6 @@ fn an_empty_queue_is_looked_at_less_and_less_often() {
         now = at;
         wanted = (wanted * 2).min(secs(30));
     }
-    // Any message brings us back to the quick pace.
     take(&mut scheduler, now, 1);
     assert_eq!(scheduler.next(now), Next::Take(3), "there may be more");
     take(&mut scheduler, now, 0);
@@ -69,7 +68,7 @@ fn an_empty_queue_is_looked_at_less_and_less_often() {
 }
 
 #[test]
-fn no_more_is_taken_than_there_are_free_slots_and_a_queue_gives() {
+fn requests_are_limited_by_free_processors_and_the_batch() {
     let mut four = scheduler(terms());
     assert_eq!(four.next(T), Next::Take(4));
     take(&mut four, T, 3);
@@ -86,7 +85,7 @@ fn no_more_is_taken_than_there_are_free_slots_and_a_queue_gives() {
 }
 
 #[test]
-fn as_many_messages_as_it_may_have_and_none_more() {
+fn max_messages_is_never_exceeded() {
     let mut scheduler = scheduler(SchedulerConfig {
         max_messages: Some(3),
         ..terms()
@@ -94,7 +93,7 @@ fn as_many_messages_as_it_may_have_and_none_more() {
     assert_eq!(scheduler.next(T), Next::Take(3));
     take(&mut scheduler, T, 2);
     assert_eq!(scheduler.next(T), Next::Take(1));
-    // One was put aside without being run: it does not count.
+    // A message that was dead-lettered without a run does not count.
     scheduler.done(T, false);
     assert_eq!(scheduler.next(T), Next::Take(2));
     take(&mut scheduler, T, 2);
@@ -106,7 +105,7 @@ fn as_many_messages_as_it_may_have_and_none_more() {
 }
 
 #[test]
-fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
+fn idle_exit_needs_a_look_that_found_nothing() {
     let mut idle = scheduler(SchedulerConfig {
         idle_exit: Some(secs(10)),
         ..terms()
@@ -150,13 +149,12 @@ fn it_leaves_when_there_was_nothing_for_long_enough_and_not_before_a_look() {
 }
 
 #[test]
-fn a_queue_that_does_not_answer_is_not_an_empty_one() {
+fn silent_queue_is_not_an_empty_one() {
     let mut silent = scheduler(SchedulerConfig {
         idle_exit: Some(secs(10)),
         ..terms()
     });
     take(&mut silent, T, 0);
-    // It was empty, and cannot be asked since: nobody knows whether it is.
     let mut now = T;
     let left = loop {
         match silent.next(now) {
@@ -174,7 +172,6 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
     let (why, denied) = ("503".to_owned(), false);
     assert_eq!(left, Why::CannotTake { why, denied });
     assert!(now >= T + secs(30), "{now:?}");
-    // One answer is enough.
     let mut scheduler = scheduler(SchedulerConfig {
         idle_exit: Some(secs(10)),
         ..terms()
@@ -190,7 +187,7 @@ fn a_queue_that_does_not_answer_is_not_an_empty_one() {
 }
 
 #[test]
-fn who_may_not_take_leaves_unless_he_has() {
+fn refusal_ends_a_worker_only_before_the_first_answer() {
     let mut new = scheduler(terms());
     new.takes(T, 4);
     new.took_nothing(T, "403".into(), Some(true));
@@ -234,7 +231,7 @@ fn queue_that_refuses_for_auth_patience_is_left_once_nothing_runs() {
 }
 
 #[test]
-fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
+fn stop_ends_running_commands_after_the_grace() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 2);
     assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Requested);
@@ -248,9 +245,9 @@ fn a_stop_lets_finish_what_runs_and_ends_it_after_the_grace() {
     assert_eq!(scheduler.next(T + secs(32)), Next::Leave(Why::Stopped(15)));
 }
 
-/// What no stop can excuse: something of a command may live on.
+/// A process of a command may still be alive: no stop request may hide that.
 #[test]
-fn what_cannot_be_killed_is_told_whatever_else_makes_us_leave() {
+fn possible_overlap_overrides_every_reason_to_leave() {
     let leaves = |first: fn(&mut Scheduler), second: fn(&mut Scheduler)| {
         let mut scheduler = scheduler(terms());
         first(&mut scheduler);
@@ -270,7 +267,7 @@ fn what_cannot_be_killed_is_told_whatever_else_makes_us_leave() {
 }
 
 #[test]
-fn a_stop_while_taking_waits_for_what_it_brings() {
+fn stop_waits_for_the_request_under_way() {
     let mut scheduler = scheduler(terms());
     scheduler.takes(T, 4);
     assert_eq!(scheduler.asked_to_stop(T, 2), Stop::Requested);
@@ -291,7 +288,7 @@ fn a_stop_while_taking_waits_for_what_it_brings() {
 }
 
 #[test]
-fn the_second_stop_is_at_once_and_an_echo_is_none() {
+fn second_stop_is_at_once_and_an_echo_is_ignored() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 1);
     assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Requested);
@@ -301,7 +298,7 @@ fn the_second_stop_is_at_once_and_an_echo_is_none() {
 }
 
 #[test]
-fn deleted_queue_is_an_empty_one() {
+fn deleted_queue_counts_as_empty() {
     let idle_exit = Some(secs(5));
     let mut scheduler = scheduler(SchedulerConfig {
         idle_exit,
@@ -325,12 +322,12 @@ fn waiting(idle_exit: Option<Duration>) -> Scheduler {
 }
 
 #[test]
-fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
+fn waiting_request_is_replaced_when_more_processors_are_free() {
     let mut scheduler = waiting(None);
     assert_eq!(scheduler.next(T), Next::Take(4));
     scheduler.takes(T, 4);
     assert_eq!(scheduler.next(T + secs(50)), Next::Wait(Instant::FOREVER));
-    // One of four; three are asked for, and one more as soon as there is room for it.
+    // One came; the other three are requested again, and a fourth when a processor is free.
     scheduler.took(T + secs(50), 1);
     assert_eq!(scheduler.next(T + secs(50)), Next::Take(3));
     scheduler.takes(T + secs(50), 3);
@@ -341,7 +338,7 @@ fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
     // It has waited in vain, and is asked again without a pause.
     scheduler.took(T + secs(111), 0);
     assert_eq!(scheduler.next(T + secs(111)), Next::Take(4));
-    // What comes back at once did not wait, and what fails did not either.
+    // An answer without a wait is followed by a pause, and so is a failure.
     scheduler.takes(T + secs(111), 4);
     scheduler.took(T + secs(111), 0);
     assert!(matches!(scheduler.next(T + secs(111)), Next::Wait(at) if at > T + secs(111)));
@@ -350,7 +347,7 @@ fn a_queue_that_waits_is_asked_once_and_anew_when_more_slots_are_free() {
 }
 
 #[test]
-fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
+fn waiting_queue_counts_as_empty_only_after_a_silence() {
     let mut scheduler = waiting(Some(Duration::ZERO));
     let start = T + secs(9);
     assert_eq!(scheduler.next(start), Next::Take(4), "a slow start");
@@ -389,7 +386,7 @@ fn a_queue_that_waits_is_listened_to_before_it_counts_as_empty() {
 }
 
 #[test]
-fn a_request_that_waits_is_withdrawn_on_the_way_out() {
+fn waiting_request_is_withdrawn_on_a_stop() {
     let mut scheduler = waiting(None);
     scheduler.takes(T, 4);
     assert_eq!(scheduler.asked_to_stop(T, 15), Stop::Requested);
@@ -400,7 +397,7 @@ fn a_request_that_waits_is_withdrawn_on_the_way_out() {
 }
 
 #[test]
-fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
+fn waiting_queue_gets_a_pause_after_a_failed_dead_lettering() {
     let mut scheduler = waiting(None);
     scheduler.takes(T, 4);
     scheduler.took(T, 1);
@@ -412,11 +409,11 @@ fn a_queue_that_waits_is_left_in_peace_when_messages_cannot_be_put_aside() {
 }
 
 #[test]
-fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
+fn failed_dead_letterings_slow_the_worker_and_then_end_it() {
     let mut scheduler = scheduler(terms());
     take(&mut scheduler, T, 4);
     let refused = || Err("403".to_owned());
-    // Each of them taken after the one before was refused.
+    // Each was taken after the one before it had failed.
     for n in 0..4 {
         let now = T + secs(60) * n;
         scheduler.put_aside(now, now, refused());
@@ -438,7 +435,7 @@ fn messages_that_cannot_be_put_aside_slow_us_down_and_then_stop_us() {
 }
 
 #[test]
-fn what_cannot_be_put_aside_in_one_outage_is_one_refusal() {
+fn failed_dead_letterings_of_one_outage_count_once() {
     let mut scheduler = scheduler(SchedulerConfig {
         concurrency: 8,
         ..terms()
@@ -446,7 +443,6 @@ fn what_cannot_be_put_aside_in_one_outage_is_one_refusal() {
     scheduler.takes(T, 8);
     scheduler.took(T, 8);
     for n in 0..8 {
-        // They give up one after another, as their locks end.
         let now = T + secs(n);
         scheduler.put_aside(now, T, Err("503".to_owned()));
         scheduler.done(now, false);
@@ -456,7 +452,7 @@ fn what_cannot_be_put_aside_in_one_outage_is_one_refusal() {
 }
 
 #[test]
-fn a_batch_that_does_not_come_in_time_is_asked_for_in_halves() {
+fn late_batch_is_halved() {
     let slow = |concurrency| {
         scheduler(SchedulerConfig {
             concurrency,
@@ -474,7 +470,7 @@ fn a_batch_that_does_not_come_in_time_is_asked_for_in_halves() {
         };
         now = at;
     }
-    // One more only where as many have come.
+    // One more after each request that was filled.
     for most in 1..4 {
         assert_eq!(many.next(now), Next::Take(most));
         many.takes(now, most);
@@ -483,7 +479,7 @@ fn a_batch_that_does_not_come_in_time_is_asked_for_in_halves() {
     many.takes(now, 4);
     many.took(now, 1);
     assert_eq!(many.next(now), Next::Take(4));
-    // What has been too many is not tried again and again: each time costs them all an attempt.
+    // A batch that was too large is rarely retried: each retry costs every message an attempt.
     let (mut poor, mut now, mut lost) = (slow(64), T, 0);
     for _ in 0..300 {
         let most = match poor.next(now) {
@@ -505,12 +501,12 @@ fn a_batch_that_does_not_come_in_time_is_asked_for_in_halves() {
         now = now + secs(1);
     }
     assert!(lost < 100, "{lost}");
-    // By what was asked for, and not by what could have been.
+    // Half of the request, not of the limit.
     let mut four = slow(4);
     four.takes(T, 4);
     four.took_nothing(T, "no answer".into(), None);
     assert_eq!(four.next(T + secs(1)), Next::Take(2));
-    // What a queue that waits has on its way is not lost.
+    // A waiting queue's messages on their way are not lost.
     let mut waits = waiting(None);
     waits.takes(T, 4);
     waits.took_nothing(T, "cut".into(), None);
@@ -528,7 +524,7 @@ fn of_sessions(max_messages: Option<u64>, idle_exit: Option<Duration>) -> Schedu
 }
 
 #[test]
-fn no_session_is_taken_for_messages_that_others_have_begun() {
+fn no_session_is_taken_beyond_max_messages() {
     let mut scheduler = of_sessions(Some(10), None);
     scheduler.may_begin(10);
     assert_eq!(scheduler.next(T), Next::Take(1));
@@ -536,10 +532,10 @@ fn no_session_is_taken_for_messages_that_others_have_begun() {
     scheduler.took(T, 1);
     assert_eq!(scheduler.next(T), Next::Take(1));
     scheduler.takes(T, 1);
-    // One that it has begun leaves nine for another session.
+    // The session has started one, which leaves nine for another session.
     scheduler.may_begin(9);
     assert!(scheduler.is_taking());
-    // It has begun all of them: what is asked for is withdrawn, and nothing more is.
+    // It has started all of them: the request under way is withdrawn, and no other is made.
     scheduler.may_begin(0);
     assert!(!scheduler.is_taking());
     assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
@@ -552,9 +548,9 @@ fn no_session_is_taken_for_messages_that_others_have_begun() {
     assert_eq!(scheduler.next(T + secs(1)), Next::Leave(Why::Enough));
 }
 
-/// The one that was idle ends after the one that was busy.
+/// The idle session ends after the busy one.
 #[test]
-fn a_session_that_was_idle_takes_nothing_from_the_time_since_another_was_busy() {
+fn idle_session_does_not_shorten_the_time_since_another_was_busy() {
     let mut scheduler = of_sessions(None, Some(secs(10)));
     for _ in 0..2 {
         scheduler.takes(T, 1);
@@ -566,7 +562,7 @@ fn a_session_that_was_idle_takes_nothing_from_the_time_since_another_was_busy() 
     scheduler.took(T + secs(102), 0);
     assert_eq!(scheduler.next(T + secs(104)), Next::Take(1));
     assert_eq!(scheduler.next(T + secs(105)), Next::Leave(Why::Idle));
-    // By itself it counts from when it had none.
+    // A single session counts from its last message.
     let mut scheduler = of_sessions(None, Some(secs(10)));
     scheduler.takes(T, 1);
     scheduler.took(T, 1);

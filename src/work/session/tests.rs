@@ -1,4 +1,4 @@
-//! A session by itself: a queue in memory, a guardian that plays a script, and what was asked of both.
+//! Tests of a session with a queue in memory and a guardian that plays a script.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -14,21 +14,19 @@ use crate::work::scripted::{self, LOCK};
 /// The session `s-1` of a queue in memory.
 #[derive(Default)]
 struct InMemory {
-    /// What is in it, with the attempt that comes next.
+    /// Messages of the session, each with its next attempt.
     messages: Mutex<VecDeque<(&'static str, u32)>>,
-    /// What was asked and what was run, in its order.
+    /// Requests and runs, in their order.
     did: Mutex<Vec<String>>,
     state: Mutex<Vec<u8>>,
-    /// The answers to what settles, and to what stores: `Ok` after the last.
+    /// Answers to settlements and to stores of the state: `Ok` after the last.
     settlements: Mutex<VecDeque<Result<(), Failure>>>,
     states: Mutex<VecDeque<Result<(), Failure>>>,
-    /// The queue says unasked that it is lost.
     gone: Notify,
-    /// That is heard when the next message is about to be begun.
+    /// The loss is reported when the next message is about to start.
     gone_by_the_next: AtomicBool,
-    /// For how long it is locked, if not for [`LOCK`].
     lock_time: Option<Duration>,
-    /// For so long the worker stands still, once, when it next listens whether it is lost.
+    /// One suspension of the worker, when it next listens for a loss.
     standstill: Mutex<Duration>,
 }
 
@@ -62,7 +60,6 @@ impl InMemory {
     }
 }
 
-/// One of its messages.
 struct InSession {
     id: &'static str,
     attempt: u32,
@@ -80,7 +77,7 @@ impl Lock for InSession {
         session.does(match settlement {
             Settlement::Complete => format!("{id} completed"),
             Settlement::Retry(_) => format!("{id} again"),
-            Settlement::DeadLetter { reason, .. } => format!("{id} put aside: {reason}"),
+            Settlement::DeadLetter { reason, .. } => format!("{id} dead-lettered: {reason}"),
             Settlement::Release => format!("{id} released"),
         });
         lock(&session.settlements).pop_front().unwrap_or(Ok(()))?;
@@ -102,7 +99,6 @@ impl Lock for InSession {
     }
 }
 
-/// The session, as a worker has it.
 struct InMemorySession(Arc<InMemory>);
 
 #[async_trait]
@@ -147,14 +143,14 @@ impl Session for InMemorySession {
     }
 }
 
-/// What a command of this worker leaves as the state.
+/// Writes the state file of this command.
 fn leaves(started: &Started, state: &str) {
     let path = started.variable("TRAFFICCOP_SESSION_STATE_FILE");
     std::fs::write(path, state).expect("its state's file");
 }
 
-/// Works on the session, each command playing what `plays` says, until it is given up. `leave` turns true
-/// when the worker is to stop.
+/// Works on the session, each command as `plays` says, until it is given up. `leave` turns true when the
+/// worker is to stop.
 async fn works(
     session: &Arc<InMemory>,
     messages: Option<u64>,
@@ -163,7 +159,7 @@ async fn works(
     works_of(session, messages, None, plays).await
 }
 
-/// The same, of a worker that may begin no more than so many.
+/// Like [`works`], but the worker may start no more than `may_begin` messages.
 async fn works_of(
     session: &Arc<InMemory>,
     messages: Option<u64>,
@@ -222,7 +218,7 @@ fn lost_session_leaves_its_command_one_second_whatever_the_own_lock_delay_is() {
 }
 
 #[tokio::test]
-async fn what_fails_is_tried_again_before_the_next_and_put_aside_after_its_last_attempt() {
+async fn failed_message_is_retried_before_the_next_and_finally_dead_lettered() {
     let session = InMemory::of(&["a", "b", "c"]);
     let mut runs = 0;
     let done = works(&session, None, move |_, _| {
@@ -239,20 +235,20 @@ async fn what_fails_is_tried_again_before_the_next_and_put_aside_after_its_last_
         "run b",
         "b again",
         "run b",
-        "b put aside: CommandFailed",
+        "b dead-lettered: CommandFailed",
         "run c",
         "c completed",
         "closed",
     ];
     assert_eq!(session.did(), did);
     assert_eq!(done.outcome, Outcome::Completed);
-    assert_eq!(done.put_aside, Some(Ok(())), "that of b");
-    assert!(done.idle_since.is_some(), "it was waited for another");
+    assert_eq!(done.put_aside, Some(Ok(())), "b was dead-lettered");
+    assert!(done.idle_since.is_some(), "the session waited for another");
     assert_eq!(done.earlier, 4, "before the last");
 }
 
 #[tokio::test]
-async fn a_session_is_given_up_when_it_is_idle() {
+async fn idle_session_is_given_up() {
     let session = InMemory::of(&["a"]);
     let began = Instant::now();
     let done = works(&session, None, |_, _| Plays::Exits(0)).await;
@@ -262,22 +258,18 @@ async fn a_session_is_given_up_when_it_is_idle() {
 }
 
 #[tokio::test]
-async fn a_session_is_given_up_after_so_many_messages() {
+async fn session_ends_after_session_messages() {
     let session = InMemory::of(&["a", "b", "c"]);
     let done = works(&session, Some(2), |_, _| Plays::Exits(0)).await;
     let did = ["run a", "a completed", "run b", "b completed", "closed"];
     assert_eq!(session.did(), did);
-    assert_eq!(
-        lock(&session.messages).len(),
-        1,
-        "nothing was taken for nothing"
-    );
+    assert_eq!(lock(&session.messages).len(), 1, "c was not taken");
     assert!(done.idle_since.is_none() && done.earlier == 1);
 }
 
-/// Nor is it waited for one that could not be begun.
+/// The session must not wait for a message that the worker could not start.
 #[tokio::test]
-async fn a_session_is_given_up_when_the_worker_has_begun_as_many_as_it_may() {
+async fn session_ends_after_max_messages() {
     let session = InMemory::of(&["a", "b", "c"]);
     let done = works_of(&session, None, Some(2), |_, _| Plays::Exits(0)).await;
     let did = ["run a", "a completed", "run b", "b completed", "closed"];
@@ -287,14 +279,14 @@ async fn a_session_is_given_up_when_the_worker_has_begun_as_many_as_it_may() {
 }
 
 #[tokio::test]
-async fn a_failed_run_counts_as_one_of_them() {
+async fn failed_run_counts_towards_session_messages() {
     let session = InMemory::of(&["a", "b"]);
     works(&session, Some(1), |_, _| Plays::Exits(3)).await;
     assert_eq!(session.did(), ["run a", "a again", "closed"]);
 }
 
 #[tokio::test]
-async fn on_a_stop_the_present_message_is_finished_and_no_other_begun() {
+async fn stop_finishes_only_the_current_message() {
     let session = InMemory::of(&["a", "b"]);
     let done = works(&session, None, |_, leave| {
         leave.send_replace(true);
@@ -306,7 +298,7 @@ async fn on_a_stop_the_present_message_is_finished_and_no_other_begun() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_lost_ends_the_command_and_nothing_is_settled_or_stored() {
+async fn lost_lock_kills_the_command_and_settles_and_stores_nothing() {
     let session = InMemory::of(&["a", "b"]);
     let of = Arc::clone(&session);
     let done = works(&session, None, move |started, _| {
@@ -321,7 +313,7 @@ async fn a_lock_that_is_lost_ends_the_command_and_nothing_is_settled_or_stored()
 }
 
 #[tokio::test]
-async fn the_state_is_stored_just_before_its_message_is_completed_and_where_it_has_changed() {
+async fn changed_state_is_stored_before_its_message_is_completed() {
     let session = InMemory::of(&["a", "b", "c"]);
     *lock(&session.state) = b"zero".to_vec();
     works(&session, None, |started, _| {
@@ -329,7 +321,7 @@ async fn the_state_is_stored_just_before_its_message_is_completed_and_where_it_h
         let found = std::fs::read_to_string(path).expect("its state");
         match found.as_str() {
             "zero" => leaves(started, "one"),
-            // Unchanged by the second; the third removes it.
+            // `b` leaves it unchanged, `c` removes it.
             "one" if started.variable("TRAFFICCOP_MESSAGE_ID") == "c" => {
                 std::fs::remove_file(path).expect("its file");
             }
@@ -354,7 +346,7 @@ async fn the_state_is_stored_just_before_its_message_is_completed_and_where_it_h
 }
 
 #[tokio::test]
-async fn what_a_failed_command_left_is_not_stored_and_the_next_attempt_finds_what_was() {
+async fn state_of_a_failed_command_is_not_stored() {
     let session = InMemory::of(&["a"]);
     *lock(&session.state) = b"zero".to_vec();
     let mut runs = 0;
@@ -378,7 +370,7 @@ async fn what_a_failed_command_left_is_not_stored_and_the_next_attempt_finds_wha
 }
 
 #[tokio::test]
-async fn a_message_is_not_completed_where_its_state_is_lost() {
+async fn message_is_not_completed_if_its_state_is_not_stored() {
     let session = InMemory::of(&["a", "b"]);
     lock(&session.states).push_back(scripted::lost());
     let done = works(&session, None, |started, _| {
@@ -391,7 +383,7 @@ async fn a_message_is_not_completed_where_its_state_is_lost() {
 }
 
 #[tokio::test]
-async fn a_state_that_can_never_be_stored_puts_its_message_aside_and_the_next_comes() {
+async fn unstorable_state_dead_letters_its_message() {
     let session = InMemory::of(&["a", "b"]);
     lock(&session.states).push_back(scripted::refused());
     works(&session, None, |started, _| {
@@ -404,7 +396,7 @@ async fn a_state_that_can_never_be_stored_puts_its_message_aside_and_the_next_co
     let did = [
         "run a",
         "state new",
-        "a put aside: StateNotStored",
+        "a dead-lettered: StateNotStored",
         "run b",
         "b completed",
         "closed",
@@ -413,9 +405,9 @@ async fn a_state_that_can_never_be_stored_puts_its_message_aside_and_the_next_co
     assert!(lock(&session.state).is_empty());
 }
 
-/// The state stands there by then: stored after the message, it could be lost for good.
+/// The state is stored first: in the opposite order it could be lost for good.
 #[tokio::test]
-async fn a_settlement_that_is_lost_ends_the_session_and_the_next_worker_finds_the_state() {
+async fn lost_settlement_ends_the_session_and_keeps_the_state() {
     let session = InMemory::of(&["a", "b"]);
     lock(&session.settlements).push_back(scripted::lost());
     let done = works(&session, None, |started, _| {
@@ -432,18 +424,18 @@ async fn a_settlement_that_is_lost_ends_the_session_and_the_next_worker_finds_th
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_begun_runs_nothing() {
+async fn session_lost_during_its_lock_delay_runs_nothing() {
     let session = InMemory::of(&["a"]);
     session.gone.notify_one();
-    // Lost while it waits for its delay.
+    // The session is lost during its lock delay.
     let done = works(&session, None, |_, _| Plays::Exits(0)).await;
     assert_eq!(session.did(), ["closed"]);
     assert!(!done.ran && done.idle_since.is_none());
 }
 
-/// What stands there is another client's, on a namespace that keeps more than we store.
+/// Another client stored this state, on a namespace that allows more.
 #[tokio::test]
-async fn a_state_that_is_too_large_to_be_stored_and_has_not_changed_costs_nothing() {
+async fn unchanged_oversized_state_is_no_error() {
     let session = InMemory::of(&["a", "b"]);
     *lock(&session.state) = vec![b'x'; LARGEST_STATE + 10];
     works(&session, None, |started, _| {
@@ -457,14 +449,14 @@ async fn a_state_that_is_too_large_to_be_stored_and_has_not_changed_costs_nothin
         "run a",
         "a completed",
         "run b",
-        "b put aside: StateNotStored",
+        "b dead-lettered: StateNotStored",
         "closed",
     ];
     assert_eq!(session.did(), did);
 }
 
 #[test]
-fn a_state_that_cannot_be_read_at_the_moment_is_doubt() {
+fn temporary_read_error_of_a_state_is_transient() {
     let of = |errno| not_stored(&io::Error::from_raw_os_error(errno));
     for errno in [
         libc::EMFILE,
@@ -475,17 +467,17 @@ fn a_state_that_cannot_be_read_at_the_moment_is_doubt() {
     ] {
         assert!(matches!(of(errno), Failure::Transient { .. }), "{errno}");
     }
-    // Of the command's own doing.
+    // The command caused these.
     for errno in [libc::ELOOP, libc::ENXIO, libc::EACCES] {
         assert!(matches!(of(errno), Failure::Fatal { .. }), "{errno}");
     }
 }
 
-/// Its loss came while nobody listened: between two messages, say, or while the files were written.
+/// The loss may be reported between two messages, or while the files are written.
 #[tokio::test]
-async fn a_message_is_not_begun_whose_session_is_known_to_be_lost() {
+async fn message_of_a_lost_session_is_not_started() {
     let mut session = InMemory::of(&["a", "b"]);
-    let of = Arc::get_mut(&mut session).expect("nobody has it yet");
+    let of = Arc::get_mut(&mut session).expect("one owner");
     of.gone_by_the_next = AtomicBool::new(true);
     let done = works(&session, None, |_, _| Plays::Exits(0)).await;
     assert_eq!(session.did(), ["closed"]);
@@ -493,12 +485,12 @@ async fn a_message_is_not_begun_whose_session_is_known_to_be_lost() {
     assert!(!done.ran);
 }
 
-/// A session whose worker stands still from the end of its first command until its lock is over, as far as that
-/// worker can know; and what the queue says to its state.
+/// Runs a session whose worker is suspended from the end of its first command until the lock's time is over;
+/// `said` is the queue's answer to the state.
 async fn stands_still(said: Option<Result<(), Failure>>) -> Vec<String> {
     let lock_time = Duration::from_secs(2);
     let mut session = InMemory::of(&["a"]);
-    let of = Arc::get_mut(&mut session).expect("nobody has it yet");
+    let of = Arc::get_mut(&mut session).expect("one owner");
     of.lock_time = Some(lock_time);
     lock(&of.states).extend(said);
     let of = Arc::clone(&session);
@@ -512,24 +504,24 @@ async fn stands_still(said: Option<Result<(), Failure>>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_message_that_is_settled_late_has_its_state_stored_and_not_wiped() {
+async fn late_settlement_stores_the_state() {
     let did = ["run a", "state new", "a completed", "closed"];
     assert_eq!(stands_still(None).await, did);
 }
 
 #[tokio::test]
-async fn a_message_that_is_settled_late_is_put_aside_where_its_state_can_never_be_stored() {
+async fn late_settlement_with_an_unstorable_state_dead_letters() {
     let did = [
         "run a",
         "state new",
-        "a put aside: StateNotStored",
+        "a dead-lettered: StateNotStored",
         "closed",
     ];
     assert_eq!(stands_still(Some(scripted::refused())).await, did);
 }
 
 #[tokio::test]
-async fn a_disk_that_hangs_is_not_waited_for_and_asked_once() {
+async fn hanging_disk_is_read_once_and_not_waited_for() {
     let session = InMemory::of(&["a"]);
     let message = session.take().expect("a message");
     let state = SessionState::new(&message.lock.session().expect("a session"), Vec::new());
@@ -552,7 +544,7 @@ async fn a_disk_that_hangs_is_not_waited_for_and_asked_once() {
 }
 
 #[test]
-fn a_state_that_was_removed_is_none_and_with_all_of_its_directory_nobody_knows() {
+fn removed_state_is_empty_and_a_removed_directory_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("state");
     let found = read(&path, LARGEST_STATE).expect("its directory is there");
