@@ -1,8 +1,7 @@
-//! Who is told of an instance of `run` or `elect`: the log, the files, the service manager, those who
-//! ask over HTTP.
+//! Observers of an instance of `run` or `elect`: log, files, service manager, HTTP clients.
 //!
-//! Made by `run`, told by the driver. None of them may hold anything up: the log drops lines that
-//! nobody reads, and files are written by threads of their own.
+//! `run` creates them, the driver calls them. None may delay anything: the log drops lines that no reader takes, and
+//! separate threads write the files.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -26,20 +25,19 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 
-// A machine that is about to be frozen must not take over first; one without a metadata service
-// must not wait for it either.
+// A machine that is about to freeze must not take over first; one without a metadata service must not wait for it
+// either.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Everybody who is told of this instance.
+/// All observers of this instance.
 pub(crate) struct Observers {
     list: Vec<Box<dyn Observer>>,
     service_manager: Option<ServiceManager>,
 }
 
 impl Observers {
-    /// Those of this config, and this `log`. Not before the guardians were forked: threads write the
-    /// files.
+    /// Creates those of this config, and adds `log`. Call it after the guardians were forked: threads write the files.
     pub(crate) fn new(
         config: &Config,
         store: &Arc<dyn LeaseStore>,
@@ -81,10 +79,9 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
-        // First: who asks over HTTP is to be told the latest by the time the others have heard of
-        // it.
+        // First: an HTTP client must get the news no later than the other observers.
         observers.add(shared_status);
-        // The log before the status line, which is shown below what is said.
+        // The log comes before the status line, which is below its lines.
         observers.add(Some(log));
         observers.add(Some(StatusLine));
         observers.add(Some(status));
@@ -98,38 +95,37 @@ impl Observers {
         self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
-    /// Says that we do this now.
+    /// Passes an observation with the current time.
     pub(crate) fn tell(&mut self, observation: Observation<'_>) {
         self.observe(Instant::now(), &observation);
     }
 
-    /// Begins to tell the service manager, if there is one, inside the runtime.
+    /// Starts to notify the service manager, if there is one, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
         if let Some(service_manager) = &self.service_manager {
             service_manager.begin(vec![health_check]);
         }
     }
 
-    /// What the command finds in its `NOTIFY_SOCKET`.
+    /// Returns the command's `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
         self.service_manager.as_ref()?.for_the_command(0)
     }
 
-    /// Who hears what the command says of itself, if anybody does.
+    /// Returns the receiver of the command's messages, if there is one.
     pub(super) fn service_manager(&self) -> Option<ServiceManager> {
         self.service_manager.clone()
     }
 
-    /// What the command says of its end comes with the signals.
+    /// Makes the command's STOPPING message come with the signals.
     pub(crate) fn pass_on_stopping(&self, signals: &mut Signals) {
         if let Some(one) = &self.service_manager {
             signals.add_stopping(one.stopping());
         }
     }
 
-    /// Begins to follow what the platform announces for this machine, if the config says so; what was
-    /// announced already, as far as that is known in a moment. What comes later comes with the
-    /// signals.
+    /// Starts to follow the platform's announcements for this machine, if configured. Returns an earlier announcement
+    /// if it is known within a moment; later ones come with the signals.
     pub(crate) async fn follow_events(
         &mut self,
         config: &Config,
@@ -140,7 +136,7 @@ impl Observers {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
-                        // Kept for the driver, which stops as it does for every signal.
+                        // Kept for the driver, which stops as for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -151,7 +147,7 @@ impl Observers {
         cordon
     }
 
-    /// Tells the end. Files that nobody can write keep us a moment longer.
+    /// Reports the end. Files that cannot be written delay it for a moment.
     pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
         self.tell(Observation::Done {
             cause: &report::cause(&ending.cause),
@@ -169,7 +165,7 @@ impl Observer for Observers {
     }
 }
 
-/// Tells who follows what is announced for this machine whether we are out of its way.
+/// Observer that tells the follower of announcements whether this instance is out of the way.
 struct CordonObserver(watch::Sender<bool>);
 
 impl Observer for CordonObserver {
@@ -184,8 +180,8 @@ impl Observer for CordonObserver {
     }
 }
 
-/// Warns once of a lock where cleaners of temporary files remove what looks old, when its command has run for a
-/// day.
+/// Observer that warns once, after its command has run for a day, of a lock in a place where cleaners of temporary
+/// files remove what looks old.
 struct CleanedLockWarning {
     lock: String,
     task: Option<JoinHandle<()>>,
@@ -197,7 +193,7 @@ impl CleanedLockWarning {
             return None;
         };
         let lock = store.name.clone();
-        // With -q nothing is said that needs no answer today.
+        // With -q only messages appear that need an answer today.
         let is_wanted = !config.looks_once() && tracing::enabled!(tracing::Level::INFO);
         let is_local = store.lease.is_none();
         let is_due = is_wanted && is_local && mount::is_cleaned(path);
@@ -222,7 +218,7 @@ impl Observer for CleanedLockWarning {
                 self.task.get_or_insert_with(begin);
             }
             Observation::Workload(WorkloadEvent::TreeEmpty { .. }) => {
-                // What it has said is not said again.
+                // A warning in the log is not repeated.
                 if let Some(task) = self.task.take_if(|task| !task.is_finished()) {
                     task.abort();
                 }
@@ -232,19 +228,19 @@ impl Observer for CleanedLockWarning {
     }
 }
 
-/// Keeps the status, for the status file and for who asks over HTTP.
+/// Observer that keeps the status, for the status file and for HTTP clients.
 struct StatusObserver {
     status: Status,
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     shared_status: Option<Arc<SharedStatus>>,
-    /// Something comes between control and the command.
+    /// A hook or a standby command may delay the command.
     prepares: bool,
 }
 
 impl StatusObserver {
     fn write(&mut self) {
-        // With slots it is another one in every tenure.
+        // With slots each tenure has another one.
         self.status.lock = self.store.info().name;
         if let Some(file) = &self.file {
             file.write(&self.status);
@@ -254,7 +250,7 @@ impl StatusObserver {
         }
     }
 
-    /// The state that comes with it; `None` where there is nothing to be written.
+    /// Returns the state that a notice leads to; `None` if there is nothing to write.
     fn notice(&mut self, notice: &Notice) -> Option<&'static str> {
         let status = &mut self.status;
         let mut given_up = |cause| status.cause = Some(report::cause(&cause));
@@ -270,8 +266,7 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
-                // Of the tenure before nothing may stay: a script would read its cause for this
-                // one's.
+                // Nothing of the last tenure may stay: a script would read its cause for this one's.
                 status.doorbell = None;
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
@@ -339,7 +334,7 @@ impl Observer for StatusObserver {
             },
             Observation::Rang(ring) => {
                 let heard = if ring.is_alive() { "heard" } else { "silent" };
-                // A bell that nobody answers is tried with each look.
+                // A silent doorbell is tried with each read of the lock.
                 if self.status.doorbell.as_deref() == Some(heard) {
                     return;
                 }
@@ -354,7 +349,7 @@ impl Observer for StatusObserver {
                     }
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
-                // Where nobody saw its main process end, too: `/leader` is a yes only beside a pid.
+                // Even if the main process's end was not seen: `/leader` says yes only with a pid.
                 WorkloadEvent::TreeEmpty { .. } => {
                     (self.status.command_pid, self.status.health) = (None, None);
                 }
@@ -365,7 +360,7 @@ impl Observer for StatusObserver {
                         HealthEvent::Hung(_) => "hung",
                         HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
                     };
-                    // It is said again and again.
+                    // The event repeats.
                     if self.status.health.as_deref() == Some(health) {
                         return;
                     }
@@ -394,7 +389,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_warning_begins_with_the_command_and_ends_with_it() {
+    async fn warning_waits_only_while_the_command_runs() {
         let mut warning = CleanedLockWarning {
             lock: "/tmp/lock".into(),
             task: None,
@@ -406,7 +401,7 @@ mod tests {
         assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
         assert!(tell(WorkloadEvent::Started { pid: 1 }));
         assert!(!tell(WorkloadEvent::TreeEmpty { at: Instant::ZERO }));
-        // Once it has been said it stays.
+        // Once it is in the log it stays.
         warning.task = Some(tokio::spawn(std::future::ready(())));
         tokio::task::yield_now().await;
         let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };
@@ -416,7 +411,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn a_warning_comes_after_a_day() {
+    fn warning_comes_after_a_day() {
         use std::future::Future as _;
         use std::task::{Context, Poll, Waker};
 

@@ -1,8 +1,8 @@
-//! The hook that runs after control has ended, under a guardian of its own.
+//! The --on-lost hook, which runs after control has ended, under a separate guardian.
 //!
-//! Made by `run` and owned by its workload, which lets it work while it waits for events. It is no part
-//! of the tenure: nothing here may hold up a kill or a release. This instance's next attempt to acquire waits
-//! for it. One runs at a time, within its limit; one more waits, and gives way to a later one.
+//! `run` creates it; the workload owns it, and polls it while it waits for events. It is no part of the tenure, and
+//! must not delay a kill or a release; only this instance's next attempt to acquire waits for it. One runs at a time,
+//! within its limit; one more waits, and a later one replaces that.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,18 +15,17 @@ use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
 use crate::guardian::{GuardianHandle, SpawnRequest, StopTo};
 use crate::report;
 
-// The least time it gets: a grace of zero is meant for the command.
+// The least time for the hook: a grace of zero is for the command.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// See the module's text.
 pub(super) struct OnLostHook {
     handle: GuardianHandle,
     limit: Duration,
-    /// Something of it may live.
+    /// Whether a process of it may live.
     runs: bool,
-    /// What is to run after that: the changes to the environment.
+    /// Environment of the next run, once this one has ended.
     waits: Option<Vec<(OsString, OsString)>>,
-    /// Its guardian is dead, or cannot get rid of what it has.
+    /// Set once its guardian is dead, or cannot kill its tree.
     over: bool,
     /// Publishes [`OnLostHook::is_idle`] to the attempts that wait for it.
     idle: watch::Sender<bool>,
@@ -56,9 +55,9 @@ impl OnLostHook {
         }
     }
 
-    /// Runs the hook with this in its environment, now or after the one that still runs.
+    /// Runs the hook with this environment, now or after the one that still runs.
     pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
-        // One waits at most: what it would say of an older tenure is out of date.
+        // One waits at most: an older tenure's news is out of date.
         if self.waits.replace(env).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
@@ -68,12 +67,12 @@ impl OnLostHook {
         self.idle.send_replace(self.is_idle());
     }
 
-    /// Whether nothing of it runs or waits.
+    /// Returns whether it neither runs nor waits.
     pub(super) fn is_idle(&self) -> bool {
         !self.runs && self.waits.is_none()
     }
 
-    /// Ends it now.
+    /// Kills it.
     pub(super) fn kill(&mut self) {
         self.waits = None;
         if self.runs {
@@ -81,12 +80,11 @@ impl OnLostHook {
         }
     }
 
-    /// Ends its guardian.
     pub(super) async fn dismiss(self) {
         self.handle.dismiss().await;
     }
 
-    /// Waits until something becomes of it, and does what follows. Cancel-safe.
+    /// Waits for its next event, and acts on it. Cancel-safe.
     pub(super) async fn step(&mut self) {
         let event = self.handle.next_event().await;
         self.on_event(&event);
@@ -105,16 +103,15 @@ impl OnLostHook {
             return;
         }
         let kill_at = Instant::now() + self.limit;
-        // Before the order: whatever comes of it is answered by an event, also that it was not
-        // started.
+        // Before the request: an event follows even if the start fails.
         self.runs = true;
         self.handle.start(SpawnRequest {
             program: 0,
-            // By now another may have control: it is told so by its control file.
+            // Another instance may have control by now; the control file tells the hook.
             in_control: false,
             env,
             unset: not_inherited(),
-            // Room for an orderly end within the limit.
+            // Time for an orderly end within the limit.
             deadlines: Deadlines {
                 term_at: kill_at - self.limit / 10,
                 kill_at,
@@ -155,7 +152,7 @@ impl OnLostHook {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::warn!("the --on-lost command cannot be killed");
-                // It is not waited for either: an end of ours that waits for what cannot end would be none.
+                // Not awaited either: trafficcop would never end.
                 self.over = true;
                 self.runs = false;
                 self.waits = None;

@@ -1,6 +1,6 @@
-//! Opening the store of a config, with what the guardian needs to give its lease back after our death.
+//! Opening of the config's store, with what the guardian needs to release its lease after the supervisor's death.
 //!
-//! Called by `run` and `elect` before the guardian is forked.
+//! `run` and `elect` call it before they fork the guardian.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::units::show;
 
-/// Whoever looks once (`-n`) looks at all slots.
+/// Makes an instance that looks once (`-n`) look at all slots.
 fn looking(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
         slots.looking_at_all()
@@ -24,16 +24,16 @@ fn looking(slots: Slots, config: &Config) -> Slots {
     }
 }
 
-/// The store of the config, and its doorbell.
+/// Store of the config, with its doorbell.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store of the config; what speaks against it before anything is started comes as an ending.
+/// Opens the store of the config; if it refuses before anything starts, returns that as an ending.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
-    // Before anything is asked of the store: its address stands in the record that we write there.
+    // Before any request to the store, because the record there has the doorbell's address.
     let host = lock.host();
     let doorbell = config
         .doorbell
@@ -90,7 +90,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
             }
             Ok(Ok(Opened { store, doorbell }))
         }
-        // Only a local file is touched by its opening, so its refusal is about the store and not the settings.
+        // Only opening a local file touches it, so its refusal is about the store, not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
@@ -114,7 +114,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
         .map_err(|why| UsageError::new(why.to_string()))?;
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // Now, because the guardian that may need it is forked from us as we are.
+    // Before the fork, because the guardian that may need it is a copy of this process.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
@@ -125,11 +125,11 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     }))
 }
 
-/// Memory that the guardian, which is forked later, has too.
+/// Creates memory that is shared with the guardian, which is forked later.
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
-        // Worth a line, not a refusal: it costs a lease's length, and only should we be killed.
+        // A warning and no refusal: it costs one lease's length, and only if the supervisor is killed.
         Err(why) => {
             tracing::warn!(
                 "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
@@ -139,12 +139,12 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     }
 }
 
-/// The account, with a token that the guardian will have too. It never reaches a command line, an
-/// environment or a file, and the command, which is another program, does not have it.
+/// Shares the account's token with the guardian. It never reaches a command line, an environment, a file, or the
+/// command, which is another program.
 #[cfg(feature = "entra")]
 fn handed_on(account: Account) -> Account {
-    // The guardian could ask for a token of its own, and does where there is none here. But where the
-    // issuer is away or slow just then, our death would cost a whole lease instead of seconds.
+    // The guardian can request a token itself, and does if there is none here. But if the issuer is slow or absent just
+    // then, the supervisor's death would cost a whole lease instead of seconds.
     account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {
