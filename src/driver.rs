@@ -1,8 +1,8 @@
 //! The driver: the one place where a lease and a process meet.
 //!
-//! It waits for the next input (a signal, an event of the tree, a reply of the store, a lock that the kernel reports as
-//! free, the time), passes it to the pure state machine, and carries out its actions in order. It has no policy: the
-//! reasons for everything are in [`crate::core`].
+//! It waits for the next input (a signal, an event of the tree, a reply of the store, a free lock, the time), passes it
+//! to the pure state machine, and carries out its actions in order. It has no policy: the reasons are in
+//! [`crate::core`].
 
 mod observation;
 
@@ -26,16 +26,16 @@ use crate::lasting;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
-// The longest sleep between two reads of the clock. Tokio's timers stop while the machine sleeps; the guardian's do
-// not, and it reports a jump of the clock. This limits the rest, without a guardian.
+// Tokio's timers stop while the machine sleeps; the guardian's do not, and it reports a jump of the clock. This limits
+// the rest, without a guardian.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-// Time for the announcement of a drain; nothing waits for it.
+// Nothing waits for this announcement of a drain.
 const ANNOUNCE: Duration = Duration::from_secs(5);
-// Time for writing the command's health; later writes wait for it.
+// Later writes wait for this one.
 const TELL_HEALTH: Duration = Duration::from_secs(2);
-// Time for the last message to standbys: it only makes them faster.
+// The last message to standbys only makes them faster.
 const FAREWELL: Duration = Duration::from_millis(300);
-// Time for undoing an acquire that was given up: a stop request waits for it.
+// A stop request waits until an acquire is undone.
 const UNDO: Duration = Duration::from_secs(2);
 
 /// Work that runs while the instance has control: a command under a guardian, or a program of the library's user.
@@ -56,17 +56,16 @@ pub trait Workload: Send {
     fn pause(&mut self);
     /// Forgets the last release info: this instance must not release the lease any more.
     fn forget_release_info(&mut self);
-    /// Called before the lease is released, with no process left: why the tenure ended (`None`: nothing was started in
-    /// it), and how the command's main process ended, if it ran.
+    /// Takes why the tenure ended (`None`: nothing was started in it), and how the command's main process ended, if it
+    /// ran. Called before the lease is released, with no process left.
     fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
-    /// Runs the standby command until the next [`Workload::start`], because the instance waits for control.
+    /// Runs the standby command until the next [`Workload::start`].
     fn stand_by(&mut self) {}
     /// Checks whether this machine is fit to take control: [`WorkloadEvent::Condition`] follows.
     fn ask(&mut self, _give_up_at: Instant) {}
-    /// Called when a tenure is over, for this reason.
+    /// Handles the end of a tenure.
     fn tenure_over(&mut self, _cause: &Cause) {}
-    /// Resolves when the --on-lost hook has ended, or after its grace; the next attempt to acquire waits for it. `None`
-    /// if none runs.
+    /// Resolves when the --on-lost hook has ended, or after its grace; the next attempt to acquire waits for it.
     fn settled(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }
@@ -76,7 +75,6 @@ pub trait Workload: Send {
 
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Result of a call to the store.
 enum Answer {
     Acquired(Result<Grant, Failure>),
     Renewed {
@@ -90,8 +88,7 @@ enum Answer {
     HealthTold(Result<(), Failure>),
 }
 
-/// Competes by `tenure`'s rules for the lock of `store`, runs `workload` while it has control, and returns when the
-/// state machine is done.
+/// Competes for the lock of `store`, runs `workload` while it has control, and returns when the state machine is done.
 pub async fn drive(
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
@@ -121,8 +118,7 @@ pub async fn drive(
             return ending;
         }
         driver.tell_health();
-        // Wait for a lock that wakes its waiters only while the core would take it: an instance that gets a lock and
-        // does not want it yet keeps all others out.
+        // An instance that is handed a lock and does not want it yet keeps all others out.
         let listening = wakes && driver.tenure.listens() && !driver.acquiring;
         let until_free = {
             let store = Arc::clone(&driver.store);
@@ -146,31 +142,28 @@ pub async fn drive(
     }
 }
 
-/// State machine, store and workload of one instance, with the pending calls.
 struct Driver<'a> {
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     workload: &'a mut dyn Workload,
     observer: &'a mut dyn Observer,
-    // Rings for other instances while this one has control, and otherwise listens to the holder's.
+    // Rings while this instance has control, and otherwise listens to the holder's.
     doorbell: Option<Doorbell>,
     calls: FuturesUnordered<Reply>,
     acquiring: bool,
-    // Whether a write of the command's health is pending.
     telling: bool,
     // Set if an acquire is to be undone; not awaited past this moment.
     withdrawn: Option<Instant>,
-    // When the lease expires, by the store's last grant. Counted here and not taken from the core's deadlines: so
-    // observers can compare the two.
+    // When the lease expires, by the store's last grant. Not taken from the core's deadlines, so that observers can
+    // compare the two.
     expires: Instant,
 }
 
 impl Driver<'_> {
-    /// Passes an event to the core, but the time before that: after a pause (a stopped process, a sleeping machine) the
-    /// clock comes first.
+    /// Passes an event to the core, but the time before that.
     fn tell(&mut self, event: Event) {
         let now = Instant::now();
-        // So a reply that waited while this process was stopped is judged by a core that knows the time.
+        // After a pause (a stopped process, a sleeping machine) a core that knows the time must judge the reply.
         if event != Event::Ticked {
             let actions = self.tenure.step(now, Event::Ticked);
             self.act(now, actions);
@@ -228,7 +221,7 @@ impl Driver<'_> {
             Answer::Renewed { t0, reply } => {
                 let (now, answer) = (Instant::now(), reply.clone());
                 if reply.is_ok() {
-                    // Never earlier: answers can overtake each other.
+                    // Answers can overtake each other.
                     self.expires = self.expires.max(self.expiry(t0));
                 }
                 // First: it moves the guardian's deadline, which no observer may delay.
@@ -295,8 +288,8 @@ impl Driver<'_> {
     fn woke(&mut self) {
         let now = Instant::now();
         if self.withdrawn.is_some_and(|give_up_at| now >= give_up_at) {
-            // The store did not answer in time. A late grant to this attempt is undone with the same lease id, if that
-            // is possible; otherwise it expires.
+            // The store did not answer in time. A late grant to this attempt is undone with the same lease id, or
+            // expires.
             self.withdrawn = None;
             self.acquiring = false;
             self.telling = false;
@@ -306,7 +299,6 @@ impl Driver<'_> {
         self.tell(Event::Ticked);
     }
 
-    /// Returns when a lease expires that was granted to a request of this moment.
     fn expiry(&self, t0: Instant) -> Instant {
         let lease = self.store.info().lease;
         lease.map_or(Instant::FOREVER, |lease| t0 + lease)
@@ -324,7 +316,6 @@ impl Driver<'_> {
             .min(health_due)
     }
 
-    /// Writes the command's health to the record, if it has changed.
     fn tell_health(&mut self) {
         let now = Instant::now();
         if self.telling || now < self.tenure.health_due() {
@@ -379,7 +370,7 @@ impl Driver<'_> {
                 Action::Renew { give_up_at } => {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
-                        // Read when the request is about to be sent, which is later than the order.
+                        // The request may be sent much later than the order.
                         let t0 = Instant::now();
                         Answer::Renewed {
                             t0,
@@ -388,7 +379,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Start(start) => {
-                    // First: the news of the start comes after it.
+                    // First: news of the start comes after it.
                     self.observe(Observation::Starts {
                         kill_at: start.deadlines.kill_at,
                         expires: self.expires,
@@ -451,7 +442,7 @@ impl Driver<'_> {
                     self.undo(give_up_at);
                 }
                 Action::Abandon => {
-                    // Pending calls are about a lease that this instance has lost.
+                    // Pending calls are about a lost lease.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();
@@ -477,7 +468,6 @@ impl Driver<'_> {
     }
 }
 
-/// Waits for the next ring; without a doorbell there is none.
 async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
     match doorbell {
         Some(doorbell) => doorbell.next().await,
@@ -485,7 +475,6 @@ async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
     }
 }
 
-/// Sleeps until `at`, or for [`LONGEST_SLEEP`], whichever is sooner.
 async fn sleep_until(at: Instant) {
     let span = at.since(Instant::now()).min(LONGEST_SLEEP);
     clock::sleep(span).await;

@@ -4,10 +4,9 @@
 //! without control      control obtained                                   control gone
 //! standby command ──▶ drained until its tree is empty ─▶ on-acquire ─▶ command ─▶ standby command
 //! ```
-//! `run`'s workload carries out what [`HookSequencer`] returns, and reports events to it. It is pure: no clock, no I/O.
-//! It must never start anything while a tree exists. One guardian runs all of this, and has one tree at a time; so the
-//! argument that the command's tree is empty before the lease is released holds for the standby command and the hook as
-//! well.
+//! [`HookSequencer`] is pure, and must never start anything while a tree exists. One guardian runs all of this, and has
+//! one tree at a time; so the argument that the command's tree is empty before the lease is released holds for the
+//! standby command and the hook as well.
 
 mod transitions;
 
@@ -20,7 +19,6 @@ use crate::core::{Deadlines, Exit, Failed, Start, WorkloadEvent};
 // --stop-signal is for the command; a hook is a shell.
 const TERM: i32 = libc::SIGTERM;
 
-/// Role of a program that can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Runs while the instance waits for control.
@@ -40,7 +38,7 @@ pub(crate) struct HookConfig {
     pub grace: Duration,
 }
 
-/// Action to carry out, in this order.
+/// Action to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Launch {
@@ -55,7 +53,6 @@ pub(crate) enum Effect {
     Kill,
     /// Tell the guardian how to release the lease if the supervisor dies.
     SetReleaseInfo,
-    /// Tell the core (and people).
     Tell(WorkloadEvent),
     Say(HookNotice),
 }
@@ -67,28 +64,23 @@ pub(crate) enum HookNotice {
     StandbyDone,
     /// The standby command failed, and starts again after this time.
     StandbyFailed(Failed, Duration),
-    /// The standby command's tree is drained because the instance has control.
     StandbyDrained,
-    /// This role left processes behind, which are drained.
     LeftBehind(Role),
     /// The standby command's tree cannot be killed, so nothing can start here any more.
     StandbyStuck,
 }
 
-/// The guardian's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tree {
     None,
     Standby {
         since: Instant,
         exit: Option<Exit>,
-        /// Whether it was told to end.
         asked: bool,
     },
     OnAcquire {
         since: Instant,
         exit: Option<Exit>,
-        /// When it was told to end.
         asked_at: Option<Instant>,
         /// Whether the guardian ends it by itself.
         acting: bool,
@@ -134,7 +126,7 @@ impl HookSequencer {
         }
     }
 
-    /// Returns the role that runs, if the guardian can pass it anything.
+    /// Returns the role that runs, unless its guardian is dead.
     #[must_use]
     pub(crate) fn on(&self) -> Option<Role> {
         match self.tree {
@@ -159,7 +151,7 @@ impl HookSequencer {
 
     // --- orders of the core ---
 
-    /// Starts the standby command, because the instance waits for control.
+    /// Starts the standby command.
     pub(crate) fn stand_by(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !std::mem::replace(&mut self.standing, true) {
@@ -171,7 +163,7 @@ impl HookSequencer {
         effects
     }
 
-    /// Starts the hook or the command, because the instance has control; drains the standby command first.
+    /// Starts the hook or the command; drains the standby command first.
     pub(crate) fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
@@ -198,14 +190,13 @@ impl HookSequencer {
                     });
                 }
             }
-            // Possible only with a start request, which is excluded above.
+            // Excluded above.
             Tree::OnAcquire { .. } | Tree::Command => {}
             Tree::Orphaned { .. } | Tree::Never => self.refuse(&mut effects),
         }
         effects
     }
 
-    /// Moves the lease's deadlines.
     pub(crate) fn extend(&mut self, now: Instant, deadlines: Deadlines) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(term) = &mut self.term else {
@@ -221,7 +212,7 @@ impl HookSequencer {
         effects
     }
 
-    /// Ends what runs under the lease by `end_of_grace`; the command gets `signal` first.
+    /// Ends what runs under the lease; the command gets `signal` first.
     pub(crate) fn drain(
         &mut self,
         now: Instant,
@@ -245,7 +236,6 @@ impl HookSequencer {
         )
     }
 
-    /// Kills what runs under the lease.
     pub(crate) fn kill(&mut self, now: Instant) -> Vec<Effect> {
         self.end(now, Effect::Kill)
     }
@@ -256,12 +246,12 @@ impl HookSequencer {
             return effects;
         };
         match &mut self.tree {
-            // Nothing of the tenure has started. The standby command's end continues, but is no part of it.
+            // The standby command's end continues, but is no part of the tenure.
             Tree::None | Tree::Standby { .. } => {
                 self.tell_empty(asked_by(term, now), &mut effects);
             }
             Tree::OnAcquire { asked_at, .. } => {
-                // The first time counts: for the core the tree ended by that, not by a later SIGKILL.
+                // For the core the tree ended by the first request, not by a later SIGKILL.
                 asked_at.get_or_insert(now);
                 effects.push(effect);
             }
@@ -282,7 +272,7 @@ impl HookSequencer {
         effects
     }
 
-    /// Ends what runs without control, because the instance leaves.
+    /// Ends what runs without control.
     pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;
@@ -315,11 +305,11 @@ impl HookSequencer {
         });
     }
 
-    /// Starts the next program under the lease if there is time for it; nothing runs now.
+    /// Starts the next program under the lease if there is time for it.
     fn proceed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(term) = self.term else { return };
         if now >= term.deadlines.term_at {
-            // The core will find that out, too; no process lived longer than this.
+            // The core will find that out, too.
             return self.tell_empty(term.deadlines.term_at, effects);
         }
         if now > term.deadlines.term_at - self.stale {
@@ -350,7 +340,6 @@ impl HookSequencer {
         effects.push(Effect::Tell(WorkloadEvent::TreeEmpty { at }));
     }
 
-    /// Tells the core that nothing can start.
     fn refuse(&mut self, effects: &mut Vec<Effect>) {
         self.term = None;
         effects.push(Effect::Tell(WorkloadEvent::NotStarted {
@@ -359,7 +348,7 @@ impl HookSequencer {
     }
 }
 
-/// Returns the standby command's deadline: it has none of its own, but must be gone while the lease has time left.
+/// Returns the standby command's deadline: it must be gone while the lease has time left.
 fn standby_extended(term_at: Instant) -> Effect {
     Effect::Extend(Deadlines {
         term_at: Instant::FOREVER,

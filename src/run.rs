@@ -1,7 +1,5 @@
-//! `trafficcop run`: opens the store, forks the guardians, and runs the driver to its end.
-//!
-//! Main calls it with a validated config, while the process has one thread. It returns the ending, which determines the
-//! exit status, and decides nothing that the core could decide.
+//! `trafficcop run`: opens the store, forks the guardians, and runs the driver to its end. It decides nothing that the
+//! core could decide.
 
 mod condition;
 mod health;
@@ -42,20 +40,17 @@ pub(crate) use script::refuse_unusable_script;
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs the command and its hooks to their end, as configured.
+/// Runs the command and its hooks to their end.
 ///
 /// Call it while the process has one thread: it forks the guardians.
-///
-/// # Errors
-/// A [`crate::config::UsageError`], or what the machine refused, if nothing was started.
 pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
-    // First: an instance whose status cannot be requested must not begin to compete.
+    // An instance whose status cannot be requested must not begin to compete.
     let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
-    // Before the fork: the guardian needs what releases the lease, and only has what existed at its fork.
+    // Before the fork: the guardian needs what releases the lease, and has only what existed by then.
     let Opened { store, doorbell } = match open(&config)? {
         Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, config.conflict_status)),
@@ -68,14 +63,14 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
         command: config.candidate.command.clone(),
     });
     config.warn_of_idle_flags(store.info().lease);
-    // After the lock is known, because the message names it.
+    // The message names the lock.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));
     }
     if config.roles.on_acquire.is_none() {
         script::refuse_unusable_script(&config.command)?;
     }
-    // Before the first thread: a fork from a process with threads inherits locks that are never released.
+    // A fork from a process with threads inherits locks that are never released.
     let guardians = Guardians::fork(&config, &rules(&config, &*store))?;
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
@@ -90,14 +85,14 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     ))
 }
 
-/// Returns why this command cannot be run here, by trafficcop's own search path.
+/// Returns why this command cannot run here, by trafficcop's own search path.
 pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
     let path = std::env::var_os("PATH");
     guardian::which(command.first()?, path.as_deref()).err()
 }
 
-/// Returns the ending of an instance whose command cannot run: a standby that can never work must fail now, not at the
-/// fail-over. A hook may still provide the command (by a mount or a download).
+/// Returns the ending of an instance whose command cannot run: it must fail now, not at the fail-over. A hook may still
+/// provide the command (by a mount or a download).
 fn cannot_work(config: &Config) -> Option<Ending> {
     let errno = not_runnable(&config.command)?;
     if config.roles.on_acquire.is_some() {
@@ -118,21 +113,19 @@ fn cannot_work(config: &Config) -> Option<Ending> {
     })
 }
 
-/// Guardians, one for each thing that can run at the same time. Standby command, hook and command follow one another,
-/// and one guardian has one tree at a time.
+/// Guardians, one for each tree at the same time. Standby command, hook and command follow one another.
 pub(crate) struct Guardians {
     first: Guardian,
     hook_programs: HookPrograms,
-    /// Runs --on-lost, which may overlap with the next tenure.
+    /// Runs --on-lost.
     second: Option<Guardian>,
-    /// Runs the --if command, at the same time as the standby command.
+    /// Runs the --if command.
     condition: Option<Guardian>,
-    /// Runs the --health command, at the same time as the command.
+    /// Runs the --health command.
     health: Option<Guardian>,
 }
 
 impl Guardians {
-    /// Wraps a guardian that knows one program, and the condition's.
     pub(crate) fn of_one(first: Guardian, condition: Option<Guardian>) -> Guardians {
         Guardians {
             first,
@@ -155,7 +148,7 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
-        // For a lock without a deadline the supervisor's death ends no lease: it counts as a stop.
+        // For a lock without a deadline the supervisor's death counts as a stop.
         let grace = rules
             .budget
             .map_or(rules.grace, |budget| budget.grace_on_loss);
@@ -163,7 +156,7 @@ impl Guardians {
             let setup = Setup {
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
-                // Processes left behind by a check get no grace.
+                // Processes that a check left behind get no grace.
                 left_behind: match partner {
                     Some(Partner::Ends(_)) => None,
                     Some(Partner::Awaits(_)) | None => Some(rules.grace),
@@ -187,17 +180,13 @@ impl Guardians {
             first: fork(programs, partner)?,
             health,
             hook_programs,
-            // It may still run in the next tenure, and one guardian has one tree at a time.
+            // It may still run in the next tenure.
             second: on_lost.map(|script| fork(vec![script], None)).transpose()?,
             condition: fork_for_the_condition(config)?,
         })
     }
 }
 
-/// Forks the guardian of the --if condition, if there is one.
-///
-/// # Errors
-/// Those of [`no_guardian`].
 pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<Guardian>> {
     let Some(script) = &config.only_if else {
         return Ok(None);
@@ -205,7 +194,7 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     let programs = vec![condition::program(script)];
     let setup = Setup {
         withheld: config.withheld.clone(),
-        // It has no part in control, so its end is not awaited.
+        // It has no part in control.
         ..Setup::new(programs, config.contain, Duration::ZERO)
     };
     guardian::fork(setup).map(Some).map_err(no_guardian)
@@ -223,7 +212,6 @@ pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     .into()
 }
 
-/// Starts to answer over HTTP.
 fn server(
     listener: serve::Listener,
     store: &dyn LeaseStore,
@@ -276,9 +264,8 @@ async fn compete(
     )
     .await;
     observers.tell(Observation::Stops);
-    // Requests that come now need no answer.
     drop(server);
-    // By its first name: with slots the store has a slot's name by now.
+    // With slots the store has a slot's name by now.
     name_the_lock(&mut ending, &lock);
     workload
         .finish(&ending.cause, &mut signals, &mut observers)
@@ -288,8 +275,8 @@ async fn compete(
     Ok(typed_stop(&ending, leave, on_terminal))
 }
 
-/// Ends by the signal of a Ctrl-C, whatever the command's status, and passes it to the group that trafficcop was
-/// started in: so a script that waits for trafficcop ends, too, as after a plain command.
+/// Ends by the signal of a Ctrl-C, and passes it to the group that trafficcop was started in: so a script that waits
+/// for trafficcop ends, too, as after a plain command.
 pub(crate) fn typed_stop(ending: &Ending, leave: ExitAction, took_terminal: bool) -> ExitAction {
     let Cause::Stopped(signal @ (libc::SIGINT | libc::SIGQUIT)) = ending.cause else {
         return leave;
@@ -304,7 +291,6 @@ pub(crate) fn typed_stop(ending: &Ending, leave: ExitAction, took_terminal: bool
     ExitAction::Signal(signal)
 }
 
-/// Makes the workload check the command's health, if that is configured.
 pub(crate) fn look_after(
     workload: &mut CommandWorkload,
     config: &Config,
@@ -315,7 +301,7 @@ pub(crate) fn look_after(
     if rules.is_empty() {
         return Ok(());
     }
-    // Without a socket the command could not report, and would be stopped for that.
+    // The command could not report, and would be stopped for that.
     if rules.watchdog.is_some() && workload.notify_socket.is_none() {
         return Err(UsageError::of_the_machine(
             "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set TMPDIR",
@@ -341,10 +327,6 @@ pub(crate) fn look_after(
     Ok(())
 }
 
-/// Creates the workload of the config; nothing runs yet.
-///
-/// # Errors
-/// If a guardian cannot get ready.
 pub(crate) fn workload(
     config: &Config,
     store: &Arc<dyn LeaseStore>,
@@ -383,7 +365,7 @@ pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     let mut rules = config.rules.clone();
     // A lock on this machine's disk has no deadline: a budget would end commands for no reason.
     rules.budget = terms.lease.and(rules.budget);
-    // If the kernel wakes the waiters, a poll would only cost wake-ups.
+    // A poll would only cost wake-ups.
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     rules
 }

@@ -1,5 +1,4 @@
-//! [`Observation`] and [`Observer`]: events of an instance, and their receivers. The driver reports them, and its
-//! callers.
+//! [`Observation`] and [`Observer`]: events of an instance, and their receivers.
 
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice, Ring, WorkloadEvent};

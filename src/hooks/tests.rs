@@ -14,7 +14,6 @@ fn at(seconds: u64) -> Instant {
     BEGIN + Duration::from_secs(seconds)
 }
 
-/// Returns a lease of 60 s, confirmed at that second.
 fn term(t0: u64) -> Start {
     Start {
         deadlines: until(t0 + 48, t0 + 58),
@@ -257,7 +256,6 @@ fn end_of_control_does_not_wait_for_a_draining_standby() {
     let mut hooks = ushering();
     assert_eq!(told(&hooks.drain(at(12), TERM, at(42))), [empty(12)]);
     assert_eq!(hooks.kill(at(13)), [], "and once");
-    // It starts again as soon as its old tree is gone.
     assert_eq!(hooks.stand_by(at(13)), []);
     hooks.on_event(at(14), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(

@@ -1,6 +1,6 @@
-//! Transitions on the guardian's events. Part of [`HookSequencer`].
+//! Transitions on the guardian's events.
 //!
-//! It must never tell the core that a tree is empty before the guardian does, nor start anything before that.
+//! The core must never hear that a tree is empty before the guardian reports it, nor may anything start before that.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Effect, HookNotice, HookSequencer, Role, Tree, asked_by};
 use crate::clock::Instant;
 use crate::core::{After, Exit, Failed, Restart, WorkloadEvent};
 
-// A failed standby command starts again as with `--restart on-failure`, but for ever.
+// As with `--restart on-failure`, but for ever.
 const AGAIN: Restart = Restart {
     after: After::Failure,
     limit: u32::MAX,
@@ -16,10 +16,9 @@ const AGAIN: Restart = Restart {
 };
 
 impl HookSequencer {
-    /// Handles an event of the guardian.
     pub(crate) fn on_event(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
         let mut effects = Vec::new();
-        // It is about the machine, not a tree: whatever runs, the core checks its deadlines.
+        // The core checks its deadlines, whatever runs.
         if event == WorkloadEvent::ClockJumped {
             effects.push(Effect::Tell(event));
             return effects;
@@ -67,7 +66,7 @@ impl HookSequencer {
             WorkloadEvent::NotStarted { errno } => {
                 let (since, asked) = (*since, *asked);
                 let failed = Failed::NotStarted(*errno);
-                // It was told to end, so it did not fail: no back-off, no message.
+                // It was told to end: no back-off, no message.
                 self.standby_gone(now, since, (!asked).then_some(failed), effects);
             }
             WorkloadEvent::TreeEmpty { .. } => {
@@ -112,7 +111,7 @@ impl HookSequencer {
         match by_itself {
             // It ended because of a tenure that is over already.
             None => self.launch_standby(now, effects),
-            // Done until the next wait: starting it again now would be a loop.
+            // Starting it again now would be a loop.
             Some(Failed::Exited(Exit::Code(0))) => {
                 effects.push(Effect::Say(HookNotice::StandbyDone))
             }
@@ -144,7 +143,7 @@ impl HookSequencer {
             WorkloadEvent::LeftBehind => {
                 effects.push(Effect::Say(HookNotice::LeftBehind(Role::OnAcquire)))
             }
-            // The deadline had passed before the start: for the core that is doubt, as without a hook.
+            // For the core that is doubt, as without a hook.
             WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.tree = Tree::None;
                 self.tell_empty(term.deadlines.term_at, effects);
@@ -165,7 +164,7 @@ impl HookSequencer {
                 match (ended_by, exit) {
                     (Some(earliest), _) => self.tell_empty(at.max(earliest), effects),
                     (None, Some(Exit::Code(0))) => {
-                        // By the token: a restart of the command in this tenure does not run the hook again.
+                        // A restart of the command in this tenure does not run the hook again.
                         self.prepared = Some(term.token);
                         self.proceed(now, effects);
                     }
@@ -200,7 +199,7 @@ impl HookSequencer {
     fn heard_of_command(&mut self, now: Instant, event: WorkloadEvent, effects: &mut Vec<Effect>) {
         match event {
             WorkloadEvent::NotStarted { errno: libc::ETIME } if self.term.is_some() => {
-                // The deadline came first: that is doubt, not a command that cannot run.
+                // That is doubt, not a command that cannot run.
                 self.tree = Tree::None;
                 let at = self.term.map_or(now, |term| term.deadlines.term_at);
                 self.tell_empty(at, effects);
@@ -228,9 +227,9 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the guardian's death, after which its tree is killed; `awaited` if that is under the lease.
+    /// Handles the guardian's death; `awaited` if its tree is under the lease.
     fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
-        // Nothing can start any more, but the core must not release the lease before the tree is gone.
+        // The core must not release the lease before the tree is gone.
         self.tree = Tree::Orphaned { awaited };
         effects.push(Effect::Tell(WorkloadEvent::Lost));
         if let Some(term) = self.term.filter(|_| !awaited) {

@@ -1,8 +1,7 @@
 //! Condition of `--if`: a command that tells whether this machine is fit to take control, under a separate guardian.
 //!
-//! `run` creates it, the workload owns it, and the core requests it while the instance has no control. It has a time
-//! limit, and no process of it outlives its answer: processes that it leaves behind are killed, and the whole of it if
-//! it hangs. It delays only the next attempt to acquire, and decides nothing.
+//! It has a time limit, and no process of it outlives its answer: processes that it leaves behind are killed, and the
+//! whole of it if it hangs. It delays only the next attempt to acquire.
 
 use std::ffi::{OsStr, OsString};
 
@@ -13,7 +12,6 @@ use crate::guardian::{GuardianHandle, Program, SpawnRequest, StopTo};
 // The script writes to stderr: stdout may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
 
-/// Returns the program, which `sh` runs.
 pub(super) fn program(script: &OsStr) -> Program {
     Program::handler(vec![
         "/bin/sh".into(),
@@ -23,16 +21,14 @@ pub(super) fn program(script: &OsStr) -> Program {
     ])
 }
 
-/// Answer of the condition.
 pub(super) type Answer = Result<(), Unfit>;
 
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
-    /// The run without an answer yet.
     asked: Option<ConditionRun>,
     /// Set once its guardian is dead, or cannot kill its tree.
     over: bool,
-    /// Whether the log has the warning about processes that it leaves behind, which may happen each time.
+    /// Whether the log has the warning about processes that it leaves behind.
     told: bool,
 }
 
@@ -46,7 +42,7 @@ impl ConditionCommand {
         }
     }
 
-    /// Runs the command with this environment; [`ConditionCommand::step`] returns the answer, unless there can be none.
+    /// Runs the command; [`ConditionCommand::step`] returns the answer, unless there can be none.
     pub(super) fn ask(
         &mut self,
         env: Vec<(OsString, OsString)>,
@@ -63,7 +59,7 @@ impl ConditionCommand {
             in_control: false,
             env,
             unset,
-            // Time for an orderly end within the limit.
+            // Time for an orderly end.
             deadlines: Deadlines {
                 term_at: give_up_at - limit / 10,
                 kill_at: give_up_at,
@@ -74,12 +70,11 @@ impl ConditionCommand {
             input: None,
             release_info: Vec::new(),
         });
-        // It runs under no lease.
+        // No lease.
         self.handle.hurry_at(Instant::FOREVER);
         None
     }
 
-    /// Kills it: its answer is not needed any more.
     pub(super) fn kill(&mut self) {
         if self.asked.is_some() {
             self.handle.kill();
@@ -90,13 +85,13 @@ impl ConditionCommand {
         self.handle.dismiss().await;
     }
 
-    /// Waits for its next event; returns the answer once there is one. Cancel-safe.
+    /// Waits for the next event; returns an answer if there is one. Cancel-safe.
     pub(super) async fn step(&mut self) -> Option<Answer> {
         let event = self.handle.next_event().await;
-        // Also if no run waits for an answer: no further run is possible.
+        // No further run is possible.
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
         if event == WorkloadEvent::LeftBehind {
-            // It has given its answer, and the rest is not needed.
+            // The rest is not needed.
             self.handle.kill();
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!("the --if command left processes behind: killing them each time");
@@ -108,16 +103,14 @@ impl ConditionCommand {
     }
 }
 
-/// One run of it.
 #[derive(Default)]
 struct ConditionRun {
     exit: Option<Exit>,
-    /// Whether it did not end by itself in time.
     is_late: bool,
 }
 
 impl ConditionRun {
-    /// Takes an event of the guardian; returns an answer once no process of the run lives.
+    /// Returns an answer once no process of the run lives.
     fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
         match event {
             WorkloadEvent::Exited(exit) => {
@@ -128,7 +121,6 @@ impl ConditionRun {
                 self.is_late |= self.exit.is_none();
                 None
             }
-            // The start request came too late.
             WorkloadEvent::NotStarted { errno: libc::ETIME } => Some(Err(Unfit::TimedOut)),
             WorkloadEvent::NotStarted { errno } => {
                 Some(Err(Unfit::Failed(Failed::NotStarted(*errno))))
@@ -164,7 +156,6 @@ mod tests {
         WorkloadEvent::Exited(Exit::Code(status))
     }
 
-    /// Returns the answers after each of these events.
     fn hears(events: &[WorkloadEvent]) -> Vec<Option<Answer>> {
         let mut asked = ConditionRun::default();
         events.iter().map(|event| asked.hears(event)).collect()
@@ -186,7 +177,7 @@ mod tests {
         assert_eq!(hears(&[WorkloadEvent::Acting, EMPTY]), [None, late]);
         let too_late = WorkloadEvent::NotStarted { errno: libc::ETIME };
         assert_eq!(hears(&[too_late]), [late]);
-        // Processes that it left behind exceeded the limit, it did not.
+        // Processes that it left behind were late, not the command.
         let events = [exited(0), WorkloadEvent::Acting, EMPTY];
         assert_eq!(hears(&events).pop(), Some(Some(Ok(()))));
     }

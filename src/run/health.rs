@@ -1,7 +1,6 @@
 //! Health checks of the command: its messages on the notification socket, and probes. A probe command has a separate
 //! guardian.
 //!
-//! `run` creates the monitor; the workload owns it, polls it while it waits for events, and follows its results.
 //! [`Health`] decides. A probe belongs to the command: it has the lease's deadline, is killed when the command is to
 //! end, and no tree counts as empty while a process of it lives.
 
@@ -25,21 +24,17 @@ const START: Duration = Duration::from_secs(10);
 // Bytes to read of an answer: whether a longer one ends does not matter.
 const BODY: usize = 16 << 10;
 
-/// Way to probe.
 pub(super) enum Prober {
     /// A command, with a guardian for it alone.
     Command(GuardianHandle),
-    /// A server.
     Url(reqwest::Client, Url),
 }
 
-/// The current probe.
 enum Probe {
     None,
     Command {
         timeout_at: Instant,
         exit: Option<Exit>,
-        /// Whether its guardian ended it, because its time was over.
         timed_out: bool,
     },
     Url(Pin<Box<dyn Future<Output = Result<(), ProbeFailure>> + Send>>),
@@ -47,19 +42,16 @@ enum Probe {
 
 pub(super) struct HealthMonitor {
     health: Health,
-    /// Receiver of the command's watchdog messages.
     words: Option<ServiceManager>,
     prober: Option<Prober>,
     probe: Probe,
     /// Result of the last probe, until it is judged.
     ended: Option<Result<(), ProbeFailure>>,
-    /// When the lease's guardian kills, unless that moves.
+    /// When the lease's guardian kills.
     kill_at: Instant,
-    /// When the last tree of a probe was reported as empty.
+    /// When the last probe's tree was empty.
     empty_at: Instant,
-    /// Whether a process of a probe cannot be killed.
     stuck: bool,
-    /// Whether the probes' guardian is dead.
     lost: bool,
 }
 
@@ -83,7 +75,7 @@ impl HealthMonitor {
     }
 
     /// Records that the command is being started. On a file system that does not answer the start may hang, and counts
-    /// as hung like a command that runs.
+    /// as hung.
     pub(super) fn launched(&mut self) {
         self.health.started(Instant::now() + START);
     }
@@ -93,7 +85,6 @@ impl HealthMonitor {
         self.health.is_running()
     }
 
-    /// Records that the command runs.
     pub(super) fn started(&mut self) {
         self.health.started(Instant::now());
     }
@@ -108,7 +99,6 @@ impl HealthMonitor {
         }
     }
 
-    /// Moves the lease's deadlines.
     pub(super) fn extend(&mut self, deadlines: Deadlines) {
         self.kill_at = deadlines.kill_at;
         if let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
@@ -119,12 +109,11 @@ impl HealthMonitor {
         }
     }
 
-    /// Returns when the last probe was reported as gone; `None` while a process of one may live.
+    /// Returns when the last probe was gone; `None` while a process of one may live.
     pub(super) fn empty_at(&self) -> Option<Instant> {
         matches!(self.probe, Probe::None).then_some(self.empty_at)
     }
 
-    /// Returns whether a process of a probe cannot be killed.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck
     }
@@ -169,7 +158,7 @@ impl HealthMonitor {
     pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
         let mut events = Vec::new();
         let now = Instant::now();
-        // Messages from before the command counts as started are kept until then.
+        // Messages from before the command counts as started are kept.
         let words = self.words.as_ref().filter(|_| self.health.is_running());
         for word in words
             .map(|words| words.watchdog_words(0))
@@ -228,7 +217,7 @@ impl HealthMonitor {
         match request {
             Ok(request) => {
                 handle.start(SpawnRequest {
-                    // No grace: a probe has nothing to clean up, and neither has what it leaves behind.
+                    // A probe has nothing to clean up.
                     deadlines: at_once(self.kill_at.min(*timeout_at)),
                     // Only the command's guardian releases the lease.
                     release_info: Vec::new(),
@@ -302,7 +291,6 @@ fn not_started(errno: i32) -> ProbeFailure {
     }
 }
 
-/// Returns deadlines that kill at this moment, without SIGTERM first.
 fn at_once(at: Instant) -> Deadlines {
     Deadlines {
         term_at: at,
@@ -310,11 +298,9 @@ fn at_once(at: Instant) -> Deadlines {
     }
 }
 
-/// Requests the URL within the time limit.
 async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(), ProbeFailure> {
     let failed = |error: reqwest::Error| {
         let error = error.without_url();
-        // Visible with -v: what is wrong with a certificate, say.
         tracing::debug!("--health: {}", azure::root_cause(&error));
         let errno = azure::kernel_errno(&error).filter(|errno| is_for_want_of_room(*errno));
         if let Some(errno) = errno {
@@ -354,7 +340,6 @@ pub(super) mod tests {
     use crate::core::{Hung, ProbeRules};
     use crate::guardian::scripted::{Plays, guardian};
 
-    /// Returns rules that probe so often, from the command's start on.
     pub(in crate::run) fn asked(every: Duration, timeout: Duration, failures: u32) -> HealthRules {
         HealthRules {
             probe: Some(ProbeRules {
@@ -367,7 +352,6 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns the next events, and whether a probe began meanwhile.
     async fn says(monitor: &mut HealthMonitor) -> (Vec<HealthEvent>, bool) {
         let mut begun = false;
         loop {
@@ -390,7 +374,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A busy machine delays a guardian by more than a probe's limit: that is no sign of its death.
+    /// A busy machine delays a guardian by more than a probe's limit.
     #[tokio::test]
     async fn late_guardian_of_a_probe_is_not_taken_for_dead() {
         let rules = asked(Duration::from_secs(60), Duration::from_millis(20), 2);

@@ -1,7 +1,6 @@
 //! Observers of an instance of `run` or `elect`: log, files, service manager, HTTP clients.
 //!
-//! `run` creates them, the driver calls them. None may delay anything: the log drops lines that no reader takes, and
-//! separate threads write the files.
+//! None may delay anything: the log drops lines that no reader takes, and separate threads write the files.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -30,14 +29,13 @@ use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// All observers of this instance.
 pub(crate) struct Observers {
     list: Vec<Box<dyn Observer>>,
     service_manager: Option<ServiceManager>,
 }
 
 impl Observers {
-    /// Creates those of this config, and adds `log`. Call it after the guardians were forked: threads write the files.
+    /// Creates them. Call it after the guardians were forked: threads write the files.
     pub(crate) fn new(
         config: &Config,
         store: &Arc<dyn LeaseStore>,
@@ -79,9 +77,9 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
-        // First: an HTTP client must get the news no later than the other observers.
+        // An HTTP client must get the news no later than the other observers.
         observers.add(shared_status);
-        // The log comes before the status line, which is below its lines.
+        // The status line is below the log's lines.
         observers.add(Some(log));
         observers.add(Some(StatusLine));
         observers.add(Some(status));
@@ -95,24 +93,21 @@ impl Observers {
         self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
-    /// Passes an observation with the current time.
     pub(crate) fn tell(&mut self, observation: Observation<'_>) {
         self.observe(Instant::now(), &observation);
     }
 
-    /// Starts to notify the service manager, if there is one, inside the runtime.
+    /// Starts to notify the service manager, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
         if let Some(service_manager) = &self.service_manager {
             service_manager.begin(vec![health_check]);
         }
     }
 
-    /// Returns the command's `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
         self.service_manager.as_ref()?.for_the_command(0)
     }
 
-    /// Returns the receiver of the command's messages, if there is one.
     pub(super) fn service_manager(&self) -> Option<ServiceManager> {
         self.service_manager.clone()
     }
@@ -124,8 +119,8 @@ impl Observers {
         }
     }
 
-    /// Starts to follow the platform's announcements for this machine, if configured. Returns an earlier announcement
-    /// if it is known within a moment; later ones come with the signals.
+    /// Starts to follow the platform's announcements, if configured. Returns an earlier one if it is known within a
+    /// moment; later ones come with the signals.
     pub(crate) async fn follow_events(
         &mut self,
         config: &Config,
@@ -136,7 +131,7 @@ impl Observers {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
-                        // Kept for the driver, which stops as for every signal.
+                        // For the driver, which stops as for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -180,8 +175,8 @@ impl Observer for CordonObserver {
     }
 }
 
-/// Observer that warns once, after its command has run for a day, of a lock in a place where cleaners of temporary
-/// files remove what looks old.
+/// Observer that warns, once its command has run for a day, of a lock where cleaners of temporary files remove what
+/// looks old.
 struct CleanedLockWarning {
     lock: String,
     task: Option<JoinHandle<()>>,
@@ -218,7 +213,6 @@ impl Observer for CleanedLockWarning {
                 self.task.get_or_insert_with(begin);
             }
             Observation::Workload(WorkloadEvent::TreeEmpty { .. }) => {
-                // A warning in the log is not repeated.
                 if let Some(task) = self.task.take_if(|task| !task.is_finished()) {
                     task.abort();
                 }
@@ -234,7 +228,7 @@ struct StatusObserver {
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     shared_status: Option<Arc<SharedStatus>>,
-    /// A hook or a standby command may delay the command.
+    /// Whether a hook or a standby command may delay the command.
     prepares: bool,
 }
 
@@ -266,7 +260,7 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
-                // Nothing of the last tenure may stay: a script would read its cause for this one's.
+                // A script would read the last tenure's cause for this one's.
                 status.doorbell = None;
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
@@ -349,7 +343,7 @@ impl Observer for StatusObserver {
                     }
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
-                // Even if the main process's end was not seen: `/leader` says yes only with a pid.
+                // `/leader` says yes only with a pid.
                 WorkloadEvent::TreeEmpty { .. } => {
                     (self.status.command_pid, self.status.health) = (None, None);
                 }
@@ -360,7 +354,6 @@ impl Observer for StatusObserver {
                         HealthEvent::Hung(_) => "hung",
                         HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
                     };
-                    // The event repeats.
                     if self.status.health.as_deref() == Some(health) {
                         return;
                     }

@@ -1,8 +1,7 @@
 //! The --on-lost hook, which runs after control has ended, under a separate guardian.
 //!
-//! `run` creates it; the workload owns it, and polls it while it waits for events. It is no part of the tenure, and
-//! must not delay a kill or a release; only this instance's next attempt to acquire waits for it. One runs at a time,
-//! within its limit; one more waits, and a later one replaces that.
+//! It is no part of the tenure, and must not delay a kill or a release; only this instance's next attempt to acquire
+//! waits for it. One runs at a time, within its limit; one more waits, and a later one replaces that.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,19 +14,17 @@ use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
 use crate::guardian::{GuardianHandle, SpawnRequest, StopTo};
 use crate::report;
 
-// The least time for the hook: a grace of zero is for the command.
+// A grace of zero is for the command.
 const LEAST: Duration = Duration::from_secs(1);
 
 pub(super) struct OnLostHook {
     handle: GuardianHandle,
     limit: Duration,
-    /// Whether a process of it may live.
     runs: bool,
-    /// Environment of the next run, once this one has ended.
+    /// Environment of the next run.
     waits: Option<Vec<(OsString, OsString)>>,
     /// Set once its guardian is dead, or cannot kill its tree.
     over: bool,
-    /// Publishes [`OnLostHook::is_idle`] to the attempts that wait for it.
     idle: watch::Sender<bool>,
 }
 
@@ -55,9 +52,9 @@ impl OnLostHook {
         }
     }
 
-    /// Runs the hook with this environment, now or after the one that still runs.
+    /// Runs the hook, now or after the one that still runs.
     pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
-        // One waits at most: an older tenure's news is out of date.
+        // An older tenure's news is out of date.
         if self.waits.replace(env).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
@@ -67,12 +64,10 @@ impl OnLostHook {
         self.idle.send_replace(self.is_idle());
     }
 
-    /// Returns whether it neither runs nor waits.
     pub(super) fn is_idle(&self) -> bool {
         !self.runs && self.waits.is_none()
     }
 
-    /// Kills it.
     pub(super) fn kill(&mut self) {
         self.waits = None;
         if self.runs {
@@ -84,7 +79,7 @@ impl OnLostHook {
         self.handle.dismiss().await;
     }
 
-    /// Waits for its next event, and acts on it. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub(super) async fn step(&mut self) {
         let event = self.handle.next_event().await;
         self.on_event(&event);
@@ -103,15 +98,15 @@ impl OnLostHook {
             return;
         }
         let kill_at = Instant::now() + self.limit;
-        // Before the request: an event follows even if the start fails.
+        // An event follows even if the start fails.
         self.runs = true;
         self.handle.start(SpawnRequest {
             program: 0,
-            // Another instance may have control by now; the control file tells the hook.
+            // Another instance may have control by now.
             in_control: false,
             env,
             unset: not_inherited(),
-            // Time for an orderly end within the limit.
+            // Time for an orderly end.
             deadlines: Deadlines {
                 term_at: kill_at - self.limit / 10,
                 kill_at,
@@ -122,7 +117,7 @@ impl OnLostHook {
             input: None,
             release_info: Vec::new(),
         });
-        // It runs under no lease.
+        // No lease.
         self.handle.hurry_at(Instant::FOREVER);
     }
 
@@ -152,7 +147,7 @@ impl OnLostHook {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::warn!("the --on-lost command cannot be killed");
-                // Not awaited either: trafficcop would never end.
+                // trafficcop would never end.
                 self.over = true;
                 self.runs = false;
                 self.waits = None;

@@ -1,6 +1,4 @@
 //! Opening of the config's store, with what the guardian needs to release its lease after the supervisor's death.
-//!
-//! `run` and `elect` call it before they fork the guardian.
 
 use std::sync::Arc;
 
@@ -15,7 +13,7 @@ use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::units::show;
 
-/// Makes an instance that looks once (`-n`) look at all slots.
+/// Makes `-n` look at all slots.
 fn looking(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
         slots.looking_at_all()
@@ -24,16 +22,15 @@ fn looking(slots: Slots, config: &Config) -> Slots {
     }
 }
 
-/// Store of the config, with its doorbell.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store of the config; if it refuses before anything starts, returns that as an ending.
+/// Opens the store of the config; its refusal is an ending.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
-    // Before any request to the store, because the record there has the doorbell's address.
+    // The record in the store has the doorbell's address.
     let host = lock.host();
     let doorbell = config
         .doorbell
@@ -114,7 +111,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
         .map_err(|why| UsageError::new(why.to_string()))?;
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // Before the fork, because the guardian that may need it is a copy of this process.
+    // The guardian that may need it will be a copy of this process.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
@@ -125,11 +122,11 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     }))
 }
 
-/// Creates memory that is shared with the guardian, which is forked later.
+/// Creates memory to share with the guardian.
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
-        // A warning and no refusal: it costs one lease's length, and only if the supervisor is killed.
+        // It costs one lease's length, and only if the supervisor is killed.
         Err(why) => {
             tracing::warn!(
                 "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
@@ -139,12 +136,12 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     }
 }
 
-/// Shares the account's token with the guardian. It never reaches a command line, an environment, a file, or the
-/// command, which is another program.
+/// Shares the account's token with the guardian. It never reaches a command line, an environment, a file or the
+/// command.
 #[cfg(feature = "entra")]
 fn handed_on(account: Account) -> Account {
-    // The guardian can request a token itself, and does if there is none here. But if the issuer is slow or absent just
-    // then, the supervisor's death would cost a whole lease instead of seconds.
+    // The guardian can request a token itself. But if the issuer is slow or absent just then, the supervisor's death
+    // would cost a whole lease instead of seconds.
     account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {

@@ -1,6 +1,4 @@
 //! Check for scripts that the kernel cannot start, before control: `execve` would only report a missing file.
-//!
-//! `run` and `work` call it before they fork. It must never run or change anything.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,9 +13,6 @@ use crate::exit::UsageError;
 const FIRST_LINE: u64 = 256;
 
 /// Refuses a script with line ends of Windows, or with a missing interpreter.
-///
-/// # Errors
-/// Says what is wrong with its first line.
 pub(crate) fn refuse_unusable_script(command: &[OsString]) -> Result<(), UsageError> {
     let script = command.first().and_then(find);
     let Some((script, why)) = script.and_then(|path| Some((path.clone(), problem(&path)?))) else {
@@ -39,7 +34,6 @@ pub(crate) fn refuse_unusable_script(command: &[OsString]) -> Result<(), UsageEr
     )))
 }
 
-/// Finds the file of this name.
 fn find(name: &OsString) -> Option<PathBuf> {
     let is_file = |path: &PathBuf| path.is_file();
     if name.as_bytes().contains(&b'/') {

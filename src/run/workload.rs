@@ -1,7 +1,5 @@
-//! Workload of `run`: the command, and what runs before, between and after its tenures.
-//!
-//! `run` creates it, the driver uses it. [`HookSequencer`] decides the order; this module carries it out, with one
-//! guardian. Nothing in it may block.
+//! Workload of `run`: the command, and what runs before, between and after its tenures, in the order of
+//! [`HookSequencer`]. Nothing in it may block.
 
 mod launch;
 
@@ -44,14 +42,12 @@ pub(super) struct HookPrograms {
 }
 
 impl HookPrograms {
-    /// There is only a command.
     pub(super) const NOBODY: HookPrograms = HookPrograms {
         standby: NOBODY,
         on_acquire: NOBODY,
     };
 }
 
-/// Parts of the workload.
 pub(super) struct Parts {
     pub(super) handle: GuardianHandle,
     pub(super) on_lost: Option<OnLostHook>,
@@ -60,7 +56,7 @@ pub(super) struct Parts {
     pub(super) identity: String,
     pub(super) stop_signal: i32,
     pub(super) stop_to: StopTo,
-    /// Whether trafficcop was started in the foreground of a terminal: then it stops when the command stops.
+    /// Whether trafficcop was started in the foreground of a terminal.
     pub(super) on_terminal: bool,
     pub(super) hook_programs: HookPrograms,
     pub(super) config: HookConfig,
@@ -74,21 +70,18 @@ pub struct CommandWorkload {
     hooks: HookSequencer,
     /// Events for the core.
     inbox: VecDeque<WorkloadEvent>,
-    /// Environment of everything in the current tenure, or the last.
+    /// Environment of the current tenure, or the last.
     tenure: Vec<(OsString, OsString)>,
-    /// Release info for the guardian between two tenures: a store may need it for a lease that it has just acquired.
+    /// Release info between two tenures: a store may need it for a lease that it has just acquired.
     standing_release: Vec<u8>,
-    /// Origin of a pause request, and until when the workload waits for the command to stop.
+    /// Origin and end of a pause in which the command is to stop.
     pausing: Option<(StopAsked, Instant)>,
-    /// Whether the command did not stop by itself, and got SIGSTOP.
+    /// Whether the command got SIGSTOP.
     is_forced: bool,
-    /// Value of the command's `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
-    /// Interval of the command's watchdog.
     watchdog: Option<Duration>,
     health: Option<HealthMonitor>,
-    /// An event that says that no process of the command lives ([`WorkloadEvent::TreeEmpty`],
-    /// [`WorkloadEvent::NotStarted`]), held back while one of a probe may live.
+    /// The empty tree's event, held back while a process of a probe may live.
     emptied: Option<WorkloadEvent>,
 }
 
@@ -109,12 +102,10 @@ impl CommandWorkload {
         }
     }
 
-    /// Sets the monitor of the command's health, and the watchdog interval if there is one.
     pub(super) fn look_after(&mut self, health: HealthMonitor, watchdog: Option<Duration>) {
         (self.health, self.watchdog) = (Some(health), watchdog);
     }
 
-    /// Returns whether the command gets the terminal.
     pub(super) fn is_on_terminal(&self) -> bool {
         self.parts.on_terminal
     }
@@ -142,8 +133,8 @@ impl CommandWorkload {
         })
     }
 
-    /// Ends what runs without control, and waits for that and for the --on-lost hook, both within their limits. A
-    /// second stop signal kills them.
+    /// Ends what runs without control, and waits for that and for the --on-lost hook, within their limits. A second
+    /// stop signal kills them.
     pub async fn finish(
         mut self,
         cause: &Cause,
@@ -185,7 +176,6 @@ impl CommandWorkload {
         self.dismiss().await;
     }
 
-    /// Ends the guardians, which kill what they still have.
     pub(crate) async fn dismiss(self) {
         let Parts {
             handle,
@@ -242,7 +232,7 @@ impl CommandWorkload {
                     self.parts.handle.kill();
                     self.health.iter_mut().for_each(HealthMonitor::stops);
                 }
-                // At this moment: the release info belongs to this tenure, and another one's would release nothing.
+                // Now, because the release info belongs to this tenure.
                 Effect::SetReleaseInfo => {
                     let orphan_release = self.parts.store.orphan_release().unwrap_or_default();
                     let release_info = orphan_release.release_info.unwrap_or_default();
@@ -298,7 +288,6 @@ impl CommandWorkload {
         self.inbox.push_back(event);
     }
 
-    /// Takes the news of the command's health.
     fn look_after_health(&mut self) {
         let Some(health) = &mut self.health else {
             return;
@@ -315,7 +304,7 @@ impl CommandWorkload {
         self.tell_emptied();
     }
 
-    /// Waits for the next event, and acts on it. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     async fn step(&mut self) {
         let now = Instant::now();
         let paused = self.pausing.map(|(_, until)| until.since(now));
@@ -345,7 +334,7 @@ impl CommandWorkload {
             }
         };
         tokio::select! {
-            // The order is fixed so that a simulation repeats it; the other branches come next time.
+            // The order is fixed so that a simulation repeats it.
             biased;
             event = handle.next_event() => self.on_event(event),
             () = sleep(paused.unwrap_or_default()), if paused.is_some() => {
@@ -359,7 +348,6 @@ impl CommandWorkload {
             () = on_lost => {}
             answer = condition => self.inbox.extend(answer.map(WorkloadEvent::Condition)),
         }
-        // Each turn of this loop checks the health.
         self.look_after_health();
     }
 
@@ -502,7 +490,6 @@ mod tests {
     use crate::guardian::scripted::{Plays, guardian};
     use crate::lease::StoreInfo;
 
-    /// A store that no test uses.
     struct Nowhere;
 
     #[async_trait]
@@ -524,7 +511,7 @@ mod tests {
         }
     }
 
-    /// Returns a command that was started, with a probe under way that cannot be killed.
+    /// Returns a started command, with a probe that cannot be killed.
     fn checked() -> CommandWorkload {
         let hour = Duration::from_secs(3600);
         let rules = asked(hour, hour, 1);
@@ -538,7 +525,7 @@ mod tests {
         workload
     }
 
-    /// A hanging start is probed; when it fails at last, a probe may be impossible to kill.
+    /// A hanging start is probed, and the probe may be impossible to kill.
     #[tokio::test]
     async fn failed_start_is_not_reported_while_a_probe_lives() {
         let mut workload = checked();

@@ -1,8 +1,5 @@
-//! Accounts: the address and the credential of a storage service, from environment variables that Azure's tools read, a
-//! URL with a SAS, or the emulator's well-known account.
-//!
-//! The commands call it once at start, the stores to split their URLs. Errors name variables and parts, never values,
-//! so that no secret shows.
+//! Accounts: address and credential of a storage service, from environment variables that Azure's tools read, a URL
+//! with a SAS, or the emulator's well-known account.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,10 +27,10 @@ use trafficcop_core::clock::Instant;
 #[cfg(feature = "entra")]
 use trafficcop_core::util::SharedMemory;
 
-// A SAS that ends within this time is reported as a warning.
+// Time before the end of a SAS in which it is reported as a warning.
 const LAST_WEEK: azure_core::time::Duration = azure_core::time::Duration::days(7);
 
-/// A service of a storage account and the credential for it. `Debug` shows no secret.
+/// A service of a storage account, with the credential for it.
 #[derive(Clone)]
 pub struct Account {
     pub(super) name: Option<String>,
@@ -59,12 +56,9 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// Finds the account's blob service from the environment (`get`), the flags, and the lock's URL if it is one.
-    /// Sources that agree overlap; sources that contradict each other are refused. Sends no request, and reads no
-    /// certificates except those of `--ca-file`.
-    ///
-    /// # Errors
-    /// Names the part that is missing, unreadable or contradicting.
+    /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one. Sources
+    /// that agree overlap; sources that contradict each other are refused. Sends no request, and reads no certificates
+    /// except those of `--ca-file`.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -73,10 +67,7 @@ impl Account {
         Account::of_service(&BLOB, get, options, url, None)
     }
 
-    /// Like [`Account::find`], for the account's queue service and the queue's URL.
-    ///
-    /// # Errors
-    /// Names the part that is missing, unreadable or contradicting.
+    /// Like [`Account::find`], for the account's queue service.
     pub fn find_queue(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -102,8 +93,7 @@ impl Account {
         url: Option<&Url>,
         own: Option<Credential>,
     ) -> Result<Account, AccountError> {
-        // The order matters: earlier sources decide what a later one may add, and a URL with a SAS may override all of
-        // them.
+        // Earlier sources decide what a later one may add, and a URL with a SAS may override all of them.
         let mut found = AccountBuilder::about(service);
         found.own = own;
         let url = url.map(split_url).transpose()?;
@@ -160,9 +150,6 @@ impl Account {
     }
 
     /// Gets a token if requests need one, and returns how long it is valid; `None` for other credentials.
-    ///
-    /// # Errors
-    /// Says why there is no token.
     #[cfg_attr(
         not(feature = "entra"),
         expect(unused_variables, reason = "nobody asks")
@@ -179,8 +166,7 @@ impl Account {
         Ok(None)
     }
 
-    /// Returns the account with its token in shared memory, for a process that will be forked. `make` is called only if
-    /// there are tokens.
+    /// Shares the account's token with processes that will be forked. `make` is called only if there are tokens.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
         mut self,
@@ -195,7 +181,7 @@ impl Account {
         self
     }
 
-    /// Adds to a refusal which credential was refused, and when it expired.
+    /// Adds the name of the credential to a refusal, and when it expired.
     #[must_use]
     pub fn naming_the_credential(&self, failure: Failure) -> Failure {
         match failure {
@@ -211,7 +197,6 @@ impl Account {
         }
     }
 
-    /// Names the credential and its source.
     fn credential_name(&self) -> String {
         match self.source {
             Some(source) => format!("the {} from {source}", self.kind()),
@@ -224,7 +209,7 @@ impl Account {
             .is_some_and(|end| end < OffsetDateTime::now_utc())
     }
 
-    /// Returns when the SAS ends, as text, and whether that is within a week or in the past.
+    /// Returns when the SAS ends, as text, and whether that is within a week or past.
     pub fn sas_end(&self) -> Option<(String, bool)> {
         let end = self.sas_end?;
         let left = end - OffsetDateTime::now_utc();
@@ -240,7 +225,7 @@ impl Account {
         ))
     }
 
-    /// Logs what an operator should know of the credential: once, and when the last week of a SAS begins.
+    /// Logs the end of the SAS: once, and when its last week begins.
     pub fn tell(&self) {
         let known = self.sas_end();
         let level = if known.as_ref().is_some_and(|(_, soon)| *soon) {
@@ -277,7 +262,7 @@ impl Account {
         &self.endpoint
     }
 
-    /// Returns `url` as requests need it: with the SAS, if there is one. The result is a secret.
+    /// Adds the SAS, if there is one, to `url`; the result is a secret.
     pub fn authorised(&self, url: &Url) -> Url {
         let mut url = url.clone();
         // In the URL and not in a policy: the clients copy it to every URL that they derive.
@@ -304,17 +289,16 @@ impl Account {
             client: Arc::clone(&self.client),
         });
         ClientOptions {
-            // The last policies, so that what they sign is what is sent; each call has its id by then.
+            // Last, so that what they sign is what is sent; each call has its id by then.
             per_try_policies: signing.into_iter().chain([own_answers as _]).collect(),
-            // The clients' own retries outlast a lease (measured: 74 to 82 s), and would repeat what may have been
-            // done.
+            // The clients' retries outlast a lease (74 to 82 s), and would repeat what may have been done.
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&self.client) as _)),
             ..ClientOptions::default()
         }
     }
 
-    /// Returns the account with `network` in place of the real one, for tests.
+    /// Replaces the network, for tests.
     #[cfg(debug_assertions)]
     #[must_use]
     pub fn over(self, network: Arc<dyn HttpClient>) -> Account {
@@ -329,7 +313,7 @@ impl Account {
 
     /// Returns the account with a new client and clock, for a forked process.
     pub fn in_another_process(&self, clock: ServiceClock) -> Account {
-        // Nothing is shared with the parent, whose last requests may still be on their way.
+        // The parent's last requests may still be on their way, so nothing is shared.
         let client = Arc::new(self.client.anew());
         let credential = match &self.credential {
             #[cfg(feature = "entra")]
@@ -347,7 +331,7 @@ impl Account {
     }
 }
 
-/// Reason why the sources give no account. One line each, with advice.
+/// Reason why the sources give no account.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// A part is missing.
@@ -410,21 +394,16 @@ pub(super) fn contradiction(
     }
 }
 
-/// A service of a storage account: what differs between blobs and queues.
+/// A service of a storage account.
 #[derive(Debug)]
 pub struct Service {
-    // In the names of hosts.
     pub(super) word: &'static str,
-    // Part of a connection string with its address.
     pub(super) part: &'static str,
-    // Environment variable for its address, where there is one.
     pub(super) variable: Option<&'static str>,
-    // Its address in an emulator that was started without options.
+    // Its address in an emulator without options.
     pub(super) emulator: &'static str,
-    // Words for a contradiction between two sources.
     pub(super) differs: &'static str,
-    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for reads at the
-    // same time.
+    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for reads.
     pub(super) idle: usize,
 }
 

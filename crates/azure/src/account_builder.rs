@@ -1,7 +1,4 @@
-//! Builder of an account from several sources: sources that agree overlap, sources that contradict each other are
-//! refused.
-//!
-//! [`Account::find`] creates and fills it. Errors name variables and parts, never values, so that no secret shows.
+//! Builder of an account: sources that agree overlap, sources that contradict each other are refused.
 
 use std::sync::Arc;
 
@@ -38,11 +35,10 @@ pub(super) const EMULATOR_KEY: &str =
 type Result<T> = std::result::Result<T, AccountError>;
 // The variable, flag or URL, as messages name it.
 type Source = &'static str;
-/// A value, and the source that gave it first.
+/// A value with its first source.
 type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
-    // The service of the account that the caller needs.
     service: &'static Service,
     // Whether a connection string was given.
     pub(super) string: bool,
@@ -52,7 +48,7 @@ pub(super) struct AccountBuilder {
     endpoint: Setting<Url>,
     suffix: Setting<String>,
     protocol: Option<String>,
-    // A credential that the calling program passed; no variable or URL can hold one.
+    // The program's credential; no variable or URL can hold one.
     pub(super) own: Option<Credential>,
 }
 
@@ -102,7 +98,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn key(&mut self, key: &str, source: Source) -> Result<()> {
-        // Refused here with advice; otherwise only the first request would report a failed signature.
+        // Otherwise only the first request would report a failed signature.
         if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
             return Err(malformed(
                 format!("the account key in {source}"),
@@ -113,7 +109,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn sas(&mut self, sas: &str, source: Source) -> Result<()> {
-        // Azure's portal shows a SAS with the question mark, the CLI without.
+        // Azure's portal shows a question mark, the CLI none.
         let sas = sas.strip_prefix('?').unwrap_or(sas);
         if !is_sas(sas) {
             return Err(malformed(
@@ -125,7 +121,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn suffix(&mut self, suffix: &str, source: Source) -> Result<()> {
-        // The suffix becomes part of the address that receives the key's signatures.
+        // The suffix becomes part of an address that receives the key's signatures.
         let label = |label: &str| {
             !label.is_empty()
                 && label
@@ -142,7 +138,6 @@ impl AccountBuilder {
         agree(&mut self.suffix, suffix, source, "different clouds")
     }
 
-    /// Sets the address of the service.
     pub(super) fn at(&mut self, endpoint: Url, source: Source) -> Result<()> {
         agree(&mut self.endpoint, endpoint, source, self.service.differs)
     }
@@ -205,7 +200,7 @@ impl AccountBuilder {
                 let about = "it does not have the emulator's account";
                 Err(contradiction(*first, THE_FLAG, about))
             }
-            // A port that the user set stays; without one, and without a URL, the well-known port counts.
+            // A port that the user set stays.
             None if !url_given => {
                 let url = Self::endpoint(self.service.emulator, THE_FLAG)?;
                 self.endpoint = Some((url, THE_FLAG));
@@ -222,7 +217,7 @@ impl AccountBuilder {
         };
         if let Some(sas) = &url.sas {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
-                // A URL with a SAS needs nothing else, so settings for another account are not about this lock.
+                // A URL with a SAS needs nothing else: settings for another account are not about this lock.
                 *self = AccountBuilder {
                     own: self.own.take(),
                     ..AccountBuilder::about(self.service)
@@ -279,7 +274,7 @@ impl AccountBuilder {
             let how = format!("is not read: pass the whole URL, or set {STRING}; or unset it");
             return Err(malformed(ENDPOINT, how));
         }
-        // Checked again: the address may consist of parts, and the protocol is one of them.
+        // Again, because the address may consist of parts.
         safe(&endpoint)?;
         let name = match (&self.name, split_url(&endpoint)?.account) {
             (Some((name, _)), _) => Some(name.clone()),
@@ -307,7 +302,7 @@ impl AccountBuilder {
             self.sas.as_ref().map(|(_, source)| *source),
         );
         let (auth, by_key) = match env(MODE).as_deref() {
-            // A flag, or a credential that the program passed, overrides this variable.
+            // A flag, or the program's credential, overrides this variable.
             Some(_) if options.auth != Auth::Auto || known_key || self.own.is_some() => {
                 (options.auth, false)
             }
@@ -335,8 +330,7 @@ impl AccountBuilder {
                     },
                     what: format!("the account key in {source}"),
                     typed: source == THE_FLAG,
-                    // The emulator's key is public and opens nothing else, so an identity of the machine does not
-                    // contradict it.
+                    // The emulator's key is public and opens nothing else, so an identity does not contradict it.
                     is_meant: known_key,
                 }),
             },

@@ -1,7 +1,4 @@
-//! Addresses of services: splits and checks them, and makes them fit to be shown.
-//!
-//! Called for each URL that a user passes or sets. No secret in a URL may be shown, and plain http to another machine
-//! is refused, except for the emulator's public account.
+//! Addresses of services: split, checked, and cleaned for messages, which must show no secret.
 
 use azure_core::time::{OffsetDateTime, parse_rfc3339};
 use url::{Host, Url};
@@ -10,16 +7,13 @@ use super::account::{AccountError, malformed};
 use super::account_builder::EMULATOR;
 use trafficcop_core::util::spelt_out;
 
-/// A URL of a service in its parts.
+/// Parts of a service's URL.
 pub struct SplitUrl {
-    // The account's address, without a query.
     pub endpoint: Url,
-    // The account's name, where the URL has it.
     pub account: Option<String>,
-    // The path below the account, without a leading slash. It stays encoded: a blob's name may have encoded slashes as
-    // well as plain ones.
+    // Below the account, without a leading slash. Still encoded: a blob's name may have encoded slashes as well as
+    // plain ones.
     pub path: String,
-    // The query, if it is a SAS.
     pub sas: Option<String>,
 }
 
@@ -42,7 +36,7 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     let mut endpoint = url.clone();
     endpoint.set_query(None);
     endpoint.set_fragment(None);
-    // A custom domain does not tell the account; a variable may.
+    // A custom domain does not tell the account.
     let label = match url.host() {
         Some(Host::Domain(host)) => host
             .split_once('.')
@@ -50,7 +44,7 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
             .map(|(label, _)| label.to_owned()),
         _ => None,
     };
-    // An emulator has no host name for each account, so the account is in the path.
+    // An emulator has no host name for each account.
     let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
         || url.host_str() == Some("localhost")
         || names_the_emulator(url);
@@ -110,8 +104,8 @@ pub(super) fn names_the_emulator(url: &Url) -> bool {
 }
 
 /// Refuses all but https, and plain http to this machine: on the way to another one everyone could read a SAS, or take
-/// the lock with the lease id in the request. The emulator's account passes for now, until it is known whether its
-/// credential is the public one.
+/// the lock with the lease id in the request. The emulator's account passes until its credential is known to be the
+/// public one.
 pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
     match (url.scheme(), url.host_str()) {
         (_, None) => Err(malformed("the URL", "names no host")),

@@ -1,8 +1,6 @@
-//! Choice of the credential, for storage accounts and Service Bus: flags against the variables that Microsoft's tools
-//! read. Also the certificates that https trusts.
+//! Choice of the credential, for storage accounts and Service Bus, and the certificates that https trusts.
 //!
-//! Both call it once at start. It must never take one of two credentials that contradict each other, give a token to
-//! plain http or plain TCP, or show what a credential holds.
+//! It must never take one of two credentials that contradict each other, or give a token to plain http or plain TCP.
 
 use std::fmt;
 use std::fs::File;
@@ -35,7 +33,7 @@ pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 pub(super) const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 
-/// Library methods that set the same as these variables, for messages to a program that called them.
+/// Library methods for the same settings, for messages to a program that called them.
 pub const GIVEN: &[(&str, &str)] = &[
     (STRING, "connection_string()"),
     (ACCOUNT, "account()"),
@@ -46,12 +44,11 @@ pub const GIVEN: &[(&str, &str)] = &[
 // All authorities of a Linux distribution are a quarter of this.
 const CA_FILE_LIMIT: u64 = 1024 * 1024;
 
-/// Function that returns the value of a variable.
 pub(super) type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Like `get`, without surrounding blanks; an empty value counts as unset.
 pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
-    // A secret from a file ends in a line break, and an unset variable of a unit or a manifest is often an empty one.
+    // A secret from a file ends in a line break, and units and manifests often set empty variables.
     move |name| {
         let text = get(name)?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
@@ -69,14 +66,14 @@ pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), Accoun
     }
 }
 
-/// Splits a connection string into parts, with names in lower case.
+/// Splits a connection string, with names in lower case.
 pub(super) fn connection_string<'a>(
     text: &'a str,
     source: &str,
 ) -> Result<Vec<(String, &'a str)>, AccountError> {
     let parts = text.split(';').map(str::trim);
     let parts = parts.filter(|part| !part.is_empty()).map(|part| {
-        // At the first '=' only: a key is base64, and may end in '='.
+        // A key is base64, and may end in more of them.
         let (name, value) = part
             .split_once('=')
             .ok_or_else(|| malformed(source, "has a part without '=': copy it again, whole"))?;
@@ -85,9 +82,9 @@ pub(super) fn connection_string<'a>(
     parts.collect()
 }
 
-/// Returns the error for an unknown part: it is misspelt, or selects an unsupported method.
+/// Returns the error for a misspelt or unsupported part.
 pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
-    // A key that was pasted without its name would be such a part.
+    // It could be a key without its name.
     let is_word = part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_alphabetic());
     let what = match is_word {
         true => format!("{part} in {source}"),
@@ -111,7 +108,6 @@ pub struct AuthOptions {
 }
 
 impl AuthOptions {
-    /// Reads the certificates to trust for https in addition to the system's.
     pub(super) fn trust(&self) -> Result<CaCertificates, AccountError> {
         let path = self.ca_file.as_deref();
         path.map_or_else(|| Ok(CaCertificates::default()), CaCertificates::read)
@@ -142,7 +138,7 @@ pub enum Auth {
 impl Auth {
     /// Returns the flag and its value as a user types them.
     pub(super) fn flag(self) -> String {
-        // Not through clap, which a library without the command line does not have.
+        // Without clap, which the library may not have.
         format!("--auth {self:?}").to_lowercase()
     }
 }
@@ -150,27 +146,25 @@ impl Auth {
 /// Proof of identity for requests.
 #[derive(Clone)]
 pub enum Credential {
-    /// A key as it is written, and its name: an account's, or that of a rule of Service Bus.
+    /// A key as it is written: an account's, or that of a rule of Service Bus.
     Key {
         /// Name of the key or the account.
         name: String,
         /// The key itself.
         key: Secret,
     },
-    /// A signature made elsewhere; an account's is without the question mark.
+    /// A signature made elsewhere; an account's has no question mark.
     Sas(Secret),
     /// Tokens of Entra ID.
     #[cfg(feature = "entra")]
     Token(Arc<TokenCache>),
 }
 
-/// The service that tokens are for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Purpose {
-    // The same in every cloud.
     #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "nobody asks"))]
     pub(super) scope: &'static str,
-    // Advice for what to use instead of a token.
+    // Advice if there is no token.
     pub(super) instead: &'static str,
 }
 
@@ -185,7 +179,7 @@ pub(super) const SERVICE_BUS: Purpose = Purpose {
 };
 
 impl Credential {
-    /// Creates tokens of Entra ID for `endpoint`; sends nothing before the first request.
+    /// Creates tokens of Entra ID for `endpoint`; sends nothing yet.
     #[cfg(feature = "entra")]
     pub(super) fn entra(
         auth: Auth,
@@ -205,7 +199,6 @@ impl Credential {
         Credential::Token(Arc::new(TokenCache::new(issuer, None)))
     }
 
-    /// Returns an error: this build has no Entra ID.
     #[cfg(not(feature = "entra"))]
     pub(super) fn entra(
         _: Auth,
@@ -224,31 +217,29 @@ impl Credential {
     }
 }
 
-/// A key or a signature from a variable, flag or URL.
+/// A key or a signature with its source.
 pub(super) struct Found {
     pub(super) credential: Credential,
     // Kind and source, for messages.
     pub(super) what: String,
-    // From the flag or the URL, which select a credential as clearly as `--auth` does.
+    // From the flag or the URL, which select a credential as clearly as `--auth`.
     pub(super) typed: bool,
-    // Clearly the right one, even if another credential is named.
+    // Wins over another named credential.
     pub(super) is_meant: bool,
 }
 
-/// All that was found, with the errors for what is missing.
+/// Everything that was found, with errors for what is missing.
 pub(super) struct Offered {
-    // The key, or advice how to pass one.
     pub(super) key: Result<Found, AccountError>,
-    // The signature, or advice how to pass one.
     pub(super) sas: Result<Found, AccountError>,
     // Whether a token may be sent to the endpoint.
     pub(super) token: Result<(), AccountError>,
-    // Why one of these is required, unless Entra ID is named.
+    // Error if none of these is set, unless Entra ID is named.
     pub(super) needed: Result<(), AccountError>,
 }
 
-/// Chooses the credential; `None` is a token of Entra ID. Refuses none, and two where one is needed: an operator who
-/// set both may mean either, and the wrong one can open another account.
+/// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: an operator who set both may
+/// mean either, and the wrong one can open another account.
 pub(super) fn choose(
     auth: Auth,
     offered: Offered,
@@ -282,7 +273,7 @@ pub(super) fn choose(
             }
         }
         Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => {
-            // A variable may be for another tool and does not count here; a flag was meant.
+            // A variable may be for another tool; a flag was meant.
             let mut found = [offered.key, offered.sas].into_iter().flatten();
             match found.find(|found| found.typed) {
                 Some(found) => Err(contradiction(
@@ -296,12 +287,12 @@ pub(super) fn choose(
     }
 }
 
-/// Certificates of `--ca-file`: additional authorities, none by default.
+/// Certificates of `--ca-file`.
 #[derive(Clone, Default)]
 pub(super) struct CaCertificates(Vec<CertificateDer<'static>>);
 
 impl CaCertificates {
-    /// Reads a file of PEM certificates in full at start, so that a bad one is refused then and fails no renewal.
+    /// Reads a file of PEM certificates at start, so that a bad one fails no renewal.
     pub(super) fn read(path: &Path) -> Result<CaCertificates, AccountError> {
         let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
         let unreadable = |why: std::io::Error| {
@@ -333,8 +324,7 @@ impl CaCertificates {
                 ))
             };
             let der = found.map_err(|_| broken())?;
-            // The store parses what `from_der` only wraps; without this a broken certificate would fail the first
-            // request.
+            // The store parses what `from_der` only wraps.
             reqwest::Certificate::from_der(&der).map_err(|_| broken())?;
             authorities.add(der.clone()).map_err(|_| broken())?;
             trust.push(der);
@@ -347,15 +337,14 @@ impl CaCertificates {
         Ok(CaCertificates(trust))
     }
 
-    /// Returns the certificates for the transport.
     pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
         // Each was valid when the file was read.
         let certificate = |der| reqwest::Certificate::from_der(der).ok();
         self.0.iter().filter_map(move |der| certificate(der))
     }
 
-    /// Returns the transport's trust, for a connection without HTTP. Loading the system's authorities takes time, so
-    /// call it only once the address is valid.
+    /// Returns the transport's trust, for a connection without HTTP. Loading the system's authorities is slow, so call
+    /// it once the address is valid.
     pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
         use rustls_platform_verifier::Verifier;
         let refuse = |why: rustls::Error| {
@@ -374,7 +363,7 @@ impl CaCertificates {
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(refuse)?;
-        // rustls calls every verifier but its own dangerous; this one is the platform's.
+        // rustls calls every verifier but its own dangerous; this is the platform's.
         Ok(config
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))

@@ -1,12 +1,8 @@
 //! Tokens of Entra ID from the official `azure_identity`: workload identity federation, a client secret, the machine's
 //! managed identity, or the login of the Azure CLI.
 //!
-//! The account creates it, [`super::token_cache`] calls it. This module adds what `azure_identity` lacks:
-//! * trafficcop's transport and time limits;
-//! * no retries: the crate would ask a machine's metadata service for 72 seconds;
-//! * a new credential for each request: the crate's cache would keep a token until five minutes before its end, and the
-//!   federated token's file for ten minutes;
-//! * an `az` that ends when its time is up.
+//! This module adds what `azure_identity` lacks: trafficcop's transport and time limits, requests without retries (the
+//! crate would ask a metadata service for 72 seconds), and an `az` that ends when its time is up.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -40,15 +36,14 @@ use trafficcop_core::machine::background_writer;
 const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
 const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
-// No request waits for a token: half-way through its life the cache renews it in the background.
+// No request waits for this: the cache renews a token half-way through its life.
 const LIMIT: Duration = Duration::from_secs(10);
 // The Azure CLI starts Python first, perhaps from a cold disk.
 const CLI_LIMIT: Duration = Duration::from_secs(30);
-// Life of a token that has expired on arrival: then this machine's clock is wrong, not the token. trafficcop uses it
-// and soon requests another.
+// Life of a token that has expired on arrival: this machine's clock is wrong, not the token. It is used, and soon
+// replaced.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
-/// One way to get a token.
 #[derive(Clone)]
 enum Source {
     Workload {
@@ -62,14 +57,14 @@ enum Source {
         secret: Secret,
     },
     Managed {
-        // The client ID of a user-assigned identity; `None` is the machine's own identity.
+        // Of a user-assigned identity; `None` is the machine's own.
         client: Option<String>,
     },
     Cli,
 }
 
 impl Source {
-    /// Returns the name for errors, the name for the log, and the advice for a refusal.
+    /// Returns the names for errors and for the log, and the advice for a refusal.
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match self {
             Source::Workload { .. } => (
@@ -118,8 +113,8 @@ impl fmt::Debug for Entra {
 }
 
 impl Entra {
-    /// Collects the sources that the environment and `auth` allow; does no I/O. The service's `endpoint` tells the
-    /// cloud where no variable names an authority.
+    /// Collects the sources that the environment and `auth` allow; does no I/O. The `endpoint` tells the cloud unless a
+    /// variable names an authority.
     pub(super) fn new(
         auth: Auth,
         env: &Env<'_>,
@@ -134,7 +129,7 @@ impl Entra {
         {
             variables::refuse_hosts(env)?;
         }
-        // `azure_identity` reads this variable itself. A refusal now beats one in the middle of a tenure.
+        // `azure_identity` reads it itself. A refusal now beats one in the middle of a tenure.
         nearby(env, IDENTITY_ENDPOINT)?;
         Ok(Entra {
             sources,
@@ -147,7 +142,6 @@ impl Entra {
         })
     }
 
-    /// Requests a token from one source.
     async fn ask(&self, source: &Source) -> Result<Issued, NoToken> {
         let limit = match source {
             Source::Cli => CLI_LIMIT,
@@ -187,8 +181,8 @@ impl Entra {
         Err(error)
     }
 
-    /// Creates a new credential for each request: the crate's own cache would keep a token until five minutes before
-    /// its end, and the federated token's file for ten minutes, even if it was rotated after a refusal.
+    /// Creates a new credential for each request: the crate's cache would keep a token until five minutes before its
+    /// end, and the federated token's file for ten minutes, even if it was rotated after a refusal.
     async fn make(
         &self,
         source: &Source,
@@ -199,8 +193,8 @@ impl Entra {
         if !matches!(source, Source::Workload { .. }) {
             return Ok(credential(making, options));
         }
-        // This reads a file that may be on a mount that hangs, so not on the one thread that renews the lease. No
-        // request waits for a thread that hangs, and the mutex stops each request from adding another.
+        // The file may be on a mount that hangs, so the thread that renews the lease must not read it. No request waits
+        // for a thread that hangs, and the mutex stops each request from adding another.
         let made = async {
             let reading = Arc::clone(&self.reading).lock_owned().await;
             let made = background_writer::apart("credential", move || {
@@ -233,8 +227,8 @@ impl Issuer for Entra {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // A source that succeeded once stays. The machine's identity must not be replaced by a person's login because
-        // the metadata service hung for a moment.
+        // A source that succeeded once stays: the machine's identity must not give way to a person's login because the
+        // metadata service hung for a moment.
         let range = match self.picked.get() {
             Some(at) => *at..*at + 1,
             None => 0..self.sources.len(),
@@ -255,8 +249,7 @@ impl Issuer for Entra {
         let alone = self.sources.len() == 1;
         let refused = errors.iter().all(|(source, error)| match error.kind {
             NoTokenKind::Refused => true,
-            // An absent managed identity does not count if there are other sources: outside Azure only the CLI decides
-            // whether there is a token.
+            // An absent managed identity does not count among several sources: outside Azure only the CLI decides.
             NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
             NoTokenKind::Doubt => false,
         });
@@ -295,8 +288,7 @@ fn doubt(why: &str) -> NoToken {
     }
 }
 
-/// Turns an error of the crate into a [`NoToken`] if the transport reported none: an unreadable file, an answer that
-/// does not parse, or an error of `az`.
+/// Converts an error of the crate if the transport has none: an unreadable file or answer, or an error of `az`.
 fn of_the_crate(error: &Error) -> NoToken {
     let text = error.to_string();
     let first = text
@@ -306,8 +298,8 @@ fn of_the_crate(error: &Error) -> NoToken {
         .split_once("authentication failed.")
         .map_or(&*text, |(_, rest)| rest);
     let why = one_line(first);
-    // Phrases of the crate and of `az`. Anything else counts as doubt: at the start trafficcop retries that for half a
-    // minute, while a refusal ends the instance at once.
+    // Phrases of the crate and of `az`. Anything else is doubt: at the start that is retried for half a minute, while a
+    // refusal ends the instance at once.
     let refused = [
         "failed to read",
         "not found",
@@ -353,7 +345,7 @@ fn credential(
                 client_options,
             }))?
         }
-        // No transport: `az` connects by itself, within trafficcop's time limit.
+        // `az` connects by itself, within trafficcop's time limit.
         Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
             executor: Some(Arc::new(Cli)),
             ..AzureCliCredentialOptions::default()
@@ -367,7 +359,7 @@ fn needed(env: &Env<'_>, name: &str, by: &str) -> Result<String, AccountError> {
 
 fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
     let tenant = needed(env, TENANT, by)?;
-    // The tenant becomes part of a URL that receives a secret.
+    // It becomes part of a URL that receives a secret.
     let fits = tenant
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
@@ -380,7 +372,7 @@ fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
     }
 }
 
-/// Returns the credentials to try, in order; `auth` overrides AZURE_TOKEN_CREDENTIALS.
+/// Returns the sources to try, in order; `auth` overrides AZURE_TOKEN_CREDENTIALS.
 fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
     let managed = || Source::Managed {
         client: env(CLIENT),
@@ -396,8 +388,8 @@ fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
         Some("workloadidentitycredential") => return Ok(vec![workload(env)?]),
         Some("managedidentitycredential") => return Ok(vec![managed()]),
         Some("azureclicredential" | "dev") => return Ok(vec![Source::Cli]),
-        // What was set up for this workload by name goes before what the machine happens to have. The CLI is last: it
-        // takes seconds, and is a person's login.
+        // Settings for this workload go before what the machine happens to have. The CLI is last: it takes seconds, and
+        // is a person's login.
         None => vec![managed(), Source::Cli],
         Some("prod") => vec![managed()],
         Some("environmentcredential") => vec![],
@@ -449,13 +441,13 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     }
 }
 
-/// Finds the authority that issues the tokens: the one that a variable names, or that of the endpoint's cloud. Services
-/// of one cloud refuse the tokens of another.
+/// Finds the authority: the one that a variable names, or that of the endpoint's cloud. Services of one cloud refuse
+/// the tokens of another.
 fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
     let cloud = match env(AUTHORITY) {
         Some(text) => {
-            // Other tools, too, accept it with or without the scheme.
+            // As in other tools, the scheme is optional.
             let text = match text.contains("://") {
                 true => text,
                 false => format!("https://{text}"),

@@ -1,8 +1,5 @@
-//! Meaning of the service's errors: maps the client's errors to the five meanings of [`Failure`], and to one line for a
-//! person.
-//!
-//! The stores call it. It shows only the status, the service's own error code and trafficcop's words, never a URL's
-//! query, a header or a body.
+//! Meaning of the service's errors: the five meanings of [`Failure`], and one line for a person, with the status, the
+//! service's own error code and trafficcop's words, but never a URL's query, a header or a body.
 
 use std::time::Duration;
 
@@ -55,7 +52,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the action as text, and the permission for it as a letter of a SAS.
+    /// Returns the action as text, and its permission as a letter of a SAS.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Operation::Look | Operation::LookAtQueue => ("read the properties of", "r"),
@@ -89,7 +86,7 @@ impl Operation {
     }
 }
 
-/// Mark of an answer that belongs to an earlier request, in an error of the client's pipeline.
+/// Mark of an answer that belongs to an earlier request.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown: the answer belongs to an earlier request")]
 pub(super) struct StaleAnswer;
@@ -103,9 +100,9 @@ pub enum ServiceError {
         status: u16,
         /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
         code: Option<String>,
-        /// The header that the service does not accept, as the answer's body names it.
+        /// The header that the service does not accept.
         header: Option<String>,
-        /// The answer is a web page: a proxy or a portal answered, not the service.
+        /// A proxy or a portal answered with a web page, not the service.
         page: bool,
         /// Delay that the service asked for.
         retry_after: Option<Duration>,
@@ -146,8 +143,7 @@ impl ServiceError {
                     },
                 }
             }
-            // The transport distinguishes the two: without a connection nothing can have been done; after a lost one an
-            // acquire may have succeeded.
+            // Without a connection nothing can have been done; after a lost one an acquire may have succeeded.
             ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
             ErrorKind::Io
                 if error
@@ -167,8 +163,8 @@ impl ServiceError {
         let header = |name| header(raw.headers(), name);
         let body: &[u8] = raw.body().as_ref();
         let start = body.trim_ascii_start().get(..5).unwrap_or_default();
-        // Portals do not always declare what they send. A page with the status 404 must not pass for "no such blob",
-        // which would be a definite loss.
+        // Portals do not always declare a page, and one with the status 404 must not pass for "no such blob", a
+        // definite loss.
         let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
             || start.eq_ignore_ascii_case(b"<html")
             || start.eq_ignore_ascii_case(b"<!doc");
@@ -179,8 +175,7 @@ impl ServiceError {
                 let text = header("retry-after")?.trim();
                 match text.parse() {
                     Ok(seconds) => Some(Duration::from_secs(seconds)),
-                    // A date, counted from the service's own clock; by this machine's, if it is wrong, it could lie an
-                    // hour ahead.
+                    // A date: relative to the service's clock, because this machine's may be wrong.
                     Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
                 }
             });
@@ -194,11 +189,10 @@ impl ServiceError {
         }
     }
 
-    /// Returns the error for a successful answer that cannot be the service's because it lacks this.
+    /// Returns the error for a successful answer that lacks what the service always sends.
     pub fn foreign(lacks: &str, headers: &Headers) -> ServiceError {
         let kind = header(headers, "content-type").unwrap_or_default();
-        // The clients accept a page with the status 200 as a renewal. That would keep a command running without a
-        // lease.
+        // The clients accept a page with the status 200 as a renewal: a command would run without a lease.
         ServiceError::Silence(if kind.contains("text/html") {
             "unknown: a web page instead of an answer of the storage service".to_owned()
         } else {
@@ -211,7 +205,7 @@ impl ServiceError {
         ServiceError::Silence("no answer in time".to_owned())
     }
 
-    /// Returns the service's own error code, if the service answered.
+    /// Returns the service's own error code, if it answered.
     pub fn code(&self) -> Option<&str> {
         match self {
             ServiceError::Answer { code, .. } => code.as_deref(),
@@ -241,7 +235,7 @@ impl ServiceError {
         matches!(code.as_deref(), None | Some("InvalidHeaderValue"))
     }
 
-    /// Returns whether `asked` is the same refusal, and names the header in question.
+    /// Returns whether `asked` is the same refusal, with the header in question.
     pub fn is_explained_by(&self, asked: &ServiceError) -> bool {
         let names = matches!(
             asked,
@@ -266,14 +260,14 @@ impl ServiceError {
         )
     }
 
-    /// Returns whether the request may have been carried out: no answer came, or none that decides.
+    /// Returns whether the request may have been carried out.
     pub fn is_unclear(&self) -> bool {
         match self {
             ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
-            // The service may have stopped anywhere on the way, whatever code the answer has.
+            // The service may have given up at any point, whatever the code.
             ServiceError::Answer { status: 408, .. } => true,
-            // A 5xx can follow the change, and an answer without the service's code may be from a proxy that forwarded
-            // the request.
+            // A 5xx can follow the change, and without the service's code it may be from a proxy that forwarded the
+            // request.
             ServiceError::Answer { .. } => !self.is_refusal(),
             ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
         }
@@ -366,8 +360,8 @@ impl ServiceError {
         })
     }
 
-    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so the settings can work, and
-    /// refusals are doubt, except those of the credential.
+    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so all refusals are doubt
+    /// except those of the credential.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
             ServiceError::Ours(_) => false,
@@ -378,16 +372,15 @@ impl ServiceError {
                 page: false,
                 ..
             } => match (status, code.as_deref()) {
-                // From the service this is a refusal at any time; a new credential ends it.
+                // From the service a refusal at any time; a new credential ends it.
                 (401 | 403, Some(_))
                 | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
                 _ if proven => return self.doubt(operation),
                 (401 | 403, _) => true,
-                // A deletion takes a while, then the name is free again. A condition that is not met means that another
-                // candidate was faster.
+                // A deletion takes a while. A condition that is not met means that another candidate was faster.
                 (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
                 | (408 | 429, _) => return self.doubt(operation),
-                // The service itself rules it out: a name, a kind of blob, a version.
+                // The service rules it out: a name, a kind of blob, a version.
                 (400..=499, Some(_)) => false,
                 _ => return self.doubt(operation),
             },
@@ -426,7 +419,6 @@ impl ServiceError {
     }
 }
 
-/// Returns the text of the innermost error.
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -444,15 +436,14 @@ fn header_named_in(body: &[u8]) -> Option<String> {
 }
 
 fn clean(code: &str) -> String {
-    // The result goes into log lines, where a line break or an escape sequence of terminals could forge one.
+    // The result goes into log lines, where a line break or an escape sequence could forge one.
     code.chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .take(80)
         .collect()
 }
 
-/// Checks that the answer names the version of the storage API: storage always does, a portal that answers anything
-/// with 200 does not.
+/// Checks that the answer names its API version: storage always does, a portal that answers anything with 200 does not.
 pub fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
     match header(headers, "x-ms-version") {
         Some(_) => Ok(()),

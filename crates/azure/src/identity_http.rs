@@ -1,7 +1,7 @@
 //! HTTP of the official credentials over trafficcop's transport, and `az` with a time limit.
 //!
-//! [`super::entra`] uses it. It must never repeat a request, send plain http beyond this machine and its link, or show
-//! more of an answer than its error.
+//! It must never repeat a request, send plain http beyond this machine and its link, or show more of an answer than its
+//! error.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,44 +23,39 @@ use super::address::is_loopback;
 use super::transport::Client;
 use trafficcop_core::util::{AwaitedChild, is_unprintable, lock};
 
-// Metadata service of a machine in Azure.
 const METADATA: &str = "169.254.169.254";
 
-// A service this near connects at once or is absent, and then the Azure CLI is next. Outside Azure no host answers at
-// that address, not even with a refusal.
+// A service this near connects at once or is absent, and then the Azure CLI is next. Outside Azure no host answers,
+// not even with a refusal.
 const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
-/// Error of a request for a token, and what it says about the source.
+/// Error of a request for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoToken {
-    // For a person; no secret.
     pub(super) why: String,
     pub(super) kind: NoTokenKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoTokenKind {
-    /// The source refused, and would refuse again.
+    /// The source would refuse again.
     Refused,
-    /// The source is absent.
     Absent,
-    /// Unknown.
     Doubt,
 }
 
-/// Transport of one request for a token.
 #[derive(Debug)]
 pub(super) struct IdentityHttp {
     secure: Arc<Client>,
     plain: Client,
     metadata: Option<Url>,
-    // The last error. It is kept here because the crate would replace its words.
+    // Kept here because the crate would replace its words.
     error: Mutex<Option<NoToken>>,
 }
 
 impl IdentityHttp {
-    /// Creates the transport. `secure` is the client for https; `metadata` is the address of the machine's metadata
-    /// service, unless it is the usual one.
+    /// Creates the transport. `secure` is the client for https; `metadata` is the metadata service's address, unless it
+    /// is the usual one.
     pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
         IdentityHttp {
             secure,
@@ -89,7 +84,7 @@ impl HttpClient for IdentityHttp {
         if let Some(metadata) = &self.metadata
             && request.url().host_str() == Some(METADATA)
         {
-            // The crate knows one address of the metadata service only; a pod identity on AKS has another.
+            // A pod identity on AKS has another address.
             let mut url = metadata.clone();
             url.set_path(request.url().path());
             url.set_query(request.url().query());
@@ -135,7 +130,7 @@ impl HttpClient for IdentityHttp {
 fn kind(error: &Error) -> NoTokenKind {
     let kernel_s = error.downcast_ref().map(io::Error::kind);
     match (error.kind(), kernel_s) {
-        // This machine's own network, perhaps during boot: the error says nothing about the source.
+        // This machine's own network, perhaps during boot.
         (
             ErrorKind::Connection,
             Some(
@@ -151,7 +146,7 @@ fn kind(error: &Error) -> NoTokenKind {
 }
 
 /// Returns error name and first sentence of an answer without a token, and whether the error calls itself temporary.
-/// Nothing else of the answer may be shown: it could hold anything.
+/// The rest must not be shown: it could hold anything.
 fn said(body: &[u8]) -> (String, bool) {
     #[derive(Deserialize)]
     struct ErrorBody {
@@ -164,15 +159,13 @@ fn said(body: &[u8]) -> (String, bool) {
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
     let first = said.error_description.lines().next().unwrap_or_default();
-    // The rest names the request, people of the tenant and the time: a new text at each attempt, which the log would
-    // report each time.
+    // The rest names the request and the time, so the log would report it as new at each attempt.
     let first = first.split(" Trace ID").next().unwrap_or_default();
     let first = first.trim_end_matches('.');
     let joint = if first.is_empty() { "" } else { ", " };
     (one_line(&format!(" {}{joint}{first}", said.error)), passing)
 }
 
-/// Makes a text fit for one line of the log.
 pub(super) fn one_line(text: &str) -> String {
     let clean: String = text
         .chars()
@@ -197,11 +190,10 @@ pub(super) fn is_near(url: &Url) -> bool {
 }
 
 /// Runs `az`, and kills it with all that it started when its caller stops waiting: `az` is often a shell script, and
-/// killing only that would leave its Python behind at each attempt.
+/// its Python would stay behind.
 #[derive(Debug)]
 pub(super) struct Cli;
 
-/// Process group of a child that was not reaped.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -221,12 +213,12 @@ impl Executor for Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C, which is for the command, does not reach it either.
+            // Nor does a Ctrl-C, which is for the command, reach it.
             .process_group(0)
             .kill_on_drop(true);
         let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;
         let pid = Some(awaited.pid()).filter(|pid| *pid > 0);
-        // Declared in this order, so that the group is killed while its number is still the child's.
+        // In this order the group is killed while its number is still the child's.
         let waiting = pin!(child.wait_with_output());
         let mut group = Group(pid.map(Pid::from_raw));
         let output = waiting.await;
@@ -307,7 +299,7 @@ mod tests {
             }
         };
         drop(running);
-        // Dead, or a zombie that its new parent has not reaped.
+        // Or a zombie that its new parent has not reaped.
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.contains("sleep") && !stat.contains(") Z ")

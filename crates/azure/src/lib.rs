@@ -1,7 +1,7 @@
 //! Azure for the stores and queues: accounts, credentials, signatures, the transport, and the service's errors.
 //!
-//! Only stores and queues call it, except for [`scheduled_events`]. This crate knows neither leases nor processes, and
-//! lets no secret into a log line, an error or a `Debug` output.
+//! This crate knows neither leases nor processes, and lets no secret into a log line, an error or a `Debug` output.
+//! Errors name variables and parts, never values.
 
 mod account;
 mod account_builder;
@@ -26,9 +26,9 @@ mod token_cache;
 mod transport;
 mod variables;
 
-/// Version of the storage services' REST API in every request. It is the oldest version that has all that trafficcop
-/// uses, so emulators and services on premises that are some years old know it.
-// This version brought names in listings that XML cannot hold; everything else is older.
+/// Version of the storage services' REST API: the oldest with all that trafficcop uses, for emulators and services on
+/// premises that are some years old.
+// It brought names in listings that XML cannot hold; everything else is older.
 pub const API_VERSION: &str = "2021-02-12";
 
 pub use account::{Account, AccountError};

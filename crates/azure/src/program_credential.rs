@@ -1,7 +1,5 @@
-//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries.
-//!
-//! [`super::Credential::of_program`] creates it, [`super::token_cache`] calls it and renews tokens in the background.
-//! It must never wait for the program's credential without a limit.
+//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries. Requests to
+//! it have a time limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +14,11 @@ use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use trafficcop_core::clock::Instant;
 
-// The credential may start the Azure CLI, so the limit is the CLI's.
+// It may start the Azure CLI, so the limit is the CLI's.
 const LIMIT: Duration = Duration::from_secs(30);
-// Life of a token that expires at once: this machine's clock is wrong, or the credential returned an old token.
+// Life of a token that expires at once: this machine's clock is wrong, or the token is old.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
-/// A program's credential for storage.
 pub(super) struct ProgramCredential(pub(super) Arc<dyn TokenCredential>);
 
 #[async_trait]

@@ -1,7 +1,5 @@
 //! Proxy for https from the environment: read once, refused if it cannot be used, and named in each error on the way
-//! through it.
-//!
-//! Created with an account's HTTP client. It must never show the name and password in a proxy's URL.
+//! through it, but without the name and password in its URL.
 
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use reqwest::NoProxy;
@@ -16,7 +14,7 @@ use super::server::{addresses, connect};
 const VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 const EXCEPTIONS: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// A proxy for https, and the hosts that requests reach without it.
+/// A proxy, and the hosts that requests reach without it.
 pub(super) struct Proxy {
     url: Url,
     variable: &'static str,
@@ -25,10 +23,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Returns the proxy that the environment names, if requests to `endpoint` take it.
-    ///
-    /// # Errors
-    /// Names the variable if its value is not the URL of an http or https proxy.
+    /// Returns the proxy that the environment names, if requests to `endpoint` take it. An error names the variable.
     pub(super) fn find(env: &Env<'_>, endpoint: &Url) -> Result<Option<Proxy>, AccountError> {
         let set = VARIABLES
             .into_iter()
@@ -68,22 +63,17 @@ impl Proxy {
         }))
     }
 
-    /// Returns the setting of the HTTP library.
-    ///
-    /// # Errors
-    /// Those of the library.
     pub(super) fn setting(&self) -> reqwest::Result<reqwest::Proxy> {
         let proxy = reqwest::Proxy::https(self.url.clone())?;
         Ok(proxy.no_proxy(NoProxy::from_string(&self.exceptions)))
     }
 
-    /// Returns whether requests to this URL take the proxy.
     pub(super) fn takes(&self, url: &Url) -> bool {
         intercept(&self.matcher, url).is_some()
     }
 
-    /// Names the proxy and its variable. If the proxy refused to connect to `url`, its answer is added, which the HTTP
-    /// library does not report.
+    /// Names the proxy and its variable, with its answer if it refused to connect to `url`, which the HTTP library does
+    /// not report.
     pub(super) async fn named(&self, url: &Url, cause: &str) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.port();

@@ -1,10 +1,8 @@
-//! Traits of a message queue for the driver of `work`: messages are taken, locked and settled. Also what the locks of
-//! all kinds of queue have in common.
+//! Traits of a message queue for the driver of `work`: messages are taken, locked and settled.
 //!
-//! Each kind of queue implements them in its own file. A queue speaks to its service, maps the answers to the five
-//! meanings of [`Failure`], and decides nothing: driver and core decide how often to try a message, what its command's
-//! exit status means and when to renew a lock. It knows no process. Requests about one message never overlap, and none
-//! follow once the message is settled or lost.
+//! Each kind of queue implements them. A queue speaks to its service, maps the answers to the five meanings of
+//! [`Failure`], and decides nothing: driver and core decide how often to try a message and when to renew a lock.
+//! Requests about one message never overlap, and none follow once it is settled or lost.
 
 pub mod storage;
 
@@ -31,30 +29,26 @@ pub trait Queue: Send + Sync {
     /// Address of the queue for people and for `TRAFFICCOP_MESSAGE_QUEUE`, without a secret.
     fn name(&self) -> &str;
 
-    /// Lock duration of a message as far as it is known before the first one; [`Message::lock_time`] of a message
-    /// overrides it.
+    /// Lock duration of a message before one was taken; [`Message::lock_time`] overrides it.
     fn lock_time(&self) -> Duration;
 
     /// Returns whether [`Queue::take`] waits for messages until its `give_up_at`. Such a `take` loses nothing when it
     /// is dropped: messages that have arrived come with the next one. So the driver keeps one pending while there are
-    /// free slots, and replaces it when there are more of them.
+    /// free slots, and replaces it when there are more.
     fn waits(&self) -> bool {
         false
     }
 
-    /// Returns whether the queue itself withholds a message for the delay of [`Settlement::Retry`]. If not, the driver
-    /// keeps the message locked for that time, and then settles it without a delay.
+    /// Returns whether the queue withholds a message for the delay of [`Settlement::Retry`]. If not, the driver keeps
+    /// it locked for that time, and then settles it without a delay.
     fn delays(&self) -> bool {
         true
     }
 
-    /// Checks the queue, and creates what it needs if that was requested, before the first `take`.
-    ///
-    /// # Errors
-    /// Says why nothing can be taken from it.
+    /// Checks the queue before the first `take`, and creates what it needs if that was requested.
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing>;
 
-    /// Takes at most `most` messages that are available now; none is a valid answer, too.
+    /// Takes at most `most` messages that are available now.
     ///
     /// # Errors
     /// `Transient` if the result is unknown: messages that an unanswered request may have taken return when their locks
@@ -62,19 +56,19 @@ pub trait Queue: Send + Sync {
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure>;
 
     /// Gives back unchanged what has arrived and was not taken. Called once, when the worker begins to leave, with no
-    /// `take` pending; work on messages that were taken continues.
+    /// `take` pending.
     async fn stop(&self, give_up_at: Instant) {
         // A queue with polling has handed out all that it locked.
         let _nothing_is_on_its_way = give_up_at;
     }
 
-    /// Returns whether the service's last answer says that the queue does not exist any more. A deleted queue has no
-    /// messages, and no worker can get those that were taken from it.
+    /// Returns whether the last answer says that the queue does not exist any more. No worker can get the messages that
+    /// were taken from a deleted queue.
     fn is_deleted(&self) -> bool {
         false
     }
 
-    /// Closes the queue. No request follows: everything taken is settled, or never will be.
+    /// Closes the queue, when everything taken is settled or never will be.
     async fn close(&self, give_up_at: Instant) {
         let _nothing_is_open = give_up_at;
     }
@@ -83,10 +77,10 @@ pub trait Queue: Send + Sync {
 /// Reason why a queue cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// There is no such queue (exit status 66).
+    /// No such queue (exit status 66).
     #[error("{0}")]
     NoQueue(String),
-    /// The queue is of another kind than the flags say; names the right flag (exit status 64).
+    /// A queue of another kind; names the right flag (exit status 64).
     #[error("{0}")]
     OtherKind(String),
     /// Any other failure.
@@ -100,15 +94,14 @@ pub struct Message {
     pub id: String,
     /// Number of this attempt, from 1.
     pub attempt: u32,
-    /// The moment before the request that took it, or another before which its lock cannot have begun: the lock lasts
-    /// at least `lock_time` from here.
+    /// The moment before the request that took it, or another before which its lock cannot have begun.
     pub t0: Instant,
-    /// Lock duration that each take or renewal gives, as far as is known.
+    /// Lock duration of each take or renewal, as far as is known.
     pub lock_time: Duration,
-    /// The longest time from `t0` to the first renewal and between renewals, if `lock_time` depends on a comparison of
-    /// two machines' clocks; `None` if it does not.
+    /// The longest time to the first renewal and between renewals, if `lock_time` depends on a comparison of two
+    /// machines' clocks.
     pub first_renewal: Option<Duration>,
-    /// The exact bytes, or the reason why they are not available: such a message is dead-lettered.
+    /// The exact bytes, or why they are not available: such a message is dead-lettered.
     pub body: Result<Vec<u8>, Unreadable>,
     /// Other facts about it.
     pub about: About,
@@ -116,8 +109,7 @@ pub struct Message {
     pub lock: Arc<dyn Lock>,
 }
 
-/// Facts about a message apart from its body. Times are the service's (RFC 3339, UTC): for people and for the command,
-/// never for decisions.
+/// Facts about a message apart from its body. Times are the service's (RFC 3339, UTC): never for decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct About {
     /// When a sender put it into the queue.
@@ -128,13 +120,13 @@ pub struct About {
     pub expires: Option<String>,
     /// Encoding of its body, where that matters: `text`, as it was sent, or `base64`, decoded.
     pub encoding: Option<&'static str>,
-    /// The type of its content, by its sender.
+    /// Type of its content, by its sender.
     pub content_type: Option<String>,
-    /// Properties of the service and of its sender, by name.
+    /// Properties of the service and of its sender.
     pub properties: std::collections::BTreeMap<String, String>,
 }
 
-/// Formats a time of a service or sender for people; `None` outside of the years 0 to 9999, which a date can have.
+/// Formats a time for people; `None` outside of the years 0 to 9999, which a date can have.
 pub fn date(at: OffsetDateTime) -> Option<String> {
     at.format(&Rfc3339).ok()
 }
@@ -163,49 +155,49 @@ pub enum Settlement {
         /// One line for a person.
         detail: String,
     },
-    /// Not processed: it may return at once, and if the queue supports that the attempt does not count.
+    /// Not processed: it may return at once, if possible without counting the attempt.
     Release,
 }
 
 /// Lock of one message, with the only copy of its newest receipt. Calls follow one another (an implementation
-/// serialises those that do not). Each keeps its own time limit (`give_up_at`), after which it answers `Transient`.
+/// serialises those that do not), each within its `give_up_at`, after which it answers `Transient`.
 #[async_trait]
 pub trait Lock: Send + Sync {
-    /// Locks the message again for [`Message::lock_time`]. The caller took the moment before the call as `t0`.
+    /// Locks the message again for [`Message::lock_time`], counted by the caller from before the call.
     ///
     /// # Errors
     /// `Lost` if this worker definitely does not have it any more; `Transient` for every doubt.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Settles the message. The caller may repeat the same settlement while the result is in doubt. A message is copied
-    /// to the dead letters before it is deleted.
+    /// Settles the message; dead letters are copied before the message is deleted. The caller may repeat the same
+    /// settlement while the result is in doubt.
     ///
     /// # Errors
-    /// `Lost` if another instance has it now and nothing was settled; `Transient` if the result is unknown; `Fatal` if
-    /// it will never work (no right to dead-letter it, say).
+    /// `Lost` if another instance has it and nothing was settled; `Transient` if the result is unknown; `Fatal` if it
+    /// will never work (no right to dead-letter it, say).
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Returns whether the queue has said that the message is gone for good: it expired, or its queue was deleted. No
-    /// worker can get it any more, so its command may finish. Renewals then succeed, and so do settlements: only a copy
-    /// for the dead letters may be left to do.
+    /// Returns whether the message is gone for good: it expired, or its queue was deleted. No worker can get it any
+    /// more, so its command may finish. Renewals and settlements then succeed: only a copy for the dead letters may be
+    /// left to do.
     fn is_gone(&self) -> bool {
         false
     }
 
     /// Returns how long the last renewal lasts, counted from before its request, if the queue may have granted another
-    /// time than [`Message::lock_time`]; `None` if not, or if that is unknown.
+    /// time than [`Message::lock_time`].
     fn lasts(&self) -> Option<Duration> {
         None
     }
 
-    /// Waits until the queue reports without a request that the lock is lost, or that another worker can get the
-    /// message at any moment; returns the reason. Most queues never do.
+    /// Waits until the queue reports by itself that the lock is lost, or that another worker can get the message at any
+    /// moment. Most queues never do.
     async fn lost(&self) -> Failure {
         pending().await
     }
 
-    /// Returns the message's session, in a queue with sessions. This lock is then the session's, and renewing it renews
-    /// it for all messages to come.
+    /// Returns the message's session, if the queue has sessions. This lock is then the session's, and renewing it
+    /// covers all messages to come.
     fn session(&self) -> Option<Arc<dyn Session>> {
         None
     }
@@ -218,12 +210,11 @@ pub trait Session: Send + Sync {
     /// Name of the session, by its senders.
     fn id(&self) -> &str;
 
-    /// Returns a moment after which no other worker got the session. The worker before may need time from here to
+    /// Returns a moment after which no other worker got the session: the worker before may need time from here to
     /// notice its loss.
     fn taken(&self) -> Instant;
 
-    /// Returns the start and the length of the newest lock that the queue has confirmed ([`Message::t0`],
-    /// [`Message::lock_time`]).
+    /// Returns start and length of the newest lock that the queue has confirmed.
     fn locked(&self) -> (Instant, Duration);
 
     /// Waits for the session's next message; `None` if none came in time. Loses nothing when it is dropped.
@@ -233,15 +224,9 @@ pub trait Session: Send + Sync {
     async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure>;
 
     /// Reads the bytes that were last stored with the session; empty by default.
-    ///
-    /// # Errors
-    /// Those of [`Lock::renew`].
     async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure>;
 
-    /// Stores these bytes with the session until others replace them.
-    ///
-    /// # Errors
-    /// Those of [`Lock::settle`]; `Fatal` if the queue does not accept them.
+    /// Stores bytes with the session until others replace them; `Fatal` if the queue does not accept them.
     async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure>;
 
     /// Gives the session up: any worker may get its unsettled messages.
@@ -276,23 +261,20 @@ impl Closed {
     /// Returns the result for a settlement: repeating one that was done succeeds.
     pub fn settled_as(&self, settlement: &Settlement) -> Result<(), Failure> {
         match self {
-            // Only the kind counts: whichever delay or text the first one had, it cannot be repeated.
+            // Whichever delay or text the first one had, it cannot be repeated.
             Closed::Settled(how) if discriminant(how) == discriminant(settlement) => Ok(()),
             _ => Err(self.failure()),
         }
     }
 }
 
-/// Waits for this call's turn with a message, but not longer than the caller has.
-///
-/// # Errors
-/// `Transient` if another call had the turn until `give_up_at`.
+/// Waits for this call's turn with a message; `Transient` after `give_up_at`.
 pub async fn turn<State>(
     state: &Mutex<State>,
     give_up_at: Instant,
 ) -> Result<MutexGuard<'_, State>, Failure> {
-    // A renewal that overtakes a settlement is refused, and would look like a lost lock; of two updates in a storage
-    // queue the first makes the second's receipt stale.
+    // A renewal that overtakes a settlement is refused, and would look like a lost lock; the first of two updates in a
+    // storage queue makes the second's receipt stale.
     let turn = before(give_up_at, state.lock()).await;
     turn.ok_or_else(|| Failure::Transient {
         why: "the request before this one is still under way".to_owned(),

@@ -1,10 +1,9 @@
 //! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read from
 //! the metadata service while this instance competes.
 //!
-//! The drivers start it inside the runtime as a separate task. It tells the core when the machine is cordoned, and
-//! [`EventFollower::idle`] tells it that nothing of trafficcop runs here any more. An endpoint that is missing, hangs
-//! or answers nonsense only changes how often it is read, and nonsense is no announcement: it may stop no instance.
-//! This module must never delay or judge a lease, never need TLS, and never retry a request by itself.
+//! A separate task tells the core when the machine is cordoned, and learns by [`EventFollower::idle`] that nothing of
+//! trafficcop runs here any more. An endpoint that is missing, hangs or answers nonsense stops no instance; it is only
+//! read less often. Announcements must never delay or judge a lease, and never need TLS.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -25,20 +24,18 @@ use trafficcop_core::retry::Backoff;
 // Time between two reads, ±20 %. Azure allows one a second, and the shortest notice (of a preemption) is 30 seconds,
 // of which a drain needs most.
 const PACE: Duration = Duration::from_secs(5);
-// Longest pause between two reads of an endpoint that has answered before: less than the shortest notice.
+// Longest pause if the endpoint has answered before: less than the shortest notice.
 const SHORT_PAUSE: Duration = Duration::from_secs(20);
 // Longest pause if it never has: this may not be a machine of Azure.
 const LONG_PAUSE: Duration = Duration::from_secs(300);
 // Least time between two reads.
 const LEAST: Duration = Duration::from_secs(1);
-// Time limit of one request with its connection. The very first one enables the events for the machine and may take
-// minutes; then a later one reads them.
+// The very first request enables the events for the machine and may take minutes; then a later one reads them.
 const LIMIT: Duration = Duration::from_secs(5);
-// A document is a few hundred bytes. A longer answer is not Azure's, and is not read to the end.
+// A document is a few hundred bytes; a longer answer is not Azure's.
 const ANSWER_LIMIT: usize = 256 * 1024;
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
-// The longest name of a machine.
 const NAME_LIMIT: usize = 256;
 
 /// Settings for following the announcements.
@@ -48,17 +45,16 @@ pub struct Config {
     pub endpoint: Endpoint,
     /// Name of this machine in the announcements; `None`: the metadata service tells it.
     pub vm_name: Option<String>,
-    /// Host name of this machine, used if the metadata service does not tell its name.
+    /// Host name, used if the metadata service tells none.
     pub host: String,
-    /// Whether to approve an announcement once nothing of trafficcop runs here.
+    /// Whether to approve an announcement once nothing runs here.
     pub ack: bool,
 }
 
 /// The announcements, as they come.
 #[derive(Debug)]
 pub struct EventFollower {
-    /// Receives `Some` when this machine is cordoned (again for each change), `None` when it is not any more; nothing
-    /// before the first announcement.
+    /// Receives `Some` when this machine is cordoned (again for each change), `None` when it is not any more.
     pub words: mpsc::UnboundedReceiver<Option<Cordon>>,
     /// Whether nothing runs here and no lease is held because of the last announcement.
     pub idle: watch::Sender<bool>,
@@ -92,8 +88,7 @@ impl EventFollower {
         EventFollower { words, idle, first }
     }
 
-    /// Waits at most `limit` for the first read, so that an instance that starts knows earlier announcements before it
-    /// competes.
+    /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it competes.
     pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
         let looked = async {
             while !*self.first.borrow_and_update() {
@@ -102,7 +97,7 @@ impl EventFollower {
                 }
             }
         };
-        // A late answer does no harm: its announcement comes through the channel, and drains what has started.
+        // A late announcement comes through the channel, and drains what has started.
         let _in_time = timeout(limit, looked).await;
         self.words.try_recv().ok().flatten()
     }
@@ -114,13 +109,11 @@ struct Follower {
     say: mpsc::UnboundedSender<Option<Cordon>>,
     idle: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
-    // Name of this machine by the metadata service, once read: it does not change.
     name: Option<String>,
     // The last announcement that was passed on.
     said: Option<Announced>,
-    // Announcements with an approval: they stay in the document until they begin.
+    // They stay in the document until they begin.
     approved: Vec<String>,
-    // Failed reads in a row.
     failures: u32,
     // Whether the log has the failure.
     told: bool,
@@ -135,7 +128,7 @@ impl Follower {
                 Ok(()) => self.works(),
                 Err(why) => self.fails(&why),
             }
-            // After a failure as well: no instance delays competing for an endpoint that is absent.
+            // After a failure as well: no instance waits for an endpoint that is absent.
             self.looked.send_replace(true);
             self.pause().await;
         }
@@ -153,7 +146,7 @@ impl Follower {
         if std::mem::replace(&mut self.told, true) {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
-            // Nothing says that the announced event is over, and silence before a reboot is to be expected.
+            // Silence before a reboot is to be expected, and does not mean that it is over.
             tracing::warn!("scheduled events are not available: {why}; cordoned until they are");
         } else {
             tracing::warn!(
@@ -176,11 +169,10 @@ impl Follower {
         }
     }
 
-    /// Reads the document once, and acts on it.
     async fn look(&mut self) -> Result<(), String> {
         let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
-        // Nearly always true. Then nothing depends on the name, so it is not requested.
+        // Nearly always true. Then nothing depends on the name.
         if document.is_empty() {
             self.hears(None);
             return Ok(());
@@ -208,9 +200,8 @@ impl Follower {
     fn hears(&mut self, announced: Option<Announced>) {
         let said = self.said.as_ref().map(|announced| &announced.cordon);
         let cordon = announced.as_ref().map(|announced| &announced.cordon);
-        // Only the words count: the moment is computed from each answer's date, and differs by milliseconds.
+        // The moment is computed from each answer's date, and differs by milliseconds.
         if said.map(|cordon| &cordon.why) != cordon.map(|cordon| &cordon.why) {
-            // At the very end the receiver is gone.
             let _ = self.say.send(cordon.cloned());
         }
         if announced.is_none() {
@@ -219,8 +210,8 @@ impl Follower {
         self.said = announced;
     }
 
-    /// Approves waiting announcements once nothing of trafficcop is in the way: then Azure acts at once, not at the end
-    /// of its notice.
+    /// Approves waiting announcements once nothing is in the way: then Azure acts at once, not at the end of its
+    /// notice.
     async fn approve(&mut self) -> Result<(), String> {
         if !self.config.ack || !*self.idle.borrow_and_update() {
             return Ok(());
@@ -329,8 +320,7 @@ fn said(error: reqwest::Error) -> String {
     format!("the metadata service {what}: {why}")
 }
 
-// Kinds that end or suspend everything that runs here. Other kinds are ignored: draining for an unknown one would stop
-// commands on a whole fleet at once.
+// Other kinds are ignored: draining for an unknown one would stop commands on a whole fleet at once.
 const KINDS: &[(&str, &str)] = &[
     ("Freeze", "a freeze"),
     ("Reboot", "a reboot"),
@@ -338,10 +328,9 @@ const KINDS: &[(&str, &str)] = &[
     ("Preempt", "the preemption"),
     ("Terminate", "the termination"),
 ];
-// The longest identifier of an event that is shown or sent back; Azure's have 36 characters.
+// Azure's have 36 characters.
 const ID_LIMIT: usize = 64;
 
-/// The document, as far as trafficcop uses it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Document {
@@ -361,11 +350,9 @@ struct Entry {
     not_before: String,
 }
 
-/// Announcement for one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Announced {
     cordon: Cordon,
-    // Identifiers that can be approved.
     waiting: Vec<String>,
 }
 
@@ -381,8 +368,8 @@ impl Document {
         self.events.is_empty()
     }
 
-    /// Returns what the document, read at `now` with `date` on the service's clock, announces for the machine of this
-    /// name.
+    /// Returns what the document announces for the machine of this name; it was read at `now`, with `date` on the
+    /// service's clock.
     fn announced_for(&self, name: &str, now: Instant, date: OffsetDateTime) -> Option<Announced> {
         let ours = self.events.iter().filter_map(|entry| {
             let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == entry.event_type)?;
@@ -392,7 +379,6 @@ impl Document {
         let mut first: Option<(Rank, &str, &Entry)> = None;
         let mut waiting = Vec::new();
         for (kind, entry) in ours {
-            // It has begun, so an approval has no use.
             let begun = entry.event_status == "Started";
             if !begun {
                 waiting.push(entry.event_id.clone());

@@ -1,5 +1,4 @@
-//! Connections to servers: name look-up, the race between addresses, and messages for TLS failures. The HTTP transport
-//! and the AMQP client use it.
+//! Connections to servers: name look-up, the race between addresses, and messages for TLS failures.
 //!
 //! Separate threads look up names: one for each name, started at its first look-up and kept. A look-up that hangs
 //! delays only requests for that name. If no thread can start, the look-up fails like any other: that is doubt, and
@@ -27,9 +26,8 @@ type Found = io::Result<Vec<SocketAddr>>;
 
 type Asker = oneshot::Sender<Found>;
 
-// Threads by the name that each looks up. The system's resolver blocks, and the runtime's pool for blocking work
-// starts threads on demand and panics if it gets none, at the very renewal that needed one. A thread that runs already
-// is there for every renewal.
+// The system's resolver blocks, and the runtime's pool for blocking work starts threads on demand and panics if it
+// gets none, at the very renewal that needed one. A thread that runs already is there for every renewal.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
 
 // The system's resolver loads the machine's nss modules, which keep buffers on the stack.
@@ -38,20 +36,19 @@ const STACK: usize = 1024 * 1024;
 // Pause before the next address is tried at the same time (RFC 8305, section 8).
 const STAGGER: Duration = Duration::from_millis(250);
 
-// Time for connecting, from the first attempt on. The kernel sends a lost packet again after a second; a connection
-// that takes longer leaves a renewal no time for another one.
+// The kernel sends a lost packet again after a second; a connection that takes longer leaves a renewal no time for
+// another one.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Resolver of the HTTP library. It puts the address that answers first in front, because the library gives each
-/// address in turn an equal part of its time limit.
+/// Resolver of the HTTP library, which gives each address in turn an equal part of its time limit. So it puts the
+/// address that answers first in front.
 #[derive(Clone, Default)]
 pub(super) struct Names {
-    // Host, port and addresses of the current request. The library resolves proxies through this resolver, too.
+    // Host, port and addresses of the current request; the library resolves proxies, too.
     server: Arc<Mutex<(String, u16, Vec<SocketAddr>)>>,
 }
 
 impl Names {
-    /// Names the server of the next request.
     pub(super) fn expect(&self, url: &Url) {
         let mut server = lock(&self.server);
         let (host, port) = (url.host_str(), url.port_or_known_default());
@@ -85,10 +82,8 @@ impl Resolve for Names {
     }
 }
 
-/// Connects to the address that answers first. Each of them gets an attempt, with a pause in between (RFC 8305).
-///
-/// # Errors
-/// Lists each address with its error if none answers within [`CONNECT_LIMIT`].
+/// Connects to the address that answers first. Each of them gets an attempt, with a pause in between (RFC 8305). The
+/// error lists all attempts.
 pub async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let give_up_at = Instant::now() + CONNECT_LIMIT;
     let mut rest = addresses.iter().copied();
@@ -142,7 +137,7 @@ fn without_number(why: &io::Error) -> String {
         .to_owned()
 }
 
-/// Looks up a host by its name or IP address; returns its addresses with this port.
+/// Looks up a host by its name or IP address.
 pub async fn addresses(host: &str, port: u16) -> Found {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -155,7 +150,6 @@ pub async fn addresses(host: &str, port: u16) -> Found {
     Ok(found)
 }
 
-/// Passes a look-up to the thread of this name.
 fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
     let (asker, answer) = oneshot::channel();
     let mut threads = lock(&THREADS);
@@ -164,7 +158,7 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         let _ = thread.send(asker);
         return Ok(answer);
     }
-    // Kept only once it runs: if no thread can start now, the next look-up tries again.
+    // If no thread can start now, the next look-up tries again.
     let (thread, asked) = mpsc::channel();
     let name = host.to_owned();
     let started = std::thread::Builder::new()
@@ -172,11 +166,10 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         .stack_size(STACK)
         .spawn(move || serve(&name, &asked));
     started.map_err(|why| {
-        // This kind means that the error passes: the caller tries an unsent request again.
+        // An error of this kind passes: the caller tries an unsent request again.
         let why = format!("{host} cannot be looked up: no thread can be started: {why}");
         io::Error::new(io::ErrorKind::WouldBlock, why)
     })?;
-    // The thread listens already.
     let _ = thread.send(asker);
     threads.insert(host.to_owned(), thread);
     Ok(answer)
@@ -187,7 +180,6 @@ fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
         // All waiting requests get one answer. Otherwise, after a resolver that hung for a minute, each attempt of that
         // minute would need its look-up before the current one.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
-        // Requests that waited through a look-up that hung may have been given up.
         askers.retain(|asker| !asker.is_closed());
         if askers.is_empty() {
             continue;
@@ -247,7 +239,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
         _ => return format!("TLS with {server} failed: {error}"),
     };
     match bad {
-        // The second, where another authority has the name of one that is trusted.
+        // The second, where another authority has the name of a trusted one.
         Bad::UnknownIssuer | Bad::BadSignature => format!(
             "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's certificate with --ca-file"
         ),
@@ -269,7 +261,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
     }
 }
 
-/// Classifies a TLS failure, for callers with their own messages; `None` for other errors.
+/// Classifies a TLS failure; `None` for other errors.
 pub fn tls_failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
     let bad = match tls_cause(error)? {
         TlsError::InvalidCertificate(bad) => bad,
@@ -324,7 +316,7 @@ mod tests {
         assert!(!THREADS.lock().unwrap().contains_key("::1"));
     }
 
-    /// Returns an address whose kernel answers no request to connect, because the listener's queue is full.
+    /// Returns an address that answers no request to connect, because the listener's queue is full.
     fn silent() -> (std::net::TcpStream, std::net::TcpListener, SocketAddr) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let backlog = nix::sys::socket::Backlog::new(0).unwrap();
@@ -354,7 +346,7 @@ mod tests {
 
     #[tokio::test]
     async fn names_return_the_address_that_answers_first_with_its_port() {
-        // `localhost` may have one address or two: this checks the order, not the number.
+        // `localhost` may have one address or two.
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = open.local_addr().unwrap().port();
         let names = Names::default();

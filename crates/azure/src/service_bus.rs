@@ -1,7 +1,5 @@
 //! Address and credential of a queue, subscription or dead-letter queue on Azure Service Bus, from a connection string
 //! in the form of Microsoft's clients, or a namespace and Entra ID.
-//!
-//! Called once at start, before any request. Errors name variables and parts, never values, so that no secret shows.
 
 mod parse;
 
@@ -17,7 +15,7 @@ use super::credential::{AuthOptions, Credential, Found, Offered, SERVICE_BUS, ch
 use super::proxy::Proxy;
 use super::transport::Client;
 
-/// The variable with the connection string, unless the user names another.
+/// Default of [`ServiceBusOptions::string_in`].
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
 const TLS_PORT: u16 = 5671;
 const PLAIN_PORT: u16 = 5672;
@@ -29,11 +27,11 @@ pub struct ServiceBusOptions {
     pub entity: String,
     /// Work on its dead letters instead.
     pub dead_letters: bool,
-    /// The variable that holds the connection string, if not [`STRING`].
+    /// The variable that holds the connection string, if not the usual one.
     pub string_in: Option<String>,
 }
 
-/// Address of a queue, with the credential. `Debug` shows no secret.
+/// Address of a queue, with the credential.
 #[derive(Clone)]
 pub struct ServiceBus {
     /// Name or IP address of the host.
@@ -192,7 +190,7 @@ impl ServiceBus {
     }
 }
 
-/// Combines the name that was passed with the connection string: namespace and entity.
+/// Combines the name that was passed with the connection string.
 fn settle(
     typed: Typed,
     parts: Option<&Parts>,

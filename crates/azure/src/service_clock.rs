@@ -1,7 +1,6 @@
 //! Clock of the storage service, and the policy that accepts an answer only if it can belong to its request.
 //!
-//! The policy is the last of the client's pipeline, so that it sees what is sent. It must never retry. The service's
-//! clock may refuse an answer, but never make a lease longer.
+//! The service's clock may refuse an answer, but never make a lease longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +23,7 @@ use trafficcop_core::util::lock;
 // A third of what the service allows: time to correct the clock before other tools fail.
 const WORTH_A_WORD: Duration = Duration::from_secs(300);
 
-/// Gives the request a new id, which the service repeats in its answer. Call it before the request is signed.
+/// Gives the request a new id, which the service repeats in its answer. Call it before signing.
 pub(super) fn name_anew(request: &mut Request) {
     request.insert_header(CLIENT_REQUEST_ID, Uuid::new_v4().to_string());
 }
@@ -109,21 +108,19 @@ impl OwnAnswers {
     }
 }
 
-/// The service's time, as far as it is known: the service refuses a request whose date differs by more than fifteen
-/// minutes.
+/// The service's time, as far as it is known: the service refuses dates that differ by more than fifteen minutes.
 #[derive(Debug, Default)]
 pub struct ServiceClock {
-    // Relative to the clock that counts suspend, because the wall clock may be set at any time.
+    // Relative to the clock that counts suspend, because the wall clock may be set.
     time: Mutex<ServiceTime>,
-    // When the last request was sent.
     last_sent: Mutex<Option<Instant>>,
-    // Whether the log says that the machine's clock is off.
+    // Whether the log has the warning.
     told: AtomicBool,
 }
 
 impl ServiceClock {
-    /// Creates a clock from what another process of this machine knew ([`ServiceClock::ahead`]). It saves a guardian
-    /// that releases a lease a refusal, for which it may have no time.
+    /// Creates a clock from what another process of this machine knew ([`ServiceClock::ahead`]). It saves a guardian a
+    /// refusal, for which it may have no time.
     pub fn of_another(ahead: Option<i64>) -> ServiceClock {
         let known = ahead.map(|ahead| ServiceTime::known(ahead, Instant::now()));
         ServiceClock {
@@ -134,12 +131,12 @@ impl ServiceClock {
         }
     }
 
-    /// Returns the service's time minus CLOCK_BOOTTIME, in milliseconds, once it is known.
+    /// Returns the service's time minus CLOCK_BOOTTIME, in milliseconds.
     pub fn ahead(&self) -> Option<i64> {
         lock(&self.time).ahead()
     }
 
-    /// Returns the current date by the service's clock; before the first answer, by the machine's wall clock.
+    /// Returns the current date by the service's clock; before the first answer, by the wall clock.
     pub fn date(&self) -> OffsetDateTime {
         let Some(ahead) = self.ahead() else {
             return OffsetDateTime::now_utc();

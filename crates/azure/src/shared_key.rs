@@ -1,10 +1,8 @@
 //! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), which the official
 //! client lacks, and their date by the service's clock.
 //!
-//! The client's pipeline calls it once for each try. It must never log or return the key, and never repeat what the
-//! service may have done: only a request that was refused because of its date is sent once more.
-//!
-//! A SAS gets no date here: its times are between its maker and the service.
+//! Only a request that was refused because of its date is sent once more. A SAS gets no date here: its times are
+//! between its maker and the service.
 
 use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
@@ -42,7 +40,6 @@ impl SharedKey {
         }
     }
 
-    /// Dates the request and signs it.
     fn sign(&self, request: &mut Request, date: &OffsetDateTime) -> azure_core::Result<()> {
         // Again for each try: the service may have refused the date of the last one.
         request.insert_header("x-ms-date", to_rfc7231(date));
@@ -94,8 +91,7 @@ impl Policy for SharedKey {
         if !self.was_misdated(date, &answer) {
             return Ok(answer);
         }
-        // The service refused it before it did anything. Now that its time is known, one more try; the time limit of
-        // the whole exchange stays.
+        // Refused before anything was done, and now the service's time is known. The time limit of the exchange stays.
         name_anew(request);
         self.sign(request, &self.clock.date())?;
         next[0].send(ctx, request, &next[1..]).await
@@ -123,7 +119,7 @@ fn string_to_sign(
         &length,
         header("content-md5"),
         header("content-type"),
-        // The line of the header `Date`: empty, because the date is x-ms-date.
+        // The header `Date`: the date is in x-ms-date.
         "",
         header("if-modified-since"),
         header("if-match"),
@@ -139,7 +135,7 @@ fn string_to_sign(
     for (name, value) in ours {
         text.push_str(&format!("{name}:{}\n", value.trim()));
     }
-    // For an emulator the account is in the path as well, and so appears twice: the service's rule.
+    // With an emulator the account is in the path as well, and so appears twice.
     text.push_str(&format!("/{account}{}", url.path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in url.query_pairs() {
@@ -156,8 +152,8 @@ fn string_to_sign(
 }
 
 fn in_their_order(one: &str, other: &str) -> Order {
-    // The service sorts names like words and not like bytes: an underscore comes before the digits. Metadata of other
-    // programs has both, and a wrong order is a wrong signature.
+    // The service sorts names like words: an underscore comes before the digits. Metadata of other programs has both,
+    // and a wrong order is a wrong signature.
     let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
 }

@@ -1,8 +1,7 @@
-//! Cache of the Entra ID token for requests: it gets one from an issuer, renews it in the background long before it
-//! expires, and passes it on to the guardian.
+//! Cache of the Entra ID token for requests: renewed in the background long before it expires, and passed on to the
+//! guardian.
 //!
-//! The policy [`Bearer`] puts it into each request. While a token is valid no request may wait for the issuer, and no
-//! token may be shown.
+//! While a token is valid no request waits for the issuer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,10 +21,9 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::{SharedMemory, lock};
 
-// How long a request waits for the first token: less than its own limit (5 s), so that the error says why there is no
-// token, instead of only that no answer came in time.
+// Less than a request's own limit (5 s), so that its error says why there is no token.
 const WAIT: Duration = Duration::from_secs(4);
-// First pause after an issuer failed; it doubles.
+// First pause after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
 // Without a valid token the lease runs out, so the next renewal must find one. With one there is time, and an issuer
 // in trouble is spared.
@@ -37,19 +35,17 @@ const SPACING: Duration = Duration::from_secs(5);
 // tokio's timers stop while the machine sleeps, so the clock is checked this often.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// A token as it was issued.
 pub(super) struct Issued {
     pub(super) secret: Secret,
-    // How long it is valid, from now on. A duration, because an end would be by a wall clock, which may jump.
+    // No point in time: that would be by a wall clock, which may jump.
     pub(super) left: Duration,
 }
 
 /// Reason why there is no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unissued {
-    // For a person; no secret.
     pub(super) why: String,
-    // The issuer refused, and would refuse again.
+    // The issuer would refuse again.
     pub(super) refused: bool,
 }
 
@@ -68,7 +64,6 @@ impl From<Unissued> for Failure {
     }
 }
 
-/// Source of tokens.
 #[async_trait]
 pub(super) trait Issuer: Send + Sync {
     fn kind(&self) -> &'static str;
@@ -88,18 +83,15 @@ struct Token {
 struct State {
     token: Option<Token>,
     error: Option<Unissued>,
-    // Attempts that have ended.
     attempts: u64,
     // Failed attempts since the last success.
     failures: u32,
     asked: Instant,
-    // When to ask the issuer next.
     next: Instant,
 }
 
 struct Shared {
     state: Mutex<State>,
-    // An attempt has ended.
     changed: Notify,
     // The time of the next attempt changed, or came while tokio's timers did not run.
     look: Notify,
@@ -117,7 +109,7 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Creates the cache; sends nothing before the first request.
+    /// Creates the cache; sends nothing yet.
     pub(super) fn new(
         issuer: Arc<dyn Issuer>,
         shared_token: Option<Arc<dyn SharedMemory>>,
@@ -134,12 +126,12 @@ impl TokenCache {
         }
     }
 
-    /// Returns a cache that shares its token with the processes that will be forked.
+    /// Returns a cache that shares its token with processes that will be forked.
     pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedMemory>) -> TokenCache {
         TokenCache::new(Arc::clone(&self.issuer), Some(shared_token))
     }
 
-    /// Returns a cache for this forked process, beginning with the token that was shared last.
+    /// Returns a cache for this forked process, beginning with the shared token.
     pub(super) fn in_another_process(&self, client: Arc<Client>) -> TokenCache {
         // The fork copied the state from before the first token.
         let tokens = TokenCache::new(self.issuer.in_another_process(client), None);
@@ -150,7 +142,7 @@ impl TokenCache {
             .and_then(|shared_token| shared_token.take());
         if let Some(token) = kept.as_deref().and_then(Token::unpack) {
             let mut state = tokens.shared.state();
-            // This process needs one request or two: it requests another token only once this one has expired.
+            // This process needs one request or two, so a new token only once this one has expired.
             state.next = token.until;
             state.token = Some(token);
         }
@@ -184,8 +176,7 @@ impl TokenCache {
                 return Ok(token.secret.clone());
             }
             match &state.error {
-                // Repeat the last error: waiting for the next attempt would take time in which the caller could try the
-                // store again.
+                // Waiting for the next attempt would take time in which the caller could try the store again.
                 Some(error) if !due => return Err(error.clone()),
                 _ => state.attempts,
             }
@@ -194,7 +185,7 @@ impl TokenCache {
             loop {
                 let changed = self.shared.changed.notified();
                 let mut changed = std::pin::pin!(changed);
-                // Registered before the check, so that no notification is missed in between.
+                // Before the check, so that no notification is missed in between.
                 changed.as_mut().enable();
                 {
                     let state = self.shared.state();
@@ -219,7 +210,7 @@ impl TokenCache {
         }
     }
 
-    /// Records that the service refused this token: another one is requested soon, whatever time this one has left.
+    /// Requests another token soon, because the service refused this one.
     pub fn refused(&self, secret: &Secret) {
         let mut state = self.shared.state();
         if state
@@ -234,7 +225,7 @@ impl TokenCache {
 
     /// Starts the renewal in the caller's runtime.
     fn keep_renewing(&self) {
-        // Not at creation: there is no runtime yet, and a guardian has another one.
+        // At creation there is no runtime yet, and a guardian has another one.
         let mut renewing = lock(&self.renewing);
         if renewing.as_ref().is_none_or(AbortHandle::is_finished) {
             let work = renew(Arc::clone(&self.shared), Arc::clone(&self.issuer));
@@ -277,15 +268,13 @@ impl Shared {
                     shared_token.put(&token.pack());
                 }
                 state.failures = 0;
-                // At half of its life: an issuer may be absent for the other half (usually half an hour) without an
-                // effect.
+                // An issuer may be absent for the other half (usually half an hour) without an effect.
                 state.next = now + (issued.left / 2).max(PAUSE);
                 state.token = Some(token);
             }
             Err(error) => {
                 let left = state.good(now).map(|token| token.until.since(now));
                 let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
-                // Logged once, and not for each attempt.
                 if state.error.is_none()
                     && let Some(left) = left
                 {
@@ -297,7 +286,7 @@ impl Shared {
                 }
                 state.error = Some(error);
                 let pause = Backoff::new(PAUSE, longest).after(state.failures);
-                // No later than the end of the current one: from then on each attempt counts.
+                // From the current token's end on each attempt counts.
                 let pause = left.map_or(pause, |left| pause.min(left.max(PAUSE)));
                 state.next = now + pause;
                 state.failures += 1;
@@ -309,7 +298,6 @@ impl Shared {
     }
 }
 
-/// Renews the token for as long as the runtime lives.
 async fn renew(shared: Arc<Shared>, issuer: Arc<dyn Issuer>) {
     loop {
         loop {
@@ -373,7 +361,7 @@ impl Policy for Bearer {
             let why = "a token is never sent over plain http: use https";
             return Err(Error::with_message(ErrorKind::Other, why));
         }
-        // For each try, and not for each client: a client lives for weeks, a token for an hour.
+        // A client lives for weeks, a token for an hour.
         let token = self.0.token(Instant::now() + WAIT).await.map_err(|none| {
             // Nothing was sent, so nothing can have been done.
             let kind = match none.refused {
@@ -384,7 +372,7 @@ impl Policy for Bearer {
         })?;
         request.insert_header("authorization", format!("Bearer {}", token.secret()));
         let answer = next[0].send(ctx, request, &next[1..]).await?;
-        // The other codes of 403 mean a missing right, and no token would help.
+        // Other codes of 403 mean a missing right, and no token would help.
         if matches!(
             (
                 u16::from(answer.status()),

@@ -1,8 +1,8 @@
-//! HTTP client below the official clients: one exchange with a service, the runtime that those clients sleep and spawn
-//! with, and the time limit of it all. No redirects, no panics, and no URL (it may have a SAS) in any error.
+//! HTTP client below the official clients: exchanges with a time limit, without redirects or panics, and without the
+//! URL (it may have a SAS) in any error.
 //!
-//! [`super::Account`] creates it. It must never retry: the core retries, within the lease's time. Its time limits only
-//! end waiting; they never judge a lease.
+//! It must never retry: the core retries, within the lease's time. Its time limits only end waiting; they never judge a
+//! lease.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -32,31 +32,28 @@ use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// No answer of trafficcop's operations is longer (the longest are 32 messages of 64 KiB, each byte up to six in XML).
-// Without a limit an answer could fill the memory.
+// The longest answers are 32 messages of 64 KiB, each byte up to six in XML. Without a limit an answer could fill the
+// memory.
 const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
 // A dead connection must leave time for another attempt before SIGTERM is due.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
-// tokio's timers stop while the machine sleeps: after a sleep of an hour a limit of 5 s would have 5 s left. So the
-// clock that counts suspend is checked this often.
+// tokio's timers stop while the machine sleeps: after an hour a limit of 5 s would have 5 s left. So the clock that
+// counts suspend is checked this often.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A client that is built at its first request.
 pub(crate) struct Client {
     https: bool,
-    // Connections to keep open for later requests.
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
     // Use no proxy, whatever the environment says.
     direct: bool,
-    // The environment's proxy for https.
     proxy: Option<Arc<Proxy>>,
     names: Names,
-    // Built late, because building fails without installed certificates. That must be the error of a request, with
-    // advice, and no error at all for plain http.
+    // Built late, because building fails without installed certificates. That must be the error of a request, and none
+    // for plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
-    // Replaces the network in tests.
     #[cfg(debug_assertions)]
     simulated: Option<Arc<dyn HttpClient>>,
 }
@@ -86,27 +83,25 @@ impl Client {
         }
     }
 
-    /// Adds authorities for https.
     pub(super) fn trusting(mut self, trust: CaCertificates) -> Client {
         self.trust = trust;
         self
     }
 
-    /// Sets the proxy.
     pub(super) fn through(mut self, proxy: Option<Proxy>) -> Client {
         self.proxy = proxy.map(Arc::new);
         self
     }
 
-    /// Sets the time limit for connecting, for a server that answers at once or is absent.
+    /// Sets the time limit for connecting.
     #[cfg(feature = "entra")]
     pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
         self.connect_limit = limit;
         self
     }
 
-    /// Returns a client like this one without its connections, for a forked process: of two that send through one
-    /// socket each would read the other's answers.
+    /// Returns a client without this one's connections, for a forked process: of two that send through one socket each
+    /// would read the other's answers.
     pub(super) fn anew(&self) -> Client {
         #[cfg(debug_assertions)]
         if let Some(network) = &self.simulated {
@@ -117,7 +112,6 @@ impl Client {
         client
     }
 
-    /// Describes an error of the HTTP library, with the request's route.
     async fn told(&self, url: &Url, error: reqwest::Error) -> Error {
         let proxy = self
             .proxy
@@ -136,7 +130,7 @@ impl Client {
         told(error, way)
     }
 
-    /// Gives the current connections up after their pending requests.
+    /// Gives the connections up after their pending requests.
     pub(super) fn hang_up(&self) {
         lock(&self.built).take();
     }
@@ -186,15 +180,13 @@ pub fn for_probes(
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
-        // With HTTP/1.1, giving up a request closes its connection. With HTTP/2 the next request would use the same
-        // connection, whose path may have died silently.
+        // With HTTP/2 a request after a timeout would use the same connection, whose path may have died silently.
         .http1_only()
-        // The service never redirects. If a captive portal or proxy does, that is an error: a request with a signature
-        // must not follow it.
+        // A captive portal or proxy may redirect: a request with a signature must not follow it.
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(client.connect_limit)
-        // Shorter than the idle limits of load balancers and NATs on the way (Azure's is four minutes), which drop a
-        // connection without telling either end.
+        // Shorter than the idle limits of load balancers and NATs (Azure's is four minutes), which drop a connection
+        // without telling either end.
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true)
@@ -202,11 +194,9 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     if client.https {
         // Fails only if another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // In addition to the system's.
         builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
-        // An empty store of roots: reqwest would load the system's even for plain http, and panic or fail in a
-        // container without any.
+        // reqwest would load the system's roots even for plain http, and panic or fail in a container without any.
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
         ))
@@ -216,7 +206,7 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .with_no_client_auth();
         builder = builder.tls_backend_preconfigured(tls);
     }
-    // The library would read the environment itself, and silently ignore what it cannot use.
+    // The library would silently ignore a proxy that it cannot use.
     builder = builder.no_proxy();
     if let Some(proxy) = client.proxy.as_ref().filter(|_| !client.direct) {
         let proxy = proxy
@@ -247,7 +237,6 @@ impl HttpClient for Client {
         self.names.expect(request.url());
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
-            // The length is that of the body, set below.
             if name.as_str() != "content-length" {
                 // As bytes: metadata of other programs need not be ASCII.
                 outgoing = outgoing.header(name.as_str(), value.as_str().as_bytes());
@@ -257,7 +246,7 @@ impl HttpClient for Client {
             return Err(other("a streamed body is not supported".to_owned()));
         };
         if matches!(request.method(), Method::Put | Method::Post) {
-            // Sent even if it is zero: without it the service answers 411, and the HTTP library omits it.
+            // Even if it is zero: without it the service answers 411, and the HTTP library omits it.
             outgoing = outgoing.header("content-length", body.len());
         }
         let mut answer = match outgoing.body(body).send().await {
@@ -266,7 +255,7 @@ impl HttpClient for Client {
         };
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;
-        // Read here, so that the limits of time and size hold for the body, too.
+        // Read here, so that the limits hold for the body, too.
         let bytes = match body_within(&mut answer, ANSWER_LIMIT).await {
             Ok(bytes) => bytes,
             Err(error) => return Err(self.told(request.url(), error).await),
@@ -341,7 +330,6 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
         Some(url.host_str()?.to_owned() + &port.unwrap_or_default())
     });
     let server = server.unwrap_or_else(|| "the server".to_owned());
-    // With https the connection may be to a proxy.
     let is_direct = url.is_some_and(|url| url.scheme() == "http");
     // The library's text has the whole URL in it, and with that a SAS.
     let error = error.without_url();
@@ -374,7 +362,7 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let way = way.map(|way| format!(" ({way})")).unwrap_or_default();
     let text = format!("{what}: {cause}{way}");
     match kernel_errno(&error) {
-        // Keep only the kind of the inner error: its text is the library's.
+        // The inner error's text is the library's.
         Some(errno) => {
             let beneath = io::Error::from_raw_os_error(errno).kind();
             Error::with_error(kind, io::Error::from(beneath), text)
@@ -396,7 +384,7 @@ pub fn root_cause(error: &reqwest::Error) -> String {
     if let Some(at) = text.find(" (os error") {
         text.truncate(at);
     }
-    // The result goes into a line of the log, and the server may have written part of it.
+    // It goes into a line of the log, and the server may have written part of it.
     match text.char_indices().nth(200) {
         Some((at, _)) => text[..at].to_owned(),
         None => text,
@@ -420,7 +408,7 @@ pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Opti
     }
 }
 
-/// Runs one exchange until then, within the limit of an exchange.
+/// Runs one exchange within the usual limit.
 pub async fn limited<T>(
     give_up_at: Instant,
     work: impl IntoFuture<Output = azure_core::Result<T>>,
@@ -428,7 +416,7 @@ pub async fn limited<T>(
     unhurried(give_up_at.min(Instant::now() + EXCHANGE_LIMIT), work).await
 }
 
-/// Runs one exchange until then: its answer can be long.
+/// Runs one exchange without the usual limit: its answer can be long.
 pub async fn unhurried<T>(
     give_up_at: Instant,
     work: impl IntoFuture<Output = azure_core::Result<T>>,

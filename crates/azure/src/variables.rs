@@ -1,7 +1,7 @@
-//! Environment variables of Azure's SDKs and command line: what trafficcop does with each.
+//! Environment variables of Azure's SDKs and command line.
 //!
-//! [`super::credential`] and [`super::entra`] read them. If a variable selects an identity or a method that trafficcop
-//! does not support, it is refused by name; trafficcop never uses another credential instead.
+//! If a variable selects an identity or a method that trafficcop does not support, it is refused by name; trafficcop
+//! never uses another credential instead.
 
 #[cfg(feature = "entra")]
 use super::account::{AccountError, malformed};
@@ -19,10 +19,8 @@ pub(super) const CHAIN: &str = "AZURE_TOKEN_CREDENTIALS";
 pub(super) const MODE: &str = "AZURE_STORAGE_AUTH_MODE";
 pub(super) const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
 
-/// The role of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// trafficcop uses its value.
     Read,
     /// trafficcop refuses to start where it would need this variable.
     Refused,
@@ -38,7 +36,7 @@ pub(crate) type Variable = (&'static str, Role, bool);
 
 const WITH_CERTIFICATE: Role = Idle("it belongs to a certificate, which is refused");
 
-/// Every variable that the documentation of Azure's SDKs (.NET, Go, Java, JavaScript, Python, Rust) names for
+/// All that the documentation of Azure's SDKs (.NET, Go, Java, JavaScript, Python, Rust) names for
 /// `DefaultAzureCredential`, and that of the Azure CLI for storage accounts.
 pub(crate) const VARIABLES: &[Variable] = &[
     (STRING, Read, true),

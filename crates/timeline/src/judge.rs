@@ -1,5 +1,4 @@
-//! Comparison of all processes: who had control of which lock when, when no instance had, and when two had. Only this
-//! module decides what is an overlap.
+//! Comparison of all processes: who had control of which lock when. Only this module decides what is an overlap.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use super::{
 use crate::{EventKind, Record};
 
 /// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap between
-/// machines proves nothing.
+/// them proves nothing.
 #[must_use]
 pub fn merge(log: &Log, skew: i64) -> Timeline {
     let (clocks, mut notes) = Clocks::of(&log.records);
@@ -32,8 +31,8 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // By number first: two records may have one time. Then by every field, so that the order of the lines does not
-        // matter if a number occurs twice.
+        // Two records may have one time, so by number first; then by every field, so that the order of the lines does
+        // not matter.
         records.sort_by(|one, other| {
             let (one, other) = (one.record, other.record);
             (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
@@ -57,7 +56,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
 }
 
-/// Reports numbers that are missing in a run: a disk was full, or a log was cut.
+/// Reports missing numbers in a run: a disk was full, or a log was cut.
 fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     let lost: u64 = records
         .windows(2)
@@ -74,7 +73,6 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     })
 }
 
-/// A lock in the making.
 #[derive(Default)]
 struct Draft {
     // With the times at which each heard a doorbell.
@@ -148,7 +146,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             }
         })
         .collect();
-    // By first appearance: the earliest stands on top, in text and picture.
+    // The earliest stands on top, in text and picture.
     tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
     let mut tenures: Vec<Tenure> = draft
         .tenures
@@ -174,8 +172,8 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     }
 }
 
-/// Moves an end that was not seen to the beginning of the next tenure, if that is later than the last record: control
-/// is given only when no process of the last holder lives, and earlier records cannot contradict that.
+/// Moves an unseen end to the beginning of the next tenure, if that is later than the last record: control is given
+/// only when no process of the last holder lives, and earlier records cannot contradict that.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
         let lived = tenures[at].lived;
@@ -196,7 +194,6 @@ fn conclude(tenures: &mut [Tenure]) {
 
 /// Checks that a later tenure has the greater token, by which a resource refuses late writers.
 fn count_tokens(tenures: &mut [Tenure], skew: i64) {
-    // The greatest so far, and its tenure.
     let mut greatest: Option<(u64, usize)> = None;
     for at in 0..tenures.len() {
         let Some(token) = tenures[at].token else {
@@ -230,7 +227,7 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
                 at_least: tenures[last].is_unseen(),
             });
         }
-        // If one tenure lies within another, the one that ends last decides where a gap begins.
+        // If one tenure lies within another, a gap begins after the one that ends last.
         if tenures[at].to() >= tenures[last].to() {
             last = at;
         }
@@ -243,7 +240,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     let mut overlaps = Vec::new();
     let mut living: Vec<usize> = Vec::new();
     for (at, tenure) in tenures.iter().enumerate() {
-        // Not in the same nanosecond: an immediate successor does not overlap.
+        // An immediate successor does not overlap.
         living.retain(|other| tenures[*other].lived > tenure.from);
         for &other in &living {
             let earlier = &tenures[other];
@@ -263,8 +260,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
 }
 
 impl Timeline {
-    /// Returns everything that the promise excludes, a line each: overlaps and broken rules. None means that the logs
-    /// agree with the promise.
+    /// Returns everything that the promise excludes, a line each: overlaps and broken rules.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         self.locks.iter().flat_map(contradictions).collect()

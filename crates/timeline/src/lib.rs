@@ -25,7 +25,6 @@ pub use text::{FIELDS, json, text};
 /// Records from event logs.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// Each record once, in no order.
     records: Vec<Record>,
     /// Unreadable lines, as `NAME:LINE`.
     broken: Vec<String>,
@@ -54,7 +53,6 @@ pub fn read<'a>(texts: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Log {
                 log.broken.push(format!("{name}:{}", number + 1));
                 continue;
             };
-            // A copy is equal in every field.
             if seen.insert(record.clone()) {
                 log.records.push(record);
             }
@@ -84,7 +82,6 @@ pub struct Timeline {
     from: At,
     to: At,
     records: usize,
-    /// Remarks for a reader: clocks that were set, lines that are missing.
     notes: Vec<String>,
 }
 
@@ -102,7 +99,6 @@ struct Lock {
 }
 
 impl Lock {
-    /// Returns how many rules were broken.
     fn violations(&self) -> usize {
         let tenures = self.tenures.iter();
         tenures.map(|tenure| tenure.violations.len()).sum()
@@ -114,7 +110,6 @@ impl Lock {
 struct Track {
     identity: String,
     host: String,
-    /// The spans in which one of its processes certainly existed.
     runs: Vec<Run>,
     /// When it heard the holder's doorbell.
     rings: Vec<At>,
@@ -124,13 +119,10 @@ struct Track {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Run {
     pid: u32,
-    /// First record about this lock.
     from: At,
-    /// Last record about this lock.
     to: At,
     /// Exit status, if its last record has one.
     exit: Option<i32>,
-    /// Whether a record says that it ended.
     done: bool,
 }
 
@@ -145,22 +137,19 @@ struct Tenure {
     token: Option<u64>,
     /// When it reported control.
     from: At,
-    /// Last moment at which a process of it certainly or possibly lived: the tree's end, or the last record of a tenure
-    /// whose end was not seen.
+    /// Last moment at which a process of it certainly or possibly lived: the tree's end, or the last record if its end
+    /// was not seen.
     lived: At,
     end: End,
     cause: Option<String>,
     /// The last deadline in its records.
     deadline: Option<At>,
-    /// When the command's tree was being stopped.
     drains: Vec<(At, At)>,
-    /// When the store did not answer.
     doubts: Vec<(At, At)>,
-    /// When the command counted as hung.
     hangs: Vec<At>,
     /// Whether it reports a possible overlap itself.
     confessed: bool,
-    /// Rules that it broke, whether or not another instance had control then.
+    /// Rules that it broke, even if no other instance had control.
     violations: Vec<Violation>,
 }
 
@@ -179,7 +168,6 @@ enum Violation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
-    /// The lease was released.
     Released(At),
     /// The lease was lost or left to expire; no process of the command lived after this moment.
     Over(At),
@@ -205,7 +193,6 @@ enum KnownBy {
 }
 
 impl Tenure {
-    /// Returns whether the logs do not say how it ended.
     fn is_unseen(&self) -> bool {
         matches!(self.end, End::Unseen { .. })
     }
@@ -252,7 +239,7 @@ type Readings<'a> = (&'a str, Vec<(u64, i64)>);
 /// Identifies the clock of a record's boottime.
 fn boot(record: &Record) -> String {
     if record.boot_id.is_empty() {
-        // Unknown: at least the times of one process agree.
+        // At least the times of one process agree.
         return format!("{}/{}/{}", record.host, record.pid, record.run);
     }
     record.boot_id.clone()
@@ -265,14 +252,14 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// Reads all records, in any order, and reports which clocks were set.
+    /// Reads all records, and reports which clocks were set.
     fn of(records: &[Record]) -> (Clocks, Vec<String>) {
         let mut said: BTreeMap<String, Readings<'_>> = BTreeMap::new();
         for record in records {
             let Some(wall) = record::read(&record.time) else {
                 continue;
             };
-            // Saturating, here and below: a log may have any number.
+            // Saturating: a log may have any number.
             let distance = wall.saturating_sub(signed(record.boottime_ns));
             let (_, all) = said
                 .entry(boot(record))
@@ -282,14 +269,14 @@ impl Clocks {
         let mut clocks = Clocks::default();
         let mut notes = Vec::new();
         for (boot, (host, mut all)) in said {
-            // By the boot's own clock: logs come in any order, and steps are between neighbours.
+            // By the boot's own clock: steps are between neighbours.
             all.sort_unstable();
             let steps: Vec<i64> = all
                 .windows(2)
                 .filter(|pair| pair[1].1.abs_diff(pair[0].1) > STEP)
                 .map(|pair| pair[1].1.saturating_sub(pair[0].1))
                 .collect();
-            // Reported, because readers compare these times with other logs.
+            // Readers compare these times with other logs.
             if let Some(most) = steps.iter().max_by_key(|step| step.unsigned_abs()) {
                 notes.push(format!(
                     "{host}: its wall clock was set {}, by {}{:+.3} s; its records are ordered by its boot's clock",
@@ -300,14 +287,14 @@ impl Clocks {
             }
             let mut distances: Vec<i64> = all.iter().map(|(_, distance)| *distance).collect();
             distances.sort_unstable();
-            // The median: a clock that was off for a minute would move the mean.
+            // A clock that was off for a minute would move the mean.
             let median = distances[distances.len() / 2];
             clocks.distances.insert(boot, median);
         }
         (clocks, notes)
     }
 
-    /// Converts a moment of this boot to the common axis, which has no negative times.
+    /// Converts a moment of this boot to the common axis.
     fn at(&self, boot: &str, boottime_ns: u64) -> At {
         let distance = self.distances.get(boot).copied().unwrap_or(0);
         signed(boottime_ns).saturating_add(distance).max(0)
@@ -318,7 +305,6 @@ fn signed(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
-/// Formats `1 line`, `2 lines`.
 fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,7 +1,6 @@
-//! Format of the event log: the fields and words of a line with their meanings. The man page is made from these lists.
+//! Format of the event log: the fields and words of a line. The man page is made from these lists.
 //!
-//! The event log writes records, the timeline reads them. A field's name or meaning never changes; readers ignore new
-//! fields that they do not know.
+//! A field's name or meaning never changes; readers ignore new fields that they do not know.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -199,7 +198,7 @@ mod tests {
 
     #[test]
     fn documented_fields_match_the_record_in_order() {
-        // As text, because a map would sort them.
+        // A map would sort them.
         let text = serde_json::to_string(&full()).unwrap();
         let keys = text.split(['{', ',', '}']).filter_map(|part| {
             let (key, _) = part.strip_prefix('"')?.split_once("\":")?;

@@ -1,7 +1,7 @@
-//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and everything that deserves
-//! a question in a review: gaps, overlaps, ends that were not seen. One SVG without script or font, for light and dark.
+//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and all that deserves a
+//! question in a review: gaps, overlaps, unseen ends. One SVG without script or font.
 //!
-//! Pure. It must draw only what is in the timeline, and every overlap: what would be too narrow to see is drawn wider.
+//! Every overlap must be visible: what would be too narrow is drawn wider.
 
 mod canvas;
 
@@ -19,7 +19,6 @@ const TRACK: f64 = 40.0;
 const BAR: f64 = 22.0;
 const STRIP: f64 = 12.0;
 const HEAD: f64 = 104.0;
-// The least visible width.
 const THIN: f64 = 2.0;
 // Least and greatest width of the names.
 const NAMES: (f64, f64) = (90.0, 260.0);
@@ -31,10 +30,9 @@ const COLOURS: &[&str] = &[
     "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];
 
-// Style of a hand-over.
 const NEXT: &str = r#"class="next" stroke-width="1.3" stroke-dasharray="2 2.5""#;
 
-// Part of the file, because a ticket or wiki that shows it brings no style; for light and dark.
+// A ticket or wiki that shows the file brings no style.
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 .paper{fill:#ffffff}.ink{fill:#1c2733}.dim{fill:#5d6b7a}.on{fill:#ffffff}\
@@ -138,7 +136,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
         let y = tracks + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
-        // One colour for an instance shows who took over from whom.
+        // Shows who took over from whom.
         let colour = colour(tenure.track);
         strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
         bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
@@ -188,7 +186,6 @@ fn first(lock: &Lock) -> At {
     runs.map(|run| run.from).min().unwrap_or(0)
 }
 
-/// Returns the last moment in the picture.
 fn last(lock: &Lock) -> At {
     let runs = lock.tracks.iter().flat_map(|track| &track.runs);
     let runs = runs.map(|run| run.to);
@@ -200,7 +197,6 @@ fn colour(track: usize) -> &'static str {
     COLOURS[track % COLOURS.len()]
 }
 
-/// Returns the position and width of a span, wide enough to be seen.
 fn stretch(axis: &Axis, from: At, to: At) -> (f64, f64) {
     let x = axis.x(from);
     (x, (axis.x(to) - x).max(THIN))
@@ -252,7 +248,6 @@ fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
     }
 }
 
-/// Draws the name, and a line while each process existed.
 fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) {
     let middle = y + TRACK / 2.0;
     let room = left - RIGHT - 12.0;
@@ -290,7 +285,7 @@ fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) 
     }
 }
 
-/// Draws a tenure in the strip above the tracks, which shows the lock as a whole.
+/// Draws a tenure in the strip above the tracks, for the lock as a whole.
 fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str) {
     let (x, wide) = stretch(axis, tenure.from, tenure.to());
     let (_, seen) = stretch(axis, tenure.from, tenure.lived);
@@ -305,7 +300,6 @@ fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str
 
 fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, name: &str) {
     let token = tenure.token.map_or("?".into(), |token| token.to_string());
-    // On one line, whatever a log says.
     let name = name.replace(is_unprintable, "\u{fffd}");
     let title = format!(
         "{name} (process {}), token {token}\n{} to {}\n{}",
@@ -332,7 +326,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
     let more = format!(r#"fill="{colour}" rx="{round:.1}""#);
     canvas.rect((x, y), (wide, BAR), &more, &title);
-    // On top of the bar: a drain is a part of the tenure, with the lease still held.
+    // A drain is a part of the tenure, with the lease still held.
     for (from, to) in &tenure.drains {
         let (x, wide) = stretch(axis, *from, *to);
         canvas.rect(
@@ -350,7 +344,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     for at in &tenure.hangs {
         hung(canvas, (axis.x(*at), y));
     }
-    // The cross of an unseen end is at the end of the bar, so the token leaves room.
+    // Leaves room for the cross of an unseen end.
     let taken = if unseen { 12.0 } else { 0.0 };
     let label = fitting(&token, 12.0, wide - 6.0 - taken);
     let low = y + BAR / 2.0 + 4.3;
@@ -409,7 +403,7 @@ fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
     canvas.path(&d, more, "heard the holder's doorbell");
 }
 
-/// Draws the mark of a hung command: a diamond on the upper edge of its bar, in the colours of the text.
+/// Draws the mark of a hung command: a diamond on the upper edge of its bar.
 fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
     let (x, y) = middle;
     let d = format!("M{:.1} {y:.1}l5.5 -6.5l5.5 6.5l-5.5 6.5Z", x - 5.5);
@@ -417,11 +411,10 @@ fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
     canvas.path(&d, more, "the command did not work any more");
 }
 
-/// Draws lines from the end of one tenure to the beginning of the next.
 fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
     for pair in lock.tenures.windows(2) {
         let [one, next] = pair else { continue };
-        // No line from an instance to itself, nor over an overlap, where it would look like order.
+        // Over an overlap a line would look like order.
         if one.track == next.track || one.lived > next.from {
             continue;
         }

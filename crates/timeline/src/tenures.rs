@@ -1,5 +1,4 @@
-//! Tenures of one process, from its records in the order of their numbers, with times on the common axis. Other
-//! processes play no part here.
+//! Tenures of one process, from its records in the order of their numbers.
 
 use super::{At, End, KnownBy, Tenure, Violation};
 use crate::{EventKind, Record};
@@ -23,7 +22,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
     for placed in records {
         match placed.record.event {
             EventKind::Holding => {
-                // Control twice without an end between: the lines about the first one's end are missing.
+                // The lines about the first one's end are missing.
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
                 open = Some(Open::begin(placed, boot));
             }
@@ -81,13 +80,11 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
 struct Open {
     lock: String,
     tenure: Tenure,
-    /// Last record.
     last: At,
     /// When no process of its command lived any more.
     gone: Option<At>,
     /// Whether its command was started, and not seen to end.
     runs: bool,
-    /// When its lease expires, by the last record about that.
     expires: Option<At>,
     /// Number of its last record; `None` once one is missing, because no rule can be checked then.
     number: Option<u64>,
@@ -131,7 +128,7 @@ impl Open {
     fn takes(&mut self, placed: &Placed<'_>) {
         let at = placed.at;
         self.last = self.last.max(at);
-        // Kept if a record has none: the last deadline still binds the guardian.
+        // A record may have none, and the last deadline still binds the guardian.
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
         self.number = self
             .number
@@ -139,7 +136,7 @@ impl Open {
             .map(|_| placed.record.seq);
         self.counts(placed);
         match placed.record.event {
-            // A restart: a process of it lives again.
+            // After a restart a process of it lives again.
             EventKind::Starting | EventKind::CommandStarted => {
                 self.gone = None;
                 self.runs = true;
@@ -170,12 +167,11 @@ impl Open {
                     self.tenure.cause.clone_from(&placed.record.cause);
                 }
             }
-            // Other records say nothing about control.
             _ => {}
         }
     }
 
-    /// Takes the lease's expiry, and compares the deadline with it.
+    /// Compares the deadline with the lease's expiry.
     fn counts(&mut self, placed: &Placed<'_>) {
         self.expires = placed.expires.or(self.expires);
         if let (Some(deadline), Some(expires)) = (placed.deadline, placed.expires)
@@ -226,11 +222,10 @@ impl Open {
         (self.lock, self.tenure)
     }
 
-    /// Closes a tenure without a record of the lease's end. `later` is when the same process wrote a record that
-    /// implies no control.
+    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no control.
     fn close(self, later: Option<At>) -> Found {
         match (self.gone, later) {
-            // No process of it lived from then on, whatever happened to its lease.
+            // Whatever happened to its lease.
             (Some(gone), _) => self.end(End::Over(gone), gone),
             (None, Some(later)) => {
                 let lived = self.last.min(later);

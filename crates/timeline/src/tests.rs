@@ -10,7 +10,7 @@ use super::*;
 use crate::{EventKind, Record, record};
 
 const SECOND: u64 = 1_000_000_000;
-/// When the boots of these tests were, by a right clock.
+/// Time of the boots, by a right clock.
 const BOOTED: i64 = 1_767_225_600_000_000_000;
 const SKEW: i64 = 100_000_000;
 
@@ -71,7 +71,6 @@ impl Pen {
         })
     }
 
-    /// Starts the command under a lease that expires at `expires`.
     fn leases(&mut self, tenths: u64, deadline: u64, expires: u64) -> &mut Pen {
         self.starts(tenths, deadline);
         let last = self.lines.last_mut().unwrap();

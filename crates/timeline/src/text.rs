@@ -1,4 +1,4 @@
-//! Timeline as a table for people, and as JSON for programs. Pure.
+//! Timeline as a table for people, and as JSON for programs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -66,7 +66,6 @@ pub fn text(timeline: &Timeline) -> String {
     text
 }
 
-/// Returns the last line, with the result.
 fn conclusion(timeline: &Timeline) -> String {
     let all = || timeline.locks.iter();
     let overlaps = all().flat_map(|lock| &lock.overlaps);
@@ -105,7 +104,7 @@ fn conclusion(timeline: &Timeline) -> String {
     text
 }
 
-/// Returns a track's name: its identity, with the machine unless the identity has that.
+/// Returns a track's identity, with the machine unless the identity has that.
 pub(super) fn name(track: &Track) -> String {
     if track.identity.contains(&track.host) {
         track.identity.clone()
@@ -114,13 +113,11 @@ pub(super) fn name(track: &Track) -> String {
     }
 }
 
-/// Returns the name on one line, like all foreign text: a name in a log must not control a terminal, or look like
-/// trafficcop's output.
+/// Returns the name on one line: a name in a log must not control a terminal, or look like trafficcop's output.
 fn plain_name(track: &Track) -> String {
     plain(&name(track))
 }
 
-/// Formats a span.
 pub(super) fn span(nanos: i64) -> String {
     let millis = u64::try_from(nanos / 1_000_000).unwrap_or(0);
     // Milliseconds do not matter beyond a minute.
@@ -130,7 +127,6 @@ pub(super) fn span(nanos: i64) -> String {
     show(Duration::from_secs(millis / 1000))
 }
 
-/// Formats the time of day.
 fn clock(at: At) -> String {
     let text = record::spelt(at);
     text.get(11..23).unwrap_or_default().to_owned()
@@ -169,7 +165,7 @@ fn table(text: &mut String, lock: &Lock) {
     );
     let mut day = String::new();
     for (at, tenure) in lock.tenures.iter().enumerate() {
-        // The day once, on a separate line: in each line it would push the times out of a terminal.
+        // In each line it would push the times out of a terminal.
         let today = date(tenure.from);
         if today != day {
             let _ = writeln!(text, "{today} (UTC)");
@@ -211,7 +207,7 @@ fn table(text: &mut String, lock: &Lock) {
                 broken(*violation)
             );
         }
-        // With the later of the two, so that it appears once, below both.
+        // Once, below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
             let (word, comment) = if overlap.within_skew {
@@ -241,7 +237,6 @@ fn table(text: &mut String, lock: &Lock) {
     }
 }
 
-/// Describes a broken rule.
 fn broken(violation: Violation) -> String {
     match violation {
         Violation::Token { earlier } => {
@@ -262,7 +257,6 @@ fn broken(violation: Violation) -> String {
     }
 }
 
-/// Returns what the promise excludes, a line each.
 pub(super) fn contradictions(lock: &Lock) -> Vec<String> {
     let who = |at: usize| {
         let tenure = &lock.tenures[at];
@@ -312,7 +306,6 @@ fn until(tenure: &Tenure) -> (String, String) {
     }
 }
 
-/// Describes how a tenure ended.
 pub(super) fn ending(tenure: &Tenure) -> String {
     let because = plain(tenure.cause.as_deref().unwrap_or_default());
     let colon = |text: &str| match &*because {
@@ -328,7 +321,7 @@ pub(super) fn ending(tenure: &Tenure) -> String {
                 (KnownBy::Deadline, _, _) => {
                     format!("ended unseen after {last}, at the latest at its deadline; or goes on")
                 }
-                // With the deadline: it shows if the next one was given control too early.
+                // The deadline shows if the next one was given control too early.
                 (KnownBy::Next, Some(deadline), Some(by)) if deadline > *by => format!(
                     "ended unseen after {last}, before the next had control (its own deadline: {})",
                     clock(deadline)
@@ -363,7 +356,7 @@ pub fn json(timeline: &Timeline) -> Value {
 }
 
 fn seconds(nanos: i64) -> f64 {
-    // Microseconds first: a double has no room for the nanoseconds of many days.
+    // A double has no room for the nanoseconds of many days.
     (nanos / 1000) as f64 / 1e6
 }
 

@@ -1,4 +1,4 @@
-//! Start requests of `run` with their environment. Part of [`CommandWorkload`].
+//! Start requests of `run` with their environment.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -19,7 +19,6 @@ pub(super) const CAUSE: &str = "TRAFFICCOP_CAUSE";
 const TASK: &str = "TRAFFICCOP_TASK";
 const PERIOD: &str = "TRAFFICCOP_PERIOD";
 
-/// Returns the environment of everything that runs without control.
 pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsString)> {
     vec![
         ("TRAFFICCOP_LOCK".into(), store.info().name.into()),
@@ -54,7 +53,7 @@ impl Parts {
 const FORCED_PAUSE: Duration = Duration::from_millis(100);
 
 impl CommandWorkload {
-    /// Sends SIGSTOP to a command that did not stop in time; if that is done, goes on as if it had stopped.
+    /// Sends SIGSTOP to a command that did not stop in time, then goes on as if it had stopped.
     pub(super) fn pause_is_over(&mut self) {
         if let Some((_, until)) = &mut self.pausing
             && !std::mem::replace(&mut self.is_forced, true)
@@ -66,7 +65,7 @@ impl CommandWorkload {
         self.on_event(WorkloadEvent::Stopped);
     }
 
-    /// Stops this process until it is continued; the guardian and the time go on.
+    /// Stops this process until it is continued; the guardian goes on.
     pub(super) fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
         if let Err(why) = guardian::stop_ourselves(asked) {
@@ -78,7 +77,6 @@ impl CommandWorkload {
         }
     }
 
-    /// Returns the environment of everything in a tenure with this token.
     pub(super) fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
         let StoreInfo {
             name, slot, period, ..
@@ -103,8 +101,7 @@ impl CommandWorkload {
         stop_signal: i32,
         deadlines: Deadlines,
     ) -> Result<SpawnRequest, i32> {
-        // Nothing starts without what keeps the lock: it would run on next to the next holder once supervisor and
-        // guardian are gone.
+        // Without what keeps the lock it would run on next to the next holder once supervisor and guardian are gone.
         let orphan_release = self.parts.store.orphan_release();
         let orphan_release =
             orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
@@ -124,7 +121,6 @@ impl CommandWorkload {
         })
     }
 
-    /// Returns the start request of this role, or an error number.
     pub(super) fn spawn_request(
         &self,
         role: Role,
@@ -134,7 +130,7 @@ impl CommandWorkload {
         match role {
             Role::Standby => Ok(SpawnRequest {
                 program: parts.hook_programs.standby,
-                // The control file says no: a standby command that reads it must not take itself for the holder.
+                // A standby command that reads the control file must not take itself for the holder.
                 in_control: false,
                 env: env_of_a_standby(&*parts.store),
                 unset: not_inherited(),
@@ -165,7 +161,7 @@ impl CommandWorkload {
         }
         if let Some(span) = self.watchdog {
             set("WATCHDOG_USEC", span.as_micros().to_string().into());
-            // `guardian::spawn` fills it in, where the process id is known.
+            // `guardian::spawn` fills it in.
             set("WATCHDOG_PID", OsString::new());
         }
         Ok(request)

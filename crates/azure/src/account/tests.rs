@@ -176,7 +176,6 @@ fn contradictions_are_refused_in_one_line_without_secrets() {
     let url = "https://urlacct.blob.core.windows.net/locks/x";
     let with_sas = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
     let key = key.as_str();
-    /// The environment, the flag and the URL.
     type Case<'a> = (Vec<(&'a str, &'a str)>, bool, Option<&'a str>);
     let cases: Vec<Case> = vec![
         (vec![(STRING, key), (ACCOUNT, "otheracct")], false, None),

@@ -7,7 +7,6 @@ use nix::unistd::mkfifo;
 use super::super::credential::STORAGE;
 use super::*;
 
-/// Returns workload identity with the federated token in `file`.
 fn entra(file: &str) -> Entra {
     let env = |name: &str| match name {
         TOKEN_FILE => Some(file.to_owned()),

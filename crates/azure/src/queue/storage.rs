@@ -1,11 +1,6 @@
 //! Azure storage queues as a [`Queue`], and their names and URLs by Azure's rules.
 //!
-//! The driver of `work` calls it through [`Queue`] and [`Lock`](super::Lock). It maps the service's answers to the five
-//! meanings of [`Failure`] and decides nothing.
-//!
-//! **A lock** is a message's visibility timeout, and its key a *pop receipt*, which every update replaces. Three things
-//! must never happen: using a receipt that is not the newest confirmed one; repeating an update without knowing what
-//! the first may have done; deleting a message before its copy is known to be in the poison queue. See
+//! **A lock** is a message's visibility timeout, and its key a *pop receipt*, which every update replaces; see
 //! `storage/lock.rs`.
 //!
 //! **One second more.** The service reports the ends of locks in whole seconds, and nothing promises that it keeps them
@@ -16,8 +11,6 @@
 //! lock before it expires is never renewed: no other worker can get it. One that was taken earlier is held until the
 //! end of the last lock that the service grants, and its command is stopped before that: another worker can get the
 //! message in the rest of its time.
-//!
-//! A URL's query is a secret, and never shown.
 
 mod client;
 mod lock;
@@ -38,16 +31,16 @@ use crate::{Account, AccountError, Operation, ServiceError, is_label, shown, spl
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// The longest visibility timeout of the service.
+// The service's longest visibility timeout.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 // The shortest lock: less leaves no time to renew it.
 const SHORTEST: Duration = Duration::from_secs(2);
 // The most that rounding to whole seconds takes away.
 const GRAIN: Duration = Duration::from_secs(1);
-// Azure's limit for one answer; it refuses a greater number (400).
+// Azure refuses a greater number (400).
 const MOST: usize = 32;
 
-// Id of a message that never exists, to test the right to update messages.
+// Id of a message that never exists, to test the right to update.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Settings of a storage queue.
@@ -59,11 +52,11 @@ pub struct Config {
     pub account: Account,
     /// Lock duration of a message; whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
-    /// Encoding of the senders; `None` if unknown: then the text is passed on unchanged.
+    /// Encoding of the senders; `None` passes the text on unchanged.
     pub encoding: Option<Encoding>,
     /// The largest body that a command gets, in bytes.
     pub max_body: usize,
-    /// The poison queue, unless it is `QUEUE-poison`. It is created when it is needed.
+    /// The poison queue, created when it is needed; default `QUEUE-poison`.
     pub poison: Option<String>,
     /// Create the queue if it is missing.
     pub create: bool,
@@ -93,22 +86,18 @@ pub struct StorageQueue {
     create: bool,
     /// Whether taking has succeeded before.
     proven: AtomicBool,
-    /// Whether the last answer said that the queue was deleted.
     deleted: AtomicBool,
     account: Account,
 }
 
 impl StorageQueue {
     /// Creates the queue; sends nothing.
-    ///
-    /// # Errors
-    /// Names numbers and names that the service does not accept.
     pub fn open(config: Config) -> Result<StorageQueue, OpenError> {
         let asked = config.lock_time;
         if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
             return Err(OpenError::LockTime(asked));
         }
-        // At the service's own limit there is no second to add: there trafficcop counts on one second less.
+        // At the service's own limit there is no second to add, so trafficcop counts on one less.
         let hidden = (asked + GRAIN).min(LONGEST);
         let poison = config.target.poison(config.poison.as_deref())?;
         let options = config.account.client_options();
@@ -120,7 +109,7 @@ impl StorageQueue {
                 .map_err(|error| OpenError::Address(error.why()))
         };
         let (name, client) = connect(config.target.queue())?;
-        // A client is for one address. A SAS for the one queue only shows when the first message is dead-lettered.
+        // A SAS for the one queue only shows when the first message is dead-lettered.
         let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
@@ -176,7 +165,7 @@ impl StorageQueue {
             attempt: told.attempt,
             t0,
             lock_time: self.service.lock_time,
-            // This worker set the lock duration itself, so it need not trust another machine's clock.
+            // This worker set the lock duration, so it need not trust another machine's clock.
             first_renewal: None,
             body: encoding.read(&told.text, self.max_body),
             about: About {
@@ -184,8 +173,7 @@ impl StorageQueue {
                 ..told.about.clone()
             },
             id: told.id.clone(),
-            // The core counts with the same end: no other worker has the message before, unless a later lock is
-            // confirmed.
+            // The core counts with the same end: before that no other worker has the message.
             lock: Arc::new(Held::new(
                 Arc::clone(&self.service),
                 told,
@@ -214,7 +202,7 @@ impl Queue for StorageQueue {
         match client.look(give_up_at).await {
             Ok(()) => {}
             Err(error) if error.code() == Some("QueueNotFound") => {
-                // Only on request: a mistyped name would create a queue that stays empty.
+                // A mistyped name would create a queue that stays empty.
                 if !self.create {
                     return Err(Missing::NoQueue(format!(
                         "no such queue {}: create it, or add --create",
@@ -236,7 +224,7 @@ impl Queue for StorageQueue {
                     status: 401 | 403, ..
                 },
             ) => Err(told(error, Operation::Update)),
-            // 404 is the good answer: the right exists, the message does not. Silence is no refusal either.
+            // 404 is the good answer: the right exists, the message does not.
             _ => Ok(()),
         }
     }
@@ -269,17 +257,17 @@ impl Queue for StorageQueue {
     }
 }
 
-// Default suffix of a poison queue, as in Azure Functions.
+// As in Azure Functions.
 const POISON: &str = "-poison";
 
-/// Name of the queue, or its URL. `Debug` shows no secret.
+/// Name of the queue, or its URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     queue: String,
     url: Option<Url>,
 }
 
-/// Reason why a text names no queue. One line each, with advice.
+/// Reason why a text names no queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// The name is against the rules.
@@ -314,9 +302,6 @@ pub enum TargetError {
 
 impl Target {
     /// Parses a queue's name, or its URL, which may have a SAS.
-    ///
-    /// # Errors
-    /// Says what is wrong, by Azure's rules for names.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
         if !text.contains("://") {
             check(text)?;
@@ -326,16 +311,16 @@ impl Target {
             });
         }
         let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
-        // No service accepts a user name here, so it is a mistake, and it may come with a password.
+        // No service accepts a user name here, and it may come with a password.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(TargetError::Url("it has a user name".to_owned()));
         }
         let split = split_url(&url)?;
-        // It would become part of each request, and change its meaning.
+        // It would change the meaning of each request.
         if url.query().is_some() && split.sas.is_none() {
             return Err(TargetError::Query);
         }
-        // The portal shows the endpoints side by side, so another one's URL is a likely mistake.
+        // The portal shows the endpoints side by side.
         let elsewhere = [".blob.", ".file.", ".table.", ".dfs."];
         let host = url.host_str().unwrap_or_default();
         let queue = split.path.strip_suffix('/').unwrap_or(&split.path);
@@ -355,19 +340,16 @@ impl Target {
         &self.queue
     }
 
-    /// URL of the queue, if it was given as one, for [`crate::Account::find_queue`]. May hold a secret.
+    /// URL of the queue, if it was given as one. May hold a secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {
         self.url.as_ref()
     }
 
     /// Returns the name of the poison queue: the one `named`, else `QUEUE-poison`.
-    ///
-    /// # Errors
-    /// Says why the name is not valid.
     pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
         let Some(name) = named else {
-            // This error names the flag, because the user did not type the name that is too long.
+            // The error names the flag, because the user did not type the name that is too long.
             let name = format!("{}{POISON}", self.queue);
             return match check(&name) {
                 Ok(()) => Ok(name),
@@ -388,17 +370,16 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Returns the address of a queue under `endpoint`.
 fn address(endpoint: &Url, queue: &str) -> Url {
     let mut url = endpoint.clone();
-    // Azurite has the account's name in the path, in front of the queue's.
+    // Azurite has the account's name in the path.
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}/{queue}"));
     url
 }
 
 fn check(name: &str) -> Result<(), TargetError> {
-    // The service would answer the first request with 400, without the rule that was broken.
+    // The service's 400 would not tell which rule was broken.
     if is_label(name) {
         return Ok(());
     }

@@ -1,8 +1,6 @@
-//! Parsers for the name of a queue or subscription, by Azure's rules, and for a connection string of Service Bus, in
-//! the form of Microsoft's clients.
+//! Parsers for the name of a queue or subscription, and for a connection string of Service Bus.
 //!
-//! Only the parent module calls it. It must never guess: a slash with two possible meanings is refused where they
-//! differ. It must never show a value of a connection string: a key is among them.
+//! A slash with two possible meanings is refused where they differ.
 
 use azure_core::credentials::Secret;
 
@@ -10,17 +8,14 @@ use crate::account::{AccountError, contradiction, malformed, missing};
 use crate::address::shown;
 use crate::credential::{Credential, connection_string, refuse_quotes, unknown_part};
 
-// Separates a topic from the name of a subscription, in any letter case.
 const SUBSCRIPTIONS: &str = "Subscriptions";
-// Last part of a dead-letter queue's path.
 const DEAD_LETTERS: &str = "$DeadLetterQueue";
-// Domain of namespaces in Azure's public cloud.
+// Of Azure's public cloud.
 const SUFFIX: &str = ".servicebus.windows.net";
 
 /// A queue or a subscription, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Typed {
-    // The namespace, if it was named.
     pub(super) namespace: Option<Namespace>,
     // `QUEUE` or `TOPIC/Subscriptions/NAME`.
     pub(super) entity: String,
@@ -147,12 +142,10 @@ pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountErro
     }
 }
 
-/// Host of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Namespace {
     // In lower case; an IPv6 address has brackets.
     pub(super) host: String,
-    // The port, if it was named.
     pub(super) port: Option<u16>,
 }
 
@@ -205,7 +198,6 @@ impl Namespace {
     }
 }
 
-/// A connection string.
 pub(super) struct Parts {
     pub(super) endpoint: Namespace,
     pub(super) entity: Option<String>,
@@ -215,7 +207,6 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Parses the text of the variable `source`.
     pub(super) fn read(text: &str, source: &str) -> Result<Parts, AccountError> {
         let whole = format!("copy the whole connection string into {source}");
         let (mut endpoint, mut entity, mut emulator) = (None, None, None);
@@ -229,7 +220,7 @@ impl Parts {
                 "sharedaccesskey" => ("SharedAccessKey", &mut key),
                 "sharedaccesssignature" => ("SharedAccessSignature", &mut signature),
                 "usedevelopmentemulator" => ("UseDevelopmentEmulator", &mut emulator),
-                // A setting of other clients: how long they wait.
+                // For other clients: how long they wait.
                 "operationtimeout" => continue,
                 "transporttype" if value.eq_ignore_ascii_case("amqp") => continue,
                 "transporttype" => {

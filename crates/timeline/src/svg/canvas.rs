@@ -1,5 +1,4 @@
-//! Shapes as SVG text, with names escaped; the time axis with its marks; and the legend, which explains only what
-//! occurs in the picture.
+//! Shapes as SVG text, the time axis, and the legend.
 
 use std::fmt::Write as _;
 
@@ -8,7 +7,6 @@ use crate::record;
 use crate::{At, Tenure, Timeline};
 use trafficcop_core::util::is_unprintable;
 
-/// A drawing in the making.
 #[derive(Debug, Default)]
 pub(super) struct Canvas {
     pub(super) body: String,
@@ -17,7 +15,7 @@ pub(super) struct Canvas {
 /// Estimates a text's width, more often too wide than too narrow.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars()
-        // The font is unknown, so this measures by a wide one, and no text runs over its neighbour.
+        // The font is unknown, so this measures by a wide one.
         .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
         .sum::<f64>()
         * size
@@ -42,7 +40,6 @@ pub(super) fn fitting(text: &str, size: f64, width: f64) -> String {
     cut + "…"
 }
 
-/// Escapes a text for SVG.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::new();
     for c in text.chars() {
@@ -52,7 +49,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // XML does not allow these at all.
+            // XML does not allow these.
             c if is_unprintable(c) || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
@@ -101,7 +98,6 @@ impl Canvas {
         );
     }
 
-    /// Draws a text of several parts, each with its attributes.
     pub(super) fn spans(&mut self, at: (f64, f64), size: f64, parts: &[(&str, &str)]) {
         let _ = write!(
             self.body,
@@ -122,7 +118,7 @@ impl Canvas {
             let _ = writeln!(
                 self.body,
                 "><title>{}</title></{element}>",
-                // As a reference: some readers turn a bare line end into a space.
+                // Some readers turn a bare line end into a space.
                 lines.join("&#10;")
             );
         }
@@ -130,7 +126,7 @@ impl Canvas {
 }
 
 const SECOND: i64 = 1_000_000_000;
-// Distances between marks that read well, in milliseconds.
+// Milliseconds.
 const STEPS: &[i64] = &[
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000,
     300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000,
@@ -147,7 +143,6 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis from `from` to `to`, with some margin, between `left` and `left + width`.
     pub(super) fn new(from: At, to: At, left: f64, width: f64) -> Axis {
         // A single moment has no width: the axis would divide by zero.
         let air = ((to - from) / 50).max(SECOND / 100);
@@ -169,7 +164,7 @@ impl Axis {
     /// Returns the marks with their labels.
     pub(super) fn marks(&self) -> Vec<(At, String)> {
         let span = self.to - self.from;
-        // A label with milliseconds is about this wide.
+        // The width of a label with milliseconds.
         let most = (self.width / 105.0).max(2.0) as i64;
         let mut steps = STEPS.iter().map(|millis| millis * (SECOND / 1000));
         let step = steps.find(|step| span / step <= most);
@@ -211,7 +206,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     let overlap = r#"class="overlap" fill-opacity=".42""#;
     let band = |more| Sample::Bands(vec![(0.0, more)]);
     let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
-    // Only what occurs is explained: most pictures need six items.
+    // Most pictures need six of these.
     let items = [
         (true, band(solid), "in control, with its token"),
         (true, Sample::Life, "standing by"),
@@ -257,7 +252,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
         ),
     ];
     let items = || items.iter().filter(|(there, ..)| *there);
-    // In columns: text widths are only estimates, and estimates would leave uneven gaps.
+    // Text widths are only estimates, and would leave uneven gaps.
     let widest = items().map(|(.., text)| text_width(text, 12.0));
     let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
     let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;

@@ -89,7 +89,6 @@ proptest! {
         }
         prop_assert_eq!(only(&timeline).overlaps.len(), pairs);
         prop_assert_eq!(timeline.has_overlap(), pairs > 0);
-        // A gap and a tenure share no moment.
         for gap in &only(&timeline).gaps {
             for tenure in &only(&timeline).tenures {
                 prop_assert!(gap.to <= tenure.from || tenure.to() <= gap.from);

@@ -16,7 +16,6 @@ fn half_lines_rubbish_and_copies_do_no_harm() {
     let timeline = of(&torn);
     assert_eq!(timeline.locks, clean.locks);
     assert!(timeline.notes[0].contains("1 line ignored") && timeline.notes[0].contains("log:12"));
-    // A line that follows half a line is found again.
     let glued = format!("{}{}\n{}", &whole[3][..30], whole[0], whole[1..].join("\n"));
     assert_eq!(of(&glued).locks, clean.locks);
     let twice = merge(
@@ -112,7 +111,6 @@ fn doorbell_is_marked_on_the_track_that_heard_it() {
     let heard = told(&[&one, &two]);
     let rings: Vec<usize> = only(&heard).tracks.iter().map(|t| t.rings.len()).collect();
     assert_eq!(rings, [0, 1]);
-    // On the track, and in the legend.
     assert_eq!(svg(&heard).matches("class=\"bell\"").count(), 2);
 }
 

@@ -1,5 +1,3 @@
-//! Rules for what counts as an overlap.
-
 use super::*;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of the sources of an account where Entra ID is a possible credential.
+//! Sources of an account with Entra ID.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! Tests of the variables and connection string parts of Azure's own tools: trafficcop reads each, refuses it by name,
-//! or ignores it without effect.
+//! Variables and connection string parts of Azure's own tools.
 
 use super::*;
 use crate::variables::{Role, VARIABLES, withheld};
@@ -7,8 +6,8 @@ use crate::variables::{Role, VARIABLES, withheld};
 const ACCT: (&str, &str) = (ACCOUNT, "myacct");
 const PLACE: (&str, &str) = ("IDENTITY_ENDPOINT", "https://localhost/token");
 
-/// All documented variables: those of `DefaultAzureCredential` in .NET, Go, Java, JavaScript, Python and Rust, of their
-/// hosts' managed identities, and of the Azure CLI's storage commands.
+/// Documented variables of `DefaultAzureCredential` in .NET, Go, Java, JavaScript, Python and Rust, of their hosts'
+/// managed identities, and of the Azure CLI's storage commands.
 const DOCUMENTED: &str = "
     AZURE_TENANT_ID AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_FEDERATED_TOKEN_FILE AZURE_AUTHORITY_HOST
     AZURE_CLIENT_CERTIFICATE_PATH AZURE_CLIENT_CERTIFICATE_PASSWORD AZURE_CLIENT_SEND_CERTIFICATE_CHAIN
@@ -58,7 +57,7 @@ fn refused_variables_are_named_and_idle_ones_change_nothing() {
             Role::Idle(_) => assert_eq!(kind(&env, Auth::Auto), kind(&[ACCT], Auth::Auto)),
         }
     }
-    // Another kind of host's identity, recognised by the variable that is missing.
+    // A host of another kind, recognised by a missing variable.
     let said = refused(&[ACCT, PLACE], &by(Auth::Managed));
     assert!(said.contains("IDENTITY_ENDPOINT"), "{said}");
 }

@@ -1,8 +1,8 @@
-//! Requests to the queue service, one method each, and the encoding of message text: a storage queue holds text only,
-//! and senders encode everything else in base64.
+//! Requests to the queue service, and the encoding of message text: a storage queue holds text only, and senders encode
+//! everything else in base64.
 //!
-//! The storage queue and its locks call it. It must never retry, never accept an answer that lacks what the service
-//! always sends, and never change a text that it does not decode.
+//! It must never retry, never accept an answer that lacks what the service always sends, and never change a text that
+//! it does not decode.
 
 use azure_core::base64;
 use azure_core::http::{ClientOptions, RequestContent, Url};
@@ -18,7 +18,7 @@ use crate::queue::{About, Unreadable, date};
 use crate::{API_VERSION, ServiceError, header, limited, of_the_service, unhurried};
 use trafficcop_core::clock::Instant;
 
-// The service's default is seven days: dead letters would vanish before anyone looks.
+// The default is seven days: dead letters would vanish before anyone looks.
 const FOR_EVER: i32 = -1;
 
 /// A message as the service sent it.
@@ -29,13 +29,12 @@ pub(super) struct Received {
     pub(super) attempt: u32,
     pub(super) text: String,
     pub(super) about: About,
-    /// When it expires, by the service's clock, in whole seconds.
+    /// When it expires, by the service's clock.
     pub(super) expires: Option<OffsetDateTime>,
     /// Whether it expires before its lock ends, so that no other worker can get it.
     pub(super) is_last: bool,
 }
 
-/// The official client for one queue.
 pub(super) struct QueueApi {
     client: QueueClient,
 }
@@ -52,13 +51,12 @@ impl QueueApi {
         Ok(QueueApi { client })
     }
 
-    /// Checks that the queue exists, by reading its properties.
+    /// Checks that the queue exists.
     pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.client.get_properties(None)).await?;
         of_the_service(answer.headers())
     }
 
-    /// Creates the queue; succeeds if it exists.
     pub(super) async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         match limited(give_up_at, self.client.create(None)).await {
             Ok(answer) => of_the_service(answer.headers()),
@@ -80,13 +78,13 @@ impl QueueApi {
             visibility_timeout: Some(seconds),
             ..Default::default()
         };
-        // Up to 32 messages of 64 KiB: on a slow line that needs more time than any other request may take.
+        // Up to 32 messages of 64 KiB need more time on a slow line than any other request may take.
         let answer = unhurried(give_up_at, self.client.receive_messages(Some(options))).await?;
         of_the_service(answer.headers())?;
         read(answer.body().as_ref())
     }
 
-    /// Makes the message visible again `seconds` from now, with its text unchanged; returns the new receipt.
+    /// Makes the message visible again `seconds` from now; returns the new receipt.
     pub(super) async fn update(
         &self,
         id: &str,
@@ -99,11 +97,10 @@ impl QueueApi {
         let answer = limited(give_up_at, update).await?;
         header(answer.headers(), "x-ms-popreceipt")
             .map(str::to_owned)
-            // Without a receipt no worker could renew or settle the message again, so this is no answer of the service.
+            // Without a receipt no worker could renew or settle the message again.
             .ok_or_else(|| ServiceError::foreign("a pop receipt", answer.headers()))
     }
 
-    /// Deletes the message.
     pub(super) async fn delete(
         &self,
         id: &str,
@@ -126,7 +123,6 @@ impl QueueApi {
     }
 }
 
-/// Encodes a message for sending.
 fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
     let message = QueueMessage {
         message_text: Some(text.to_owned()),
@@ -135,7 +131,6 @@ fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
     Ok(escaped(&xml))
 }
 
-/// Parses the messages of an answer.
 fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
     // Messages that do not parse may be locked; they return when the lock expires.
     let list: ReceivedMessages = from_xml(escaped(xml))
@@ -143,8 +138,7 @@ fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
     list.items.into_iter().flatten().map(told).collect()
 }
 
-// Writes carriage returns as references: XML readers turn literal ones into line feeds, but command and poison queue
-// must get the body unchanged.
+// XML readers turn literal carriage returns into line feeds, but command and poison queue must get the body unchanged.
 fn escaped(xml: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(xml.len());
     for byte in xml {
@@ -159,11 +153,11 @@ fn escaped(xml: &[u8]) -> Vec<u8> {
 fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
     let lacks = |what| ServiceError::Silence(format!("unknown: a message without {what}"));
     let id = message.message_id.ok_or_else(|| lacks("an id"))?;
-    // The id becomes part of a path.
+    // It becomes part of a path.
     if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
         return Err(lacks("a proper id"));
     }
-    // Counts from 1: an attempt 0 would run once more than --max-attempts says.
+    // An attempt 0 would run once more than --max-attempts says.
     let count = message.dequeue_count.unwrap_or(1).max(1);
     // The service writes "never" as the year 9999.
     let expires = message.expiration_time.filter(|at| at.year() < 9999);
@@ -172,7 +166,7 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
         id,
         receipt: message.pop_receipt.ok_or_else(|| lacks("a pop receipt"))?,
         attempt: u32::try_from(count).unwrap_or(u32::MAX),
-        // An empty text is written as an empty element, which the parser reads as none.
+        // The parser reads an empty element as none.
         text: message.message_text.unwrap_or_default(),
         about: About {
             enqueued: message.insertion_time.and_then(date),
@@ -180,7 +174,7 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
             expires: expires.and_then(date),
             ..About::default()
         },
-        // Both are in whole seconds, by one clock: one second more is later whatever was cut off.
+        // In whole seconds, by one clock: one second more is later whatever was cut off.
         is_last: matches!((expires, locked_until), (Some(end), Some(lock)) if lock > end),
         expires,
     })
@@ -199,9 +193,6 @@ pub enum Encoding {
 
 impl Encoding {
     /// Returns the bytes of a message with this text, at most `most`.
-    ///
-    /// # Errors
-    /// `NotBase64` for text that is not, `TooLarge` beyond the limit.
     pub(super) fn read(self, text: &str, most: usize) -> Result<Vec<u8>, Unreadable> {
         let bytes = match self {
             Encoding::Text => text.as_bytes().to_vec(),
@@ -213,7 +204,7 @@ impl Encoding {
                 })?
             }
         };
-        // After decoding: the limit is for what the command gets, not for what the sender wrote.
+        // The limit is for what the command gets, not for what the sender wrote.
         if bytes.len() > most {
             return Err(Unreadable {
                 reason: "TooLarge",
@@ -227,10 +218,10 @@ impl Encoding {
     }
 }
 
-/// Decodes the text if it is base64 exactly as an encoder writes it.
+/// Decodes base64 exactly as an encoder writes it.
 fn canonical(text: &str) -> Option<Vec<u8>> {
     let bytes = base64::decode(text).ok()?;
-    // Encoded again and compared: the decoder accepts stray bits, which no encoder writes.
+    // The decoder accepts stray bits, which no encoder writes.
     (base64::encode(&bytes) == text).then_some(bytes)
 }
 
@@ -335,7 +326,7 @@ mod tests {
 
     #[test]
     fn only_text_as_an_encoder_writes_it_is_base64() {
-        // Without its padding, with stray bits, of the other alphabet, with a line end behind it.
+        // Without its padding, with stray bits, of the other alphabet, with a line end.
         for text in ["aGVsbG8", "aGVsbG9=", "_-8eyJhIjoxfQ==", "aGVsbG8=\n"] {
             assert!(!is_ambiguous(text), "{text:?}");
         }

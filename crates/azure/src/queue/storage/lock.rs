@@ -1,7 +1,7 @@
 //! Lock of one message, with the only copy of its newest pop receipt.
 //!
-//! The driver calls it through [`Lock`]. It must never use a receipt that the service has not confirmed, never overlap
-//! two requests about one message, and never delete a message unless its copy is known to be in the poison queue.
+//! It must never use a receipt that the service has not confirmed, never overlap two requests about one message, and
+//! never delete a message unless its copy is known to be in the poison queue.
 //!
 //! # A receipt is a compare-and-swap
 //! Every update and the delete carry the receipt that is valid now, and an update replaces it. So a request that is
@@ -15,7 +15,7 @@
 //! taken the message. It is lost either way, because without a receipt nothing can be settled. But no other worker can
 //! have taken it before the end of the last lock that was *confirmed* (an update only postpones that end), so that is
 //! the `until` of [`Failure::Lost`]: the command is drained by then instead of being killed at once. A refusal that no
-//! unanswered request explains means that another client took the message, or deleted it; it has no `until`.
+//! unanswered request explains means that another client took or deleted the message; it has no `until`.
 //!
 //! # When the message is gone for all workers
 //! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss: if its
@@ -25,8 +25,8 @@
 //!
 //! # When a settlement was not answered
 //! If its repetition is refused, then the first one took effect, provided that no other worker can have the message for
-//! another reason: the last confirmed lock has not ended, and no renewal was unanswered. Otherwise the result is
-//! unknown, and the answer is: unconfirmed, neither failed nor done.
+//! another reason: the last confirmed lock has not ended, and no renewal was unanswered. Otherwise the answer is:
+//! unconfirmed, neither failed nor done.
 
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -43,12 +43,9 @@ use crate::{Operation, ServiceError};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-/// State that all locks of a queue share.
 pub(super) struct Service {
-    /// Address of the queue, without a secret.
     pub(super) name: String,
     pub(super) client: QueueApi,
-    /// Address of the poison queue, without a secret.
     pub(super) poison_name: String,
     pub(super) poison: QueueApi,
     /// Visibility timeout of a message.
@@ -57,20 +54,19 @@ pub(super) struct Service {
     pub(super) lock_time: Duration,
 }
 
-/// A message that was taken.
 pub(super) struct Held {
     service: Arc<Service>,
-    /// The message as the service sent it; its text is for the poison queue.
+    /// The message with its text, for the poison queue.
     message: Received,
     state: Mutex<State>,
-    /// Whether the service has said that it is gone for all workers.
+    /// Whether it is gone for all workers.
     gone: AtomicBool,
 }
 
 struct State {
     /// The newest confirmed receipt.
     receipt: String,
-    /// No other worker can have it before, by the last answer that confirmed a lock.
+    /// No other worker can have it before.
     until: Instant,
     /// Whether a renewal with this receipt may have been carried out.
     renewing: bool,
@@ -78,7 +74,6 @@ struct State {
     settling: Option<Settlement>,
     /// Whether its copy is in the poison queue.
     put: bool,
-    /// Set once no request can follow.
     closed: Option<Closed>,
 }
 
@@ -94,8 +89,7 @@ impl State {
             ),
             false => error.why(),
         };
-        // With an end, before which no other worker can have it, the command is drained; without one it is killed at
-        // once.
+        // With an end, the command is drained; without one it is killed at once.
         let until = unheard.then_some(self.until);
         let closed = Closed::Failed(Failure::Lost { until, why });
         let failure = closed.failure();
@@ -110,8 +104,7 @@ impl State {
         earlier: Option<&Settlement>,
         error: &ServiceError,
     ) -> Result<(), Failure> {
-        // Refused at the first try: no unanswered request explains that, so another client has the message, or deleted
-        // it.
+        // No unanswered request explains that, so another client took or deleted the message.
         let Some(earlier) = earlier else {
             return Err(self.lose(error));
         };
@@ -119,17 +112,17 @@ impl State {
             settlement,
             Settlement::Complete | Settlement::DeadLetter { .. }
         );
-        // If the two differ in kind, it is unknown which of them the service carried out.
+        // Of two different kinds it is unknown which one the service carried out.
         let same = discriminant(earlier) == discriminant(settlement);
         let there = error.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
             if deletes && there {
-                // It was not deleted: it is there, under another worker's receipt.
+                // It is there, under another worker's receipt.
                 return Err(self.lose(error));
             }
             // No other worker could get it until now, so the first request made this receipt stale. The moment of the
-            // answer counts, not that of the request, which can be delayed: by then another worker may have taken the
-            // message and deleted it.
+            // answer counts, because the request can be delayed: by then another worker may have taken the message and
+            // deleted it.
             if Instant::now() < self.until {
                 return Ok(());
             }
@@ -148,7 +141,6 @@ impl State {
 #[derive(Clone, Copy)]
 enum Last {
     Delete,
-    /// Visible again in so many seconds.
     Show(i32),
 }
 
@@ -177,7 +169,7 @@ impl Held {
             state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
         let why = match (error.code(), self.message.expires, error.date()) {
             _ if is_deleted(error) => "its queue was deleted",
-            // Both are by one clock, the service's, in whole seconds.
+            // Both are by the service's clock, in whole seconds.
             (Some("MessageNotFound"), Some(expires), Some(date)) if date + GRAIN >= expires => {
                 "it has expired"
             }
@@ -191,7 +183,7 @@ impl Held {
         was_ours
     }
 
-    /// Returns whether the service refused this visibility timeout because the message expires earlier.
+    /// Returns whether the service refused because the message expires earlier.
     fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
         let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         let refused = matches!(error, ServiceError::Answer { status: 400, .. });
@@ -224,7 +216,6 @@ impl Held {
             .await
         {
             Ok(receipt) => {
-                // From here the new receipt counts: the old one is invalid.
                 state.receipt = receipt;
                 state.until = t0 + *lock_time;
                 // Requests with an older receipt will never be carried out.
@@ -233,7 +224,7 @@ impl Held {
                 Ok(())
             }
             Err(error) => {
-                // A clear refusal of this request says nothing about an earlier one without an answer.
+                // A clear refusal says nothing about an earlier request without an answer.
                 if !error.is_unclear() {
                     state.renewing = doubt;
                 }
@@ -283,7 +274,7 @@ impl Held {
                 state.settling.clone_from(&earlier);
             }
             match last {
-                // The message stays hidden until its lock ends, and then returns unless it has expired.
+                // It stays hidden until its lock ends, and then returns unless it has expired.
                 Last::Show(seconds) if self.outlasts_it(seconds, &error) => {
                     self.gone.store(self.message.is_last, Ordering::Relaxed);
                 }
@@ -298,8 +289,7 @@ impl Held {
 
     /// Puts a copy into the poison queue; the caller has the turn.
     async fn put_aside(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
-        // Only the lock's holder may dead-letter a message, otherwise another worker may have it as well. And the
-        // deletion needs time, too.
+        // Without the lock another worker may have the message as well. And the deletion needs time, too.
         let enough = Instant::now() + self.service.lock_time / 2;
         if !self.keeps_itself() && (state.renewing || state.until < enough) {
             self.relock(state, give_up_at).await?;
@@ -311,7 +301,7 @@ impl Held {
         } = &*self.service;
         let mut put = poison.put(&self.message.text, give_up_at).await;
         if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
-            // Fails if this worker may not create it, unless another client did so meanwhile.
+            // Fails without the right to create it, unless another client did so meanwhile.
             poison
                 .create(give_up_at)
                 .await
@@ -319,7 +309,7 @@ impl Held {
             put = poison.put(&self.message.text, give_up_at).await;
         }
         put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
-        // Kept beyond this call: if the deletion fails only that is repeated, and no second copy appears.
+        // If the deletion fails only that is repeated, and no second copy appears.
         state.put = true;
         Ok(())
     }
@@ -343,7 +333,7 @@ impl Lock for Held {
         }
         let last = match settlement {
             Settlement::Complete => Last::Delete,
-            // A storage queue has no release: it counted the attempt when it handed out the message.
+            // A storage queue has no release: it counted the attempt already.
             Settlement::Release => Last::Show(0),
             Settlement::Retry(after) => Last::Show(seconds(*after)),
             Settlement::DeadLetter { .. } => {
@@ -365,17 +355,16 @@ impl Lock for Held {
     }
 }
 
-/// Returns whether the service itself says that no message has this receipt.
+/// Returns whether the service says that no message has this receipt.
 fn is_not_found(error: &ServiceError) -> bool {
     is_deleted(error) || matches!(error.code(), Some("PopReceiptMismatch" | "MessageNotFound"))
 }
 
-/// Returns whether the service itself says that the queue does not exist; its messages are gone with it.
+/// Returns whether the service says that the queue does not exist; its messages are gone with it.
 pub(super) fn is_deleted(error: &ServiceError) -> bool {
     matches!(error.code(), Some("QueueNotFound" | "QueueBeingDeleted"))
 }
 
-/// Rounds up to the service's whole seconds, at most its longest visibility timeout.
 fn seconds(after: Duration) -> i32 {
     let whole = after.min(LONGEST);
     // The service cuts fractions: a delay of half a second would be none, and the retry a hot loop.
