@@ -73,7 +73,7 @@ pub(super) fn connection_string<'a>(
 ) -> Result<Vec<(String, &'a str)>, AccountError> {
     let parts = text.split(';').map(str::trim);
     let parts = parts.filter(|part| !part.is_empty()).map(|part| {
-        // A key is base64, and may end in more of them.
+        // At the first '=' only: a base64 key may end in more.
         let (name, value) = part
             .split_once('=')
             .ok_or_else(|| malformed(source, "has a part without '=': copy it again, whole"))?;

@@ -213,7 +213,7 @@ impl Executor for Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Nor does a Ctrl-C, which is for the command, reach it.
+            // A Ctrl-C, which is for the command, does not reach it either.
             .process_group(0)
             .kill_on_drop(true);
         let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;

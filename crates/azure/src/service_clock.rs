@@ -126,7 +126,7 @@ impl ServiceClock {
         ServiceClock {
             time: Mutex::new(known.unwrap_or_default()),
             last_sent: Mutex::default(),
-            // The other process told.
+            // The other process has logged it.
             told: AtomicBool::new(true),
         }
     }
