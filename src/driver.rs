@@ -1,9 +1,8 @@
-//! The one place where a lease and a process meet.
+//! The driver: the one place where a lease and a process meet.
 //!
-//! The driver waits for whatever comes first (a signal, an event of the tree, a reply of the store, the
-//! kernel's word that a lock is free, the time), tells the pure state machine, and carries out
-//! what that says, in its order. It owns no policy: whoever looks for the reason of something
-//! finds it in [`crate::core`].
+//! It waits for the next input (a signal, an event of the tree, a reply of the store, a free lock, the time), passes it
+//! to the pure state machine, and carries out its actions in order. It has no policy: the reasons are in
+//! [`crate::core`].
 
 mod observation;
 
@@ -27,58 +26,55 @@ use crate::lasting;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
-// The longest sleep between two looks at the clock. Tokio's timers stand still while the machine
-// sleeps; the guardian's do not, and it tells of a jump of the clock. This bounds what is left
-// where there is no guardian.
+// Tokio's timers stop while the machine sleeps; the guardian's do not, and it reports a jump of the clock. This limits
+// the rest, without a guardian.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-// How long the announcement of a drain may take; nothing waits for it.
+// Nothing waits for this announcement of a drain.
 const ANNOUNCE: Duration = Duration::from_secs(5);
-// How long a word of the command's health may take: what is to be written after it waits for it.
+// Later writes wait for this one.
 const TELL_HEALTH: Duration = Duration::from_secs(2);
-// How long a farewell to those who wait may keep us: it only makes them faster.
+// The last message to standbys only makes them faster.
 const FAREWELL: Duration = Duration::from_millis(300);
-// How long an acquire that was given up may take to be undone: whoever asked for our end waits.
+// A stop request waits until an acquire is undone.
 const UNDO: Duration = Duration::from_secs(2);
 
-/// What runs while we have control: a command under a guardian, or a program of the library's
-/// user. Nothing here may block.
+/// Work that runs while the instance has control: a command under a guardian, or a program of the library's user.
+/// Nothing here may block.
 #[async_trait]
 pub trait Workload: Send {
-    /// Start it, under its deadlines.
+    /// Starts it, with its deadlines.
     fn start(&mut self, start: Start);
-    /// Move its deadlines.
+    /// Moves its deadlines.
     fn extend(&mut self, deadlines: Deadlines);
-    /// Ask it to end, and end it at the earlier of `end_of_grace` and its `kill_at`.
+    /// Tells it to end, and kills it at the earlier of `end_of_grace` and its `kill_at`.
     fn drain(&mut self, signal: i32, end_of_grace: Instant);
-    /// End it now.
+    /// Kills it.
     fn kill(&mut self);
-    /// Hand it a signal of its own (`SIGUSR1`, ...).
+    /// Passes a signal to it (`SIGUSR1`, ...).
     fn pass(&mut self, signal: i32);
-    /// Stop it from the terminal, then ourselves, until both are continued.
+    /// Stops it as from the terminal, then this process, until both are continued.
     fn pause(&mut self);
-    /// Forget the last release info: the lease is not ours to give back any more.
+    /// Forgets the last release info: this instance must not release the lease any more.
     fn forget_release_info(&mut self);
-    /// Nothing of it lives, and what we have is about to be given back: why the tenure ended
-    /// (`None`: nothing was started in it), and how the command's main process ended, if it ran.
+    /// Takes why the tenure ended (`None`: nothing was started in it), and how the command's main process ended, if it
+    /// ran. Called before the lease is released, with no process left.
     fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
-    /// We wait for control: run what runs without it, until the next [`Workload::start`].
+    /// Runs the standby command until the next [`Workload::start`].
     fn stand_by(&mut self) {}
-    /// Find out whether this machine is fit to take control: [`WorkloadEvent::Condition`] follows.
+    /// Checks whether this machine is fit to take control: [`WorkloadEvent::Condition`] follows.
     fn ask(&mut self, _give_up_at: Instant) {}
-    /// A tenure is over, for this reason.
+    /// Handles the end of a tenure.
     fn tenure_over(&mut self, _cause: &Cause) {}
-    /// Resolves when what runs after the last tenure has ended, or after its grace: the next attempt waits for
-    /// that. `None`: nothing runs.
+    /// Resolves when the --on-lost hook has ended, or after its grace; the next attempt to acquire waits for it.
     fn settled(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }
-    /// What happened to it. Cancel-safe.
+    /// Waits for its next event. Cancel-safe.
     async fn next_event(&mut self) -> WorkloadEvent;
 }
 
 type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// What a call to the store came to.
 enum Answer {
     Acquired(Result<Grant, Failure>),
     Renewed {
@@ -92,8 +88,7 @@ enum Answer {
     HealthTold(Result<(), Failure>),
 }
 
-/// Competes by `tenure`'s rules for the lock of `store`, runs `workload` while it has control, and
-/// returns when the state machine is done.
+/// Competes for the lock of `store`, runs `workload` while it has control, and returns when the state machine is done.
 pub async fn drive(
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
@@ -123,17 +118,15 @@ pub async fn drive(
             return ending;
         }
         driver.tell_health();
-        // A lock that wakes its waiters is only waited for while the core would take it: who is
-        // handed a lock and does not want it yet keeps everybody else out.
+        // An instance that is handed a lock and does not want it yet keeps all others out.
         let listening = wakes && driver.tenure.listens() && !driver.acquiring;
         let until_free = {
             let store = Arc::clone(&driver.store);
             async move { store.until_free().await }
         };
         let wake_at = driver.wake_at();
-        // A signal goes first, because a person waits for it. Then the tree, whose end must be known
-        // before a reply of the store is judged. The clock may come last: it is looked at with each of
-        // the others (see `tell`).
+        // Signals first, because a person waits. Then the tree, whose end must be known before a reply of the store is
+        // judged. The clock may come last: `tell` reads it with each of the others.
         tokio::select! {
             biased;
             asked = signals.next() => driver.asked(asked),
@@ -146,32 +139,28 @@ pub async fn drive(
     }
 }
 
-/// The competition of one instance: its state machine, store and workload, and the calls under way.
 struct Driver<'a> {
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     workload: &'a mut dyn Workload,
     observer: &'a mut dyn Observer,
-    // Rings for others while we have control, and listens to the holder's while we have not.
+    // Rings while this instance has control, and otherwise listens to the holder's.
     doorbell: Option<Doorbell>,
     calls: FuturesUnordered<Reply>,
-    // A call to acquire is under way.
     acquiring: bool,
-    // A word of the command's health is under way to the record.
     telling: bool,
-    // What it obtains is to be undone; not waited for past this moment.
+    // Set if an acquire is to be undone; not awaited past this moment.
     withdrawn: Option<Instant>,
-    // When the lease runs out by what the store granted last. Counted here and not taken from the core's
-    // deadlines: who is told both can hold the one against the other.
+    // When the lease expires, by the store's last grant. Not taken from the core's deadlines, so that observers can
+    // compare the two.
     expires: Instant,
 }
 
 impl Driver<'_> {
-    /// Tells the core what happened, but what time it is before that: after a pause (a stopped
-    /// process, a sleeping machine) the first thing done is to look at the clock.
+    /// Passes an event to the core, but the time before that.
     fn tell(&mut self, event: Event) {
         let now = Instant::now();
-        // A reply that waited while we were stopped is so judged by a core that knows the hour.
+        // After a pause (a stopped process, a sleeping machine) a core that knows the time must judge the reply.
         if event != Event::Ticked {
             let actions = self.tenure.step(now, Event::Ticked);
             self.act(now, actions);
@@ -216,7 +205,7 @@ impl Driver<'_> {
                     None => {
                         let granted = reply.is_ok();
                         self.tell(Event::Acquired(reply));
-                        // After the start, which waits for nobody.
+                        // After the start, which must not wait.
                         if granted {
                             self.open_doorbell();
                         }
@@ -226,17 +215,17 @@ impl Driver<'_> {
             Answer::Renewed { t0, reply } => {
                 let (now, answer) = (Instant::now(), reply.clone());
                 if reply.is_ok() {
-                    // Never back: answers can overtake each other.
+                    // Answers can overtake each other.
                     self.expires = self.expires.max(self.expiry(t0));
                 }
-                // First: it moves the guardian's deadline, which no observer may hold up.
+                // First: it moves the guardian's deadline, which no observer may delay.
                 self.tell(Event::Renewed { t0, reply });
                 let reply = &answer;
                 self.observer
                     .observe(now, &Observation::Renewed { t0, reply });
             }
             Answer::Released(reply) => {
-                // First: somebody waits for it, and after the core has heard of it we may end.
+                // First: a standby waits for it, and this process may end once the core knows of the release.
                 if let Some(doorbell) = &mut self.doorbell {
                     match &reply {
                         Ok(()) => doorbell.released(),
@@ -248,7 +237,7 @@ impl Driver<'_> {
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
             Answer::Looked(reply) => self.tell(Event::Looked(reply)),
             Answer::Announced(reply) => {
-                // Standbys come a little later then, and nothing else.
+                // Standbys notice the drain later, nothing else.
                 if let Err(failure) = reply {
                     tracing::debug!("the drain was not announced: {failure}");
                     self.doubted(&failure);
@@ -267,7 +256,7 @@ impl Driver<'_> {
         }
     }
 
-    /// The store said this to what was no question about the lease.
+    /// Handles the store's answer to a request that was not about the lease.
     fn doubted(&mut self, failure: &Failure) {
         if let Failure::Lost { .. } = failure {
             let now = Instant::now();
@@ -283,7 +272,7 @@ impl Driver<'_> {
         self.act(now, actions);
     }
 
-    /// Begins to ring, as standbys find it in our record.
+    /// Opens the doorbell that this instance's record names.
     fn open_doorbell(&mut self) {
         if let Some(doorbell) = &mut self.doorbell {
             doorbell.open_or_warn();
@@ -293,8 +282,8 @@ impl Driver<'_> {
     fn woke(&mut self) {
         let now = Instant::now();
         if self.withdrawn.is_some_and(|give_up_at| now >= give_up_at) {
-            // The store did not answer in time. Whatever the attempt obtains now is undone by the
-            // same lease id, as far as that can be done at all; else it runs out.
+            // The store did not answer in time. A late grant to this attempt is undone with the same lease id, or
+            // expires.
             self.withdrawn = None;
             self.acquiring = false;
             self.telling = false;
@@ -304,13 +293,12 @@ impl Driver<'_> {
         self.tell(Event::Ticked);
     }
 
-    /// When a lease that was granted to a request of this moment runs out.
     fn expiry(&self, t0: Instant) -> Instant {
         let lease = self.store.info().lease;
         lease.map_or(Instant::FOREVER, |lease| t0 + lease)
     }
 
-    /// When the loop has to come back though nothing happened.
+    /// Returns when the loop has to run again without an event.
     fn wake_at(&self) -> Instant {
         let health_due = match self.telling {
             true => Instant::FOREVER,
@@ -322,7 +310,6 @@ impl Driver<'_> {
             .min(health_due)
     }
 
-    /// Has the record say how the command is, if that is another thing than it says.
     fn tell_health(&mut self) {
         let now = Instant::now();
         if self.telling || now < self.tenure.health_due() {
@@ -377,7 +364,7 @@ impl Driver<'_> {
                 Action::Renew { give_up_at } => {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
-                        // Read when the request is about to be sent, which is not when it was ordered.
+                        // The request may be sent much later than the order.
                         let t0 = Instant::now();
                         Answer::Renewed {
                             t0,
@@ -386,7 +373,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Start(start) => {
-                    // Told first: what comes of the start is told after it.
+                    // First: news of the start comes after it.
                     self.observe(Observation::Starts {
                         kill_at: start.deadlines.kill_at,
                         expires: self.expires,
@@ -394,7 +381,7 @@ impl Driver<'_> {
                     });
                     self.workload.start(start);
                 }
-                // The guardian first, here and in what follows: it is what keeps time.
+                // The guardian first, here and below: it keeps the time.
                 Action::Extend(deadlines) => {
                     self.workload.extend(deadlines);
                     self.observe(Observation::Extended {
@@ -415,7 +402,7 @@ impl Driver<'_> {
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Announce => {
-                    // Not with the drain itself: most end at once, and the release is what counts.
+                    // Not with the drain itself: most trees end at once, and the release is what counts.
                     if let Some(doorbell) = &self.doorbell {
                         doorbell.draining();
                     }
@@ -439,7 +426,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Release { give_up_at } => {
-                    // What is still under way would ask for a lease that is about to be no more.
+                    // Pending calls would request a lease that is about to end.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();
@@ -449,7 +436,7 @@ impl Driver<'_> {
                     self.undo(give_up_at);
                 }
                 Action::Abandon => {
-                    // What is still under way is about a lease that is ours no more.
+                    // Pending calls are about a lost lease.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();
@@ -475,7 +462,6 @@ impl Driver<'_> {
     }
 }
 
-/// The next ring; without a doorbell there is none.
 async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
     match doorbell {
         Some(doorbell) => doorbell.next().await,
@@ -483,7 +469,6 @@ async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
     }
 }
 
-/// Sleeps until `at`, or for [`LONGEST_SLEEP`], whichever is sooner.
 async fn sleep_until(at: Instant) {
     let span = at.since(Instant::now()).min(LONGEST_SLEEP);
     clock::sleep(span).await;

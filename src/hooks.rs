@@ -1,14 +1,12 @@
-//! The lifecycle hooks: what one guardian runs, and in which order, so that the core sees one workload.
+//! Lifecycle hooks: which of them one guardian runs in which order, so that the core sees one workload.
 //!
 //! ```text
 //! without control      control obtained                                   control gone
 //! standby command ──▶ drained until its tree is empty ─▶ on-acquire ─▶ command ─▶ standby command
 //! ```
-//! Called by `run`, whose workload does what [`HookSequencer`] says and tells it what happened. It is pure: it
-//! reads no clock, awaits nothing, sends nothing. What it must never do: start something while a
-//! tree is there. The guardian would not do it either, for all of this is run by one guardian, and
-//! one guardian has one tree at a time; so the one argument that the command's tree is empty before
-//! the lease is given back holds for the standby's tree and the hook's as well.
+//! [`HookSequencer`] is pure, and must never start anything while a tree exists. One guardian runs all of this, and has
+//! one tree at a time; so the argument that the command's tree is empty before the lease is released holds for the
+//! standby command and the hook as well.
 
 mod transitions;
 
@@ -18,35 +16,31 @@ use crate::clock::Instant;
 use crate::core::hold_policy::History;
 use crate::core::{Deadlines, Exit, Failed, Start, WorkloadEvent};
 
-// --stop-signal is what the command understands; a hook is a shell.
+// --stop-signal is for the command; a hook is a shell.
 const TERM: i32 = libc::SIGTERM;
 
-/// What can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Runs while we wait for control.
+    /// Runs while the instance waits for control.
     Standby,
-    /// Has to succeed before the command is started.
+    /// Must succeed before the command starts.
     OnAcquire,
-    /// Runs while we are in control.
+    /// Runs while the instance has control.
     Command,
 }
 
-/// Which hooks there are besides the command.
+/// Hooks besides the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HookConfig {
-    /// There is a standby command.
     pub standby: bool,
-    /// There is something that has to succeed before the command is started.
     pub on_acquire: bool,
-    /// From SIGTERM to SIGKILL for the standby command.
+    /// Time from SIGTERM to SIGKILL for the standby command.
     pub grace: Duration,
 }
 
-/// What is to be done, in this order.
+/// Action to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Order the guardian to start this.
     Launch {
         role: Role,
         deadlines: Deadlines,
@@ -57,52 +51,46 @@ pub(crate) enum Effect {
         end_of_grace: Instant,
     },
     Kill,
-    /// Tell the guardian how to give the lease back, should we die.
+    /// Tell the guardian how to release the lease if the supervisor dies.
     SetReleaseInfo,
-    /// Tell the core (and people).
     Tell(WorkloadEvent),
     Say(HookNotice),
 }
 
-/// What people are told of a role that the core does not know.
+/// News for people about a role that the core does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HookNotice {
-    /// The standby command did its work, and is not started again before the next time.
+    /// The standby command succeeded; it starts again with the next wait.
     StandbyDone,
-    /// The standby command failed, and is started again after this time.
+    /// The standby command failed, and starts again after this time.
     StandbyFailed(Failed, Duration),
-    /// The standby command's tree is drained, because we are in control.
     StandbyDrained,
-    /// It left processes behind, which are drained.
     LeftBehind(Role),
-    /// The standby command's tree cannot be killed, so nothing can be started here any more.
+    /// The standby command's tree cannot be killed, so nothing can start here any more.
     StandbyStuck,
 }
 
-/// What the guardian has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tree {
     None,
     Standby {
         since: Instant,
         exit: Option<Exit>,
-        /// It was asked to end.
         asked: bool,
     },
     OnAcquire {
         since: Instant,
         exit: Option<Exit>,
-        /// When it was asked to end.
         asked_at: Option<Instant>,
-        /// The guardian ends it on its own.
+        /// Whether the guardian ends it by itself.
         acting: bool,
     },
     Command,
-    /// The guardian is dead, and what it had is being killed; the core waits for the end of that.
+    /// The guardian is dead, and its tree is being killed; the core may wait for that.
     Orphaned {
         awaited: bool,
     },
-    /// Nothing can be started any more.
+    /// No program can start any more.
     Never,
 }
 
@@ -110,21 +98,20 @@ enum Tree {
 pub(crate) struct HookSequencer {
     config: HookConfig,
     tree: Tree,
-    /// The core has ordered a start, and was not told yet that nothing of it lives.
+    /// The core's start request, until it learns that no process of it lives.
     term: Option<Start>,
-    /// What lies between the last moment to start something and the deadline.
+    /// Time between the last moment to start something and the deadline.
     stale: Duration,
-    /// The tenure for which everything has succeeded that has to.
+    /// Token of the tenure whose hook has succeeded.
     prepared: Option<u64>,
-    /// We wait for control.
+    /// Whether the instance waits for control.
     standing: bool,
-    /// When a standby command that failed is started again.
+    /// When a failed standby command starts again.
     due: Option<Instant>,
     history: History,
 }
 
 impl HookSequencer {
-    /// Nothing runs yet.
     #[must_use]
     pub(crate) fn new(config: HookConfig) -> HookSequencer {
         HookSequencer {
@@ -139,7 +126,7 @@ impl HookSequencer {
         }
     }
 
-    /// What runs, if the guardian is there to hand it something.
+    /// Returns the role that runs, unless its guardian is dead.
     #[must_use]
     pub(crate) fn on(&self) -> Option<Role> {
         match self.tree {
@@ -150,21 +137,21 @@ impl HookSequencer {
         }
     }
 
-    /// Whether nothing is left to wait for at the end.
+    /// Returns whether there is nothing to wait for at the end.
     #[must_use]
     pub(crate) fn is_clear(&self) -> bool {
         matches!(self.tree, Tree::None | Tree::Never)
     }
 
-    /// When to come back with [`HookSequencer::woke`].
+    /// Returns when to call [`HookSequencer::woke`].
     #[must_use]
     pub(crate) fn wake_at(&self) -> Instant {
         self.due.unwrap_or(Instant::FOREVER)
     }
 
-    // --- what the core orders ---
+    // --- orders of the core ---
 
-    /// We wait for control.
+    /// Starts the standby command.
     pub(crate) fn stand_by(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !std::mem::replace(&mut self.standing, true) {
@@ -176,15 +163,14 @@ impl HookSequencer {
         effects
     }
 
-    /// We are in control: the command is to be started.
+    /// Starts the hook or the command; drains the standby command first.
     pub(crate) fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
-            // The core starts nothing beside another: what it has is still there, and not replaced.
+            // The core replaces nothing: what it started is still there.
             return effects;
         }
-        // Before anything else: a standby command whose tree becomes empty now must not be started
-        // again.
+        // First: a standby command whose tree becomes empty now must not start again.
         self.standing = false;
         self.due = None;
         self.stale = term.deadlines.term_at.since(term.fresh_until);
@@ -192,10 +178,9 @@ impl HookSequencer {
         match &mut self.tree {
             Tree::None => self.proceed(now, &mut effects),
             Tree::Standby { asked, .. } => {
-                // From here on the lease is the guardian's to give back, should we die.
+                // From here on the guardian releases the lease if the supervisor dies.
                 effects.push(Effect::SetReleaseInfo);
-                // Told before the drain: should we die in between, the guardian ends it in time by
-                // itself.
+                // Before the drain: if the supervisor dies in between, the guardian ends it in time.
                 effects.push(standby_extended(term.deadlines.term_at));
                 if !std::mem::replace(asked, true) {
                     effects.push(Effect::Say(HookNotice::StandbyDrained));
@@ -205,14 +190,13 @@ impl HookSequencer {
                     });
                 }
             }
-            // Only under a term of theirs, which is ruled out above.
+            // Excluded above.
             Tree::OnAcquire { .. } | Tree::Command => {}
             Tree::Orphaned { .. } | Tree::Never => self.refuse(&mut effects),
         }
         effects
     }
 
-    /// The lease's deadlines have moved.
     pub(crate) fn extend(&mut self, now: Instant, deadlines: Deadlines) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(term) = &mut self.term else {
@@ -228,7 +212,7 @@ impl HookSequencer {
         effects
     }
 
-    /// What is under the lease is to end by `end_of_grace`; the command is sent `signal` first.
+    /// Ends what runs under the lease; the command gets `signal` first.
     pub(crate) fn drain(
         &mut self,
         now: Instant,
@@ -252,7 +236,6 @@ impl HookSequencer {
         )
     }
 
-    /// What is under the lease is to end now.
     pub(crate) fn kill(&mut self, now: Instant) -> Vec<Effect> {
         self.end(now, Effect::Kill)
     }
@@ -263,13 +246,12 @@ impl HookSequencer {
             return effects;
         };
         match &mut self.tree {
-            // Nothing of the tenure has been started. The standby's end goes on, but is no part of it.
+            // The standby command's end continues, but is no part of the tenure.
             Tree::None | Tree::Standby { .. } => {
                 self.tell_empty(asked_by(term, now), &mut effects);
             }
             Tree::OnAcquire { asked_at, .. } => {
-                // The first time counts: the core takes the tree for ended by that, and not by a
-                // later SIGKILL.
+                // For the core the tree ended by the first request, not by a later SIGKILL.
                 asked_at.get_or_insert(now);
                 effects.push(effect);
             }
@@ -281,7 +263,7 @@ impl HookSequencer {
 
     // --- time, and the end ---
 
-    /// Time has passed.
+    /// Handles the time of [`HookSequencer::wake_at`].
     pub(crate) fn woke(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.due.is_some_and(|due| now >= due) && self.tree == Tree::None && self.standing {
@@ -290,7 +272,7 @@ impl HookSequencer {
         effects
     }
 
-    /// The instance leaves: what runs without control has to end, too.
+    /// Ends what runs without control.
     pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;
@@ -323,15 +305,15 @@ impl HookSequencer {
         });
     }
 
-    /// In control, and nothing runs: the next thing under the lease, if there is time for it.
+    /// Starts the next program under the lease if there is time for it.
     fn proceed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(term) = self.term else { return };
         if now >= term.deadlines.term_at {
-            // The core will find that out, too; nothing of ours lived longer than this.
+            // The core will find that out, too.
             return self.tell_empty(term.deadlines.term_at, effects);
         }
         if now > term.deadlines.term_at - self.stale {
-            // The next renewal brings us back.
+            // The next renewal calls this again.
             return;
         }
         let role = if self.config.on_acquire && self.prepared != Some(term.token) {
@@ -352,13 +334,12 @@ impl HookSequencer {
         });
     }
 
-    /// The core is told that nothing under the lease lives.
+    /// Tells the core that no process under the lease lives.
     fn tell_empty(&mut self, at: Instant, effects: &mut Vec<Effect>) {
         self.term = None;
         effects.push(Effect::Tell(WorkloadEvent::TreeEmpty { at }));
     }
 
-    /// Nothing can be started.
     fn refuse(&mut self, effects: &mut Vec<Effect>) {
         self.term = None;
         effects.push(Effect::Tell(WorkloadEvent::NotStarted {
@@ -367,8 +348,7 @@ impl HookSequencer {
     }
 }
 
-/// The standby's tree has no deadline of its own; but it must be gone while there is time left
-/// under the lease.
+/// Returns the standby command's deadline: it must be gone while the lease has time left.
 fn standby_extended(term_at: Instant) -> Effect {
     Effect::Extend(Deadlines {
         term_at: Instant::FOREVER,
@@ -376,8 +356,7 @@ fn standby_extended(term_at: Instant) -> Effect {
     })
 }
 
-/// When the core asked for the end of what it has under this lease: now, but at its deadline where
-/// we find that out later.
+/// Returns when the core asked for the end of its tree: now, or at its deadline if that has passed.
 fn asked_by(term: Start, now: Instant) -> Instant {
     now.min(term.deadlines.term_at)
 }

@@ -1,7 +1,5 @@
-//! `trafficcop run`: opens the store, forks the guardians, and drives the driver until it is done.
-//!
-//! Called by main with a validated config, while the process has one thread; returns the ending that
-//! the exit status is made of. It decides nothing that the core could decide.
+//! `trafficcop run`: opens the store, forks the guardians, and runs the driver to its end. It decides nothing that the
+//! core could decide.
 
 mod condition;
 mod health;
@@ -42,21 +40,17 @@ pub(crate) use script::refuse_unusable_script;
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs the command and its hooks to their end, as configured.
+/// Runs the command and its hooks to their end.
 ///
-/// To be called while the process has one thread: the guardians are forked in here.
-///
-/// # Errors
-/// What kept us from starting at all: a [`crate::config::UsageError`], or what the machine refused.
+/// Call it while the process has one thread: it forks the guardians.
 pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
-    // First: an instance that nobody could ask must not begin to compete.
+    // An instance whose status cannot be requested must not begin to compete.
     let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
-    // Before the fork: the guardian needs what releases the lease, and has what was there when it
-    // forked.
+    // Before the fork: the guardian needs what releases the lease, and has only what existed by then.
     let Opened { store, doorbell } = match open(&config)? {
         Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, config.conflict_status)),
@@ -69,14 +63,14 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
         command: config.candidate.command.clone(),
     });
     config.warn_of_idle_flags(store.info().lease);
-    // After the lock is known: its line says of which one.
+    // The message names the lock.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));
     }
     if config.roles.on_acquire.is_none() {
         script::refuse_unusable_script(&config.command)?;
     }
-    // Before the first thread: of a process with threads a fork inherits locks that nobody gives back.
+    // A fork from a process with threads inherits locks that are never released.
     let guardians = Guardians::fork(&config, &rules(&config, &*store))?;
     let guardian = &guardians.first;
     let contain = guardian.containment().to_string();
@@ -91,14 +85,14 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     ))
 }
 
-/// Why this command cannot be run here, by the search path that we have ourselves.
+/// Returns why this command cannot run here, by trafficcop's own search path.
 pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
     let path = std::env::var_os("PATH");
     guardian::which(command.first()?, path.as_deref()).err()
 }
 
-/// A standby that can never work is better found out now than by the fail-over. What a hook brings
-/// about (a mount, a download) need not be there yet.
+/// Returns the ending of an instance whose command cannot run: it must fail now, not at the fail-over. A hook may still
+/// provide the command (by a mount or a download).
 fn cannot_work(config: &Config) -> Option<Ending> {
     let errno = not_runnable(&config.command)?;
     if config.roles.on_acquire.is_some() {
@@ -119,21 +113,19 @@ fn cannot_work(config: &Config) -> Option<Ending> {
     })
 }
 
-/// One for each thing that can run at the same time. Standby command, hook and command come one
-/// after another, and one guardian has one tree at a time.
+/// Guardians, one for each tree at the same time. Standby command, hook and command follow one another.
 pub(crate) struct Guardians {
     first: Guardian,
     hook_programs: HookPrograms,
-    /// For what runs after a tenure, beside whatever runs then.
+    /// Runs --on-lost.
     second: Option<Guardian>,
-    /// For what says whether we may compete, beside the standby command.
+    /// Runs the --if command.
     condition: Option<Guardian>,
-    /// For what asks whether the command works, beside it.
+    /// Runs the --health command.
     health: Option<Guardian>,
 }
 
 impl Guardians {
-    /// A guardian that knows one program, and what says whether we may compete.
     pub(crate) fn of_one(first: Guardian, condition: Option<Guardian>) -> Guardians {
         Guardians {
             first,
@@ -156,7 +148,7 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
-        // Of a lock that has no deadline the supervisor's death ends nothing: it is a stop.
+        // For a lock without a deadline the supervisor's death counts as a stop.
         let grace = rules
             .budget
             .map_or(rules.grace, |budget| budget.grace_on_loss);
@@ -164,7 +156,7 @@ impl Guardians {
             let setup = Setup {
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
-                // What a check leaves behind has no grace.
+                // Processes that a check left behind get no grace.
                 left_behind: match partner {
                     Some(Partner::Ends(_)) => None,
                     Some(Partner::Awaits(_)) | None => Some(rules.grace),
@@ -175,7 +167,7 @@ impl Guardians {
             guardian::fork(setup).map_err(no_guardian)
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
-        // The one that ends first is forked first: nobody else is to have its end of the pipe.
+        // It ends first, so it is forked first: no other process may have its end of the pipe.
         let (health, partner) = match &config.health.ask {
             Some(Ask::Command(script)) => {
                 let (ends, awaits) = Partner::pair().context("--health")?;
@@ -188,17 +180,13 @@ impl Guardians {
             first: fork(programs, partner)?,
             health,
             hook_programs,
-            // It may run while the next tenure has begun, and one guardian has one tree at a time.
+            // It may still run in the next tenure.
             second: on_lost.map(|script| fork(vec![script], None)).transpose()?,
             condition: fork_for_the_condition(config)?,
         })
     }
 }
 
-/// The guardian of the condition for competing, if there is one.
-///
-/// # Errors
-/// As [`no_guardian`] puts it.
 pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<Guardian>> {
     let Some(script) = &config.only_if else {
         return Ok(None);
@@ -206,13 +194,13 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     let programs = vec![condition::program(script)];
     let setup = Setup {
         withheld: config.withheld.clone(),
-        // It has no part in control: nobody waits for its end.
+        // It has no part in control.
         ..Setup::new(programs, config.contain, Duration::ZERO)
     };
     guardian::fork(setup).map(Some).map_err(no_guardian)
 }
 
-/// Why there is no guardian: what was asked for cannot be had, or the machine has no room for one.
+/// Explains why there is no guardian: a setting is not possible here, or the machine has no room.
 pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     if refusal.is_of_the_settings() {
         return UsageError::new(refusal.to_string()).into();
@@ -224,7 +212,6 @@ pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     .into()
 }
 
-/// Begins to answer over HTTP.
 fn server(
     listener: serve::Listener,
     store: &dyn LeaseStore,
@@ -247,7 +234,7 @@ async fn compete(
     mut observers: Observers,
     server: Option<serve::Server>,
 ) -> anyhow::Result<ExitAction> {
-    // Before anything that waits: a stop that comes meanwhile is kept.
+    // Before anything that waits, so that no stop is missed.
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     observers.pass_on_stopping(&mut signals);
@@ -277,9 +264,8 @@ async fn compete(
     )
     .await;
     observers.tell(Observation::Stops);
-    // What comes now is not worth a question.
     drop(server);
-    // As it was called at first: with slots the store is called like one of them by now.
+    // With slots the store has a slot's name by now.
     name_the_lock(&mut ending, &lock);
     workload
         .finish(&ending.cause, &mut signals, &mut observers)
@@ -289,8 +275,8 @@ async fn compete(
     Ok(typed_stop(&ending, leave, on_terminal))
 }
 
-/// After Ctrl-C trafficcop dies of that signal, whatever the status of its command, and the group that it was started in gets
-/// it as well: so a script that waits for it ends, too, as after a plain command.
+/// Ends by the signal of a Ctrl-C, and passes it to the group that trafficcop was started in: so a script that waits
+/// for trafficcop ends, too, as after a plain command.
 pub(crate) fn typed_stop(ending: &Ending, leave: ExitAction, took_terminal: bool) -> ExitAction {
     let Cause::Stopped(signal @ (libc::SIGINT | libc::SIGQUIT)) = ending.cause else {
         return leave;
@@ -298,14 +284,13 @@ pub(crate) fn typed_stop(ending: &Ending, leave: ExitAction, took_terminal: bool
     if ending.overlap || !guardian::is_in_foreground() {
         return leave;
     }
-    // The terminal sent it to the command's group alone.
+    // The terminal sent it to the command's group only.
     if took_terminal && ending.exit == Some(Exit::Signal(signal)) {
         guardian::pass_to_own_group(signal);
     }
     ExitAction::Signal(signal)
 }
 
-/// Has the workload look after the command's health, if the config says so.
 pub(crate) fn look_after(
     workload: &mut CommandWorkload,
     config: &Config,
@@ -316,7 +301,7 @@ pub(crate) fn look_after(
     if rules.is_empty() {
         return Ok(());
     }
-    // Without it the command would be stopped for what it cannot say.
+    // The command could not report, and would be stopped for that.
     if rules.watchdog.is_some() && workload.notify_socket.is_none() {
         return Err(UsageError::of_the_machine(
             "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set TMPDIR",
@@ -342,10 +327,6 @@ pub(crate) fn look_after(
     Ok(())
 }
 
-/// The workload of the config; nothing runs yet.
-///
-/// # Errors
-/// Where a guardian could not get ready.
 pub(crate) fn workload(
     config: &Config,
     store: &Arc<dyn LeaseStore>,
@@ -378,21 +359,21 @@ pub(crate) fn workload(
     }))
 }
 
-/// The rules of the config, as far as they have a meaning for this store.
+/// Returns the rules of the config that apply to this store.
 pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = config.rules.clone();
-    // A lock of this machine's own disk has no deadline: a budget would end commands for nothing.
+    // A lock on this machine's disk has no deadline: a budget would end commands for no reason.
     rules.budget = terms.lease.and(rules.budget);
-    // Where the kernel wakes whoever waits, a poll would only cost wake-ups.
+    // A poll would only cost wake-ups.
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     rules
 }
 
-/// A store's refusal names its lock, and what to do.
+/// Adds the lock's name and advice to a store's refusal.
 pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
-// Some stores name it by themselves.
+// Some stores name it themselves.
         && !why.contains(lock)
     {
         let advice = if *denied {

@@ -1,72 +1,70 @@
-//! [`Observation`] and [`Observer`]: what happened, and who is told.
-//!
-//! Said by the driver, and by whoever lets it work. Nothing is decided by it.
+//! [`Observation`] and [`Observer`]: events of an instance, and their receivers.
 
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice, Ring, WorkloadEvent};
 
-/// Who is told what happens: the log, a file, a service manager, a watch channel. It never waits, and
-/// nothing is decided by it.
+/// Receiver of observations: the log, a file, a service manager, a watch channel. It must neither wait nor decide
+/// anything.
 pub trait Observer: Send {
-    /// This happened.
+    /// Takes an observation.
     fn observe(&mut self, now: Instant, observation: &Observation<'_>);
 }
 
-/// What happened, for those who are told. All but the first and the last comes from [`drive`](super::drive).
+/// Event of an instance. All but the first and the last come from [`drive`](super::drive).
 #[derive(Clone, Copy, Debug)]
 pub enum Observation<'a> {
     /// The competition is about to begin.
     Begins,
-    /// A change of state, as the core puts it.
+    /// A change of state in the core.
     Notice {
         /// The change.
         notice: &'a Notice,
-        /// The lock's name; with slots it is another one in every tenure.
+        /// Name of the lock; with slots each tenure has another one.
         lock: &'a str,
     },
-    /// While standing by: the holder's doorbell was heard.
+    /// A standby heard the holder's doorbell.
     Rang(Ring),
     /// An attempt to acquire ended.
     Acquired(&'a Result<Grant, Failure>),
-    /// The workload is started.
+    /// The workload starts.
     Starts {
-        /// When it is killed if nothing is heard of the lease.
+        /// When it is killed without further news of the lease.
         kill_at: Instant,
-        /// When the lease runs out then ([`Instant::FOREVER`]: it has no end).
+        /// When the lease expires then ([`Instant::FOREVER`]: never).
         expires: Instant,
-        /// The number of the lock's slot.
+        /// Number of the lock's slot.
         slot: u32,
     },
     /// An attempt to renew ended.
     Renewed {
         /// When it was sent.
         t0: Instant,
-        /// What came of it.
+        /// The result.
         reply: &'a Result<(), Failure>,
     },
-    /// The workload's deadline has moved.
+    /// The workload's deadline moved.
     Extended {
-        /// When it is killed if nothing more is heard of the lease.
+        /// When it is killed without further news of the lease.
         kill_at: Instant,
-        /// When the lease runs out then.
+        /// When the lease expires then.
         expires: Instant,
     },
-    /// The workload is asked to end.
+    /// The workload is told to end.
     Drains {
         /// When it is killed at the latest.
         kill_at: Instant,
     },
-    /// Something of the tree, as the guardian puts it.
+    /// An event of the tree, from the guardian.
     Workload(&'a WorkloadEvent),
-    /// We were asked to stop, or are about to end.
+    /// The instance got a stop request, or is about to end.
     Stops,
     /// The end.
     Done {
-        /// Why.
+        /// The reason.
         cause: &'a str,
         /// An overlap with another holder cannot be excluded.
         overlap: bool,
-        /// Our exit status.
+        /// Exit status of trafficcop.
         exit: i32,
     },
 }

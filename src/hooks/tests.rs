@@ -1,4 +1,4 @@
-//! The order of things at work, in virtual time.
+//! Order of the hooks, in virtual time.
 
 use super::*;
 use crate::core::{Exit, Failed};
@@ -14,7 +14,6 @@ fn at(seconds: u64) -> Instant {
     BEGIN + Duration::from_secs(seconds)
 }
 
-/// A lease of 60 s, confirmed at that second.
 fn term(t0: u64) -> Start {
     Start {
         deadlines: until(t0 + 48, t0 + 58),
@@ -67,7 +66,7 @@ fn standing(config: HookConfig) -> HookSequencer {
     hooks
 }
 
-/// In control since second 10; the standby command was asked to end.
+/// Has control since second 10; the standby command was told to end.
 fn ushering() -> HookSequencer {
     let mut hooks = standing(ALL);
     let effects = hooks.start(at(10), term(10));
@@ -76,7 +75,7 @@ fn ushering() -> HookSequencer {
     hooks
 }
 
-/// The standby's tree was empty at second 11.
+/// The standby command's tree was empty at second 11.
 fn preparing() -> HookSequencer {
     let mut hooks = ushering();
     hooks.on_event(at(11), WorkloadEvent::Exited(Exit::Signal(TERM)));
@@ -87,7 +86,7 @@ fn preparing() -> HookSequencer {
     hooks
 }
 
-/// The hook has succeeded at second 12.
+/// The hook succeeded at second 12.
 fn playing() -> HookSequencer {
     let mut hooks = preparing();
     assert_eq!(hooks.on_event(at(12), exited(0)), []);
@@ -99,7 +98,7 @@ fn playing() -> HookSequencer {
 }
 
 #[test]
-fn one_comes_after_the_other_and_none_before_the_tree_is_empty() {
+fn each_program_waits_for_an_empty_tree() {
     let mut hooks = playing();
     assert_eq!(told(&hooks.on_event(at(20), exited(3))), [exited(3)]);
     assert_eq!(launched(&hooks.stand_by(at(20))), None, "its tree may live");
@@ -108,7 +107,7 @@ fn one_comes_after_the_other_and_none_before_the_tree_is_empty() {
 }
 
 #[test]
-fn a_standby_comes_back_when_control_is_gone() {
+fn standby_command_returns_when_control_is_gone() {
     let mut hooks = playing();
     hooks.on_event(at(21), empty(21));
     assert_eq!(launched(&hooks.stand_by(at(22))), Some(Role::Standby));
@@ -116,7 +115,7 @@ fn a_standby_comes_back_when_control_is_gone() {
 }
 
 #[test]
-fn the_standby_s_tree_must_be_gone_while_there_is_time_and_a_renewal_makes_time() {
+fn standby_s_deadline_is_the_lease_s_and_moves_with_renewals() {
     let mut hooks = standing(ALL);
     let effects = hooks.start(at(10), term(10));
     assert_eq!(effects[0], Effect::SetReleaseInfo);
@@ -132,7 +131,7 @@ fn the_standby_s_tree_must_be_gone_while_there_is_time_and_a_renewal_makes_time(
 }
 
 #[test]
-fn the_hook_runs_once_in_a_tenure() {
+fn hook_runs_once_in_a_tenure() {
     let mut hooks = playing();
     hooks.on_event(at(13), exited(1));
     hooks.on_event(at(13), empty(13));
@@ -149,7 +148,7 @@ fn the_hook_runs_once_in_a_tenure() {
 }
 
 #[test]
-fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
+fn failed_hook_is_reported_when_its_tree_is_empty() {
     let mut hooks = preparing();
     assert_eq!(told(&hooks.on_event(at(12), exited(3))), []);
     hooks.on_event(at(12), WorkloadEvent::LeftBehind);
@@ -164,7 +163,7 @@ fn a_hook_that_fails_is_told_when_its_tree_is_empty() {
 }
 
 #[test]
-fn a_hook_that_cannot_be_started_has_failed() {
+fn hook_that_cannot_start_has_failed() {
     let mut hooks = preparing();
     let how = Failed::NotStarted(libc::EAGAIN);
     let effects = hooks.on_event(
@@ -180,7 +179,7 @@ fn a_hook_that_cannot_be_started_has_failed() {
 }
 
 #[test]
-fn a_hook_that_was_asked_to_end_has_not_failed_whatever_it_says() {
+fn hook_that_was_told_to_end_has_not_failed() {
     for exit in [
         exited(0),
         exited(3),
@@ -201,7 +200,7 @@ fn a_hook_that_was_asked_to_end_has_not_failed_whatever_it_says() {
 }
 
 #[test]
-fn a_hook_that_was_empty_when_it_was_asked_to_end_ended_because_of_that() {
+fn hook_never_ends_before_the_request_to_end() {
     let mut hooks = preparing();
     hooks.drain(at(12), TERM, at(42));
     hooks.on_event(at(13), exited(0));
@@ -209,7 +208,7 @@ fn a_hook_that_was_empty_when_it_was_asked_to_end_ended_because_of_that() {
 }
 
 #[test]
-fn a_hook_that_its_guardian_ended_ended_at_its_deadline() {
+fn hook_ended_by_its_guardian_ended_at_its_deadline() {
     let mut hooks = preparing();
     hooks.on_event(at(58), WorkloadEvent::Acting);
     hooks.on_event(at(58), WorkloadEvent::Exited(Exit::Signal(TERM)));
@@ -221,7 +220,7 @@ fn a_hook_that_its_guardian_ended_ended_at_its_deadline() {
 }
 
 #[test]
-fn a_hook_that_ends_after_a_pause_of_ours_starts_nothing_and_hides_nothing() {
+fn hook_that_ends_after_a_long_pause_starts_nothing() {
     let mut hooks = preparing();
     hooks.on_event(at(90), exited(0));
     let effects = hooks.on_event(at(90), empty(12));
@@ -234,7 +233,7 @@ fn a_hook_that_ends_after_a_pause_of_ours_starts_nothing_and_hides_nothing() {
 }
 
 #[test]
-fn nothing_is_started_under_a_lease_of_which_half_is_gone() {
+fn half_used_lease_starts_nothing_until_renewed() {
     let mut hooks = preparing();
     hooks.on_event(at(41), exited(0));
     assert_eq!(
@@ -253,11 +252,10 @@ fn nothing_is_started_under_a_lease_of_which_half_is_gone() {
 }
 
 #[test]
-fn what_ends_control_while_the_standby_drains_waits_for_nothing() {
+fn end_of_control_does_not_wait_for_a_draining_standby() {
     let mut hooks = ushering();
     assert_eq!(told(&hooks.drain(at(12), TERM, at(42))), [empty(12)]);
     assert_eq!(hooks.kill(at(13)), [], "and once");
-    // Back in its role as soon as its old tree is gone.
     assert_eq!(hooks.stand_by(at(13)), []);
     hooks.on_event(at(14), WorkloadEvent::Exited(Exit::Signal(TERM)));
     assert_eq!(
@@ -265,15 +263,11 @@ fn what_ends_control_while_the_standby_drains_waits_for_nothing() {
         Some(Role::Standby)
     );
     let mut hooks = ushering();
-    assert_eq!(
-        told(&hooks.kill(at(90))),
-        [empty(58)],
-        "after a pause of ours"
-    );
+    assert_eq!(told(&hooks.kill(at(90))), [empty(58)], "after a long pause");
 }
 
 #[test]
-fn control_that_comes_back_while_the_standby_still_drains_waits_for_it() {
+fn regained_control_waits_for_a_draining_standby() {
     let mut hooks = ushering();
     hooks.drain(at(12), TERM, at(42));
     hooks.stand_by(at(13));
@@ -286,7 +280,7 @@ fn control_that_comes_back_while_the_standby_still_drains_waits_for_it() {
 }
 
 #[test]
-fn the_guardian_s_death_while_the_standby_drains_leaves_nothing_under_the_lease() {
+fn guardian_death_while_standby_drains_leaves_nothing_under_the_lease() {
     let mut hooks = ushering();
     assert_eq!(
         told(&hooks.on_event(at(12), WorkloadEvent::Lost)),
@@ -301,7 +295,7 @@ fn the_guardian_s_death_while_the_standby_drains_leaves_nothing_under_the_lease(
 }
 
 #[test]
-fn the_guardian_s_death_under_the_lease_is_waited_out() {
+fn guardian_death_under_the_lease_waits_for_an_empty_tree() {
     for mut hooks in [preparing(), playing()] {
         assert_eq!(
             told(&hooks.on_event(at(13), WorkloadEvent::Lost)),
@@ -313,7 +307,7 @@ fn the_guardian_s_death_under_the_lease_is_waited_out() {
 }
 
 #[test]
-fn the_guardian_s_death_on_an_empty_stage_is_told() {
+fn guardian_death_without_a_tree_is_reported() {
     let mut hooks = HookSequencer::new(ALL);
     assert_eq!(
         told(&hooks.on_event(BEGIN, WorkloadEvent::Lost)),
@@ -323,7 +317,7 @@ fn the_guardian_s_death_on_an_empty_stage_is_told() {
 }
 
 #[test]
-fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
+fn stuck_standby_keeps_the_command_from_starting() {
     let mut hooks = ushering();
     let effects = hooks.on_event(at(50), WorkloadEvent::TreeStuck);
     let errno = libc::EBUSY;
@@ -333,7 +327,7 @@ fn a_standby_that_cannot_be_killed_keeps_the_command_from_starting() {
 }
 
 #[test]
-fn what_is_stuck_under_the_lease_is_told() {
+fn stuck_tree_under_the_lease_is_reported() {
     for mut hooks in [preparing(), playing()] {
         assert_eq!(
             told(&hooks.on_event(at(13), WorkloadEvent::TreeStuck)),
@@ -343,7 +337,7 @@ fn what_is_stuck_under_the_lease_is_told() {
 }
 
 #[test]
-fn a_standby_that_fails_is_started_again_after_a_growing_back_off() {
+fn failed_standby_restarts_after_a_growing_back_off() {
     let mut hooks = standing(ALL);
     let mut now = at(1);
     for wait in [1, 2, 4, 8, 16, 30, 30] {
@@ -357,7 +351,7 @@ fn a_standby_that_fails_is_started_again_after_a_growing_back_off() {
 }
 
 #[test]
-fn a_standby_that_succeeds_has_done_its_work_until_the_next_time() {
+fn successful_standby_does_not_restart_in_the_same_wait() {
     let mut hooks = standing(ALL);
     hooks.on_event(at(1), exited(0));
     let effects = hooks.on_event(at(1), empty(1));
@@ -382,7 +376,7 @@ fn control_does_not_wait_for_a_back_off() {
 }
 
 #[test]
-fn at_the_end_the_standby_is_drained_and_not_started_again() {
+fn finish_drains_the_standby_for_good() {
     let mut hooks = standing(ALL);
     assert_eq!(drained(&hooks.finish(at(30))), Some(at(30)));
     assert_eq!(hooks.finish(at(40)), [], "its grace is fixed");
@@ -392,7 +386,7 @@ fn at_the_end_the_standby_is_drained_and_not_started_again() {
 }
 
 #[test]
-fn an_order_that_came_too_late_is_doubt_and_no_bad_command() {
+fn late_start_is_doubt_and_no_bad_command() {
     let late = WorkloadEvent::NotStarted { errno: libc::ETIME };
     for mut hooks in [preparing(), playing()] {
         assert_eq!(told(&hooks.on_event(at(59), late)), [empty(58)]);
@@ -400,7 +394,7 @@ fn an_order_that_came_too_late_is_doubt_and_no_bad_command() {
 }
 
 #[test]
-fn without_a_cast_the_command_is_all_there_is() {
+fn without_hooks_only_the_command_runs() {
     let mut hooks = HookSequencer::new(HookConfig {
         standby: false,
         on_acquire: false,

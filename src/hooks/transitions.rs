@@ -1,7 +1,6 @@
-//! What follows from what the guardian tells, by what it has.
+//! Transitions on the guardian's events.
 //!
-//! Part of [`HookSequencer`]. It must never tell the core that a tree is empty which the guardian has not
-//! called empty, nor start anything before that.
+//! The core must never hear that a tree is empty before the guardian reports it, nor may anything start before that.
 
 use std::time::Duration;
 
@@ -9,8 +8,7 @@ use super::{Effect, HookNotice, HookSequencer, Role, Tree, asked_by};
 use crate::clock::Instant;
 use crate::core::{After, Exit, Failed, Restart, WorkloadEvent};
 
-// A standby command that failed is started again as a command of `--restart on-failure` is, but
-// for ever.
+// As with `--restart on-failure`, but for ever.
 const AGAIN: Restart = Restart {
     after: After::Failure,
     limit: u32::MAX,
@@ -18,10 +16,9 @@ const AGAIN: Restart = Restart {
 };
 
 impl HookSequencer {
-    /// The guardian told this.
     pub(crate) fn on_event(&mut self, now: Instant, event: WorkloadEvent) -> Vec<Effect> {
         let mut effects = Vec::new();
-        // About the machine and not about a tree: whatever runs, the core looks at its deadlines.
+        // The core checks its deadlines, whatever runs.
         if event == WorkloadEvent::ClockJumped {
             effects.push(Effect::Tell(event));
             return effects;
@@ -69,7 +66,7 @@ impl HookSequencer {
             WorkloadEvent::NotStarted { errno } => {
                 let (since, asked) = (*since, *asked);
                 let failed = Failed::NotStarted(*errno);
-                // Asked to end it has not failed, whatever it came to: no back-off, no line.
+                // It was told to end: no back-off, no message.
                 self.standby_gone(now, since, (!asked).then_some(failed), effects);
             }
             WorkloadEvent::TreeEmpty { .. } => {
@@ -96,7 +93,7 @@ impl HookSequencer {
         }
     }
 
-    /// The standby's tree is empty; by itself, if it is told how.
+    /// Handles the standby command's empty tree; `by_itself` is how it ended, unless it was told to.
     fn standby_gone(
         &mut self,
         now: Instant,
@@ -114,7 +111,7 @@ impl HookSequencer {
         match by_itself {
             // It ended because of a tenure that is over already.
             None => self.launch_standby(now, effects),
-            // Done until the next time that we stand by: started again it would be a loop.
+            // Starting it again now would be a loop.
             Some(Failed::Exited(Exit::Code(0))) => {
                 effects.push(Effect::Say(HookNotice::StandbyDone))
             }
@@ -146,8 +143,7 @@ impl HookSequencer {
             WorkloadEvent::LeftBehind => {
                 effects.push(Effect::Say(HookNotice::LeftBehind(Role::OnAcquire)))
             }
-            // The deadline had passed when it was to be started: for the core that is doubt, as
-            // without a hook.
+            // For the core that is doubt, as without a hook.
             WorkloadEvent::NotStarted { errno: libc::ETIME } => {
                 self.tree = Tree::None;
                 self.tell_empty(term.deadlines.term_at, effects);
@@ -157,8 +153,7 @@ impl HookSequencer {
                 self.hook_failed(at, how, effects);
             }
             WorkloadEvent::TreeEmpty { at } => {
-                // For the core it ended because of its deadline, or because it was asked to: not
-                // before that.
+                // For the core it ended by its deadline or by the request to end, and not before that.
                 let ended_by = if *acting {
                     Some(term.deadlines.term_at)
                 } else {
@@ -169,12 +164,11 @@ impl HookSequencer {
                 match (ended_by, exit) {
                     (Some(earliest), _) => self.tell_empty(at.max(earliest), effects),
                     (None, Some(Exit::Code(0))) => {
-                        // By the token: a restart of the command within this tenure does not run
-                        // the hook again.
+                        // A restart of the command in this tenure does not run the hook again.
                         self.prepared = Some(term.token);
                         self.proceed(now, effects);
                     }
-                    // Without a word of how it ended nothing can be claimed for it.
+                    // Without its exit status it counts as killed.
                     (None, how) => {
                         let how = Failed::Exited(how.unwrap_or(Exit::Signal(libc::SIGKILL)));
                         self.hook_failed(at, how, effects);
@@ -205,7 +199,7 @@ impl HookSequencer {
     fn heard_of_command(&mut self, now: Instant, event: WorkloadEvent, effects: &mut Vec<Effect>) {
         match event {
             WorkloadEvent::NotStarted { errno: libc::ETIME } if self.term.is_some() => {
-                // The deadline came first: that is doubt, and not a command that cannot be run.
+                // That is doubt, not a command that cannot run.
                 self.tree = Tree::None;
                 let at = self.term.map_or(now, |term| term.deadlines.term_at);
                 self.tell_empty(at, effects);
@@ -233,10 +227,9 @@ impl HookSequencer {
         }
     }
 
-    /// The guardian is dead, and what it had is being killed: `awaited` where that is the lease's.
+    /// Handles the guardian's death; `awaited` if its tree is under the lease.
     fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
-        // Nothing can be started any more, but the core may not give the lease back before the tree
-        // is gone.
+        // The core must not release the lease before the tree is gone.
         self.tree = Tree::Orphaned { awaited };
         effects.push(Effect::Tell(WorkloadEvent::Lost));
         if let Some(term) = self.term.filter(|_| !awaited) {

@@ -1,9 +1,7 @@
-//! The condition of `--if`: a command that says whether this machine is fit to take control, under a
-//! guardian of its own.
+//! Condition of `--if`: a command that tells whether this machine is fit to take control, under a separate guardian.
 //!
-//! Made by `run`, owned by its workload, asked by the core while nothing of ours has control. It has a time
-//! limit, and nothing of it outlives its answer: what it leaves behind is killed, and so is all of it where
-//! it hangs. It never delays anything but the next attempt to acquire, and it decides nothing.
+//! It has a time limit, and no process of it outlives its answer: processes that it leaves behind are killed, and the
+//! whole of it if it hangs. It delays only the next attempt to acquire.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,10 +9,9 @@ use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, Failed, Unfit, WorkloadEvent};
 use crate::guardian::{GuardianHandle, Program, SpawnRequest, StopTo};
 
-// The script's stdout is our stderr: ours may be the command's or a reader's.
+// The script writes to stderr: stdout may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
 
-/// What `sh` runs.
 pub(super) fn program(script: &OsStr) -> Program {
     Program::handler(vec![
         "/bin/sh".into(),
@@ -24,17 +21,14 @@ pub(super) fn program(script: &OsStr) -> Program {
     ])
 }
 
-/// What it said.
 pub(super) type Answer = Result<(), Unfit>;
 
-/// See the module's text.
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
-    /// What was asked, and not answered yet.
     asked: Option<ConditionRun>,
-    /// Its guardian is dead, or cannot get rid of what it has.
+    /// Set once its guardian is dead, or cannot kill its tree.
     over: bool,
-    /// People know that it leaves processes behind: it does so each time.
+    /// Whether the log has the warning about processes that it leaves behind.
     told: bool,
 }
 
@@ -48,8 +42,7 @@ impl ConditionCommand {
         }
     }
 
-    /// Runs it, with this in its environment; an answer comes from [`ConditionCommand::step`], or at once
-    /// where there can be none.
+    /// Runs the command; [`ConditionCommand::step`] returns the answer, unless there can be none.
     pub(super) fn ask(
         &mut self,
         env: Vec<(OsString, OsString)>,
@@ -66,7 +59,7 @@ impl ConditionCommand {
             in_control: false,
             env,
             unset,
-            // Room for an orderly end within the limit.
+            // Time for an orderly end.
             deadlines: Deadlines {
                 term_at: give_up_at - limit / 10,
                 kill_at: give_up_at,
@@ -77,30 +70,28 @@ impl ConditionCommand {
             input: None,
             release_info: Vec::new(),
         });
-        // It runs under no lease.
+        // No lease.
         self.handle.hurry_at(Instant::FOREVER);
         None
     }
 
-    /// Ends it now: nobody waits for its answer any more.
     pub(super) fn kill(&mut self) {
         if self.asked.is_some() {
             self.handle.kill();
         }
     }
 
-    /// Ends its guardian.
     pub(super) async fn dismiss(self) {
         self.handle.dismiss().await;
     }
 
-    /// Waits until something becomes of it; its answer, if that is it. Cancel-safe.
+    /// Waits for the next event; returns an answer if there is one. Cancel-safe.
     pub(super) async fn step(&mut self) -> Option<Answer> {
         let event = self.handle.next_event().await;
-        // Also where nobody asked: from now on there is nobody to ask.
+        // No further run is possible.
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
         if event == WorkloadEvent::LeftBehind {
-            // It has said what it had to say, and nobody waits for the rest.
+            // The rest is not needed.
             self.handle.kill();
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!("the --if command left processes behind: killing them each time");
@@ -112,16 +103,14 @@ impl ConditionCommand {
     }
 }
 
-/// One run of it.
 #[derive(Default)]
 struct ConditionRun {
     exit: Option<Exit>,
-    /// It did not end by itself in time.
     is_late: bool,
 }
 
 impl ConditionRun {
-    /// What follows from what its guardian says: an answer, once nothing of it lives.
+    /// Returns an answer once no process of the run lives.
     fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
         match event {
             WorkloadEvent::Exited(exit) => {
@@ -132,7 +121,6 @@ impl ConditionRun {
                 self.is_late |= self.exit.is_none();
                 None
             }
-            // The order came too late to be carried out.
             WorkloadEvent::NotStarted { errno: libc::ETIME } => Some(Err(Unfit::TimedOut)),
             WorkloadEvent::NotStarted { errno } => {
                 Some(Err(Unfit::Failed(Failed::NotStarted(*errno))))
@@ -140,7 +128,7 @@ impl ConditionRun {
             WorkloadEvent::TreeEmpty { .. } if self.is_late => Some(Err(Unfit::TimedOut)),
             WorkloadEvent::TreeEmpty { .. } => Some(match self.exit {
                 Some(Exit::Code(0)) => Ok(()),
-                // Without a word of how it ended nothing can be claimed for it.
+                // Without its exit status it counts as killed.
                 exit => Err(Unfit::Failed(Failed::Exited(
                     exit.unwrap_or(Exit::Signal(libc::SIGKILL)),
                 ))),
@@ -168,14 +156,13 @@ mod tests {
         WorkloadEvent::Exited(Exit::Code(status))
     }
 
-    /// The answers after each of these events.
     fn hears(events: &[WorkloadEvent]) -> Vec<Option<Answer>> {
         let mut asked = ConditionRun::default();
         events.iter().map(|event| asked.hears(event)).collect()
     }
 
     #[test]
-    fn there_is_no_answer_before_nothing_of_it_lives() {
+    fn answer_waits_until_the_tree_is_empty() {
         let events = [exited(0), WorkloadEvent::LeftBehind, EMPTY];
         assert_eq!(hears(&events), [None, None, Some(Ok(()))]);
         let no = Unfit::Failed(Failed::Exited(Exit::Code(3)));
@@ -183,20 +170,20 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_because_it_was_late_is_late_whatever_it_says() {
+    fn late_condition_times_out_whatever_its_exit_status() {
         let late = Some(Err(Unfit::TimedOut));
         let events = [WorkloadEvent::Acting, exited(0), EMPTY];
         assert_eq!(hears(&events), [None, None, late]);
         assert_eq!(hears(&[WorkloadEvent::Acting, EMPTY]), [None, late]);
         let too_late = WorkloadEvent::NotStarted { errno: libc::ETIME };
         assert_eq!(hears(&[too_late]), [late]);
-        // What it left behind outlasted the limit, and not it.
+        // Processes that it left behind were late, not the command.
         let events = [exited(0), WorkloadEvent::Acting, EMPTY];
         assert_eq!(hears(&events).pop(), Some(Some(Ok(()))));
     }
 
     #[test]
-    fn without_a_guardian_or_a_word_of_its_end_it_is_a_no() {
+    fn missing_guardian_or_exit_status_makes_the_machine_unfit() {
         let killed = Unfit::Failed(Failed::Exited(Exit::Signal(libc::SIGKILL)));
         assert_eq!(hears(&[EMPTY]), [Some(Err(killed))]);
         let unasked = Some(Err(Unfit::Unasked));

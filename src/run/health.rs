@@ -1,9 +1,8 @@
-//! The health of the command, as it is found out: what the command says on its notification socket, and
-//! the probes, of which a command has a guardian of its own.
+//! Health checks of the command: its messages on the notification socket, and probes. A probe command has a separate
+//! guardian.
 //!
-//! Made by `run` and owned by its workload, which lets it work while it waits for events and does what it
-//! says. What follows from what is decided by [`Health`]. A probe belongs to the command: it has the
-//! lease's deadline, is killed when the command is to end, and until nothing of it lives nothing is called empty.
+//! [`Health`] decides. A probe belongs to the command: it has the lease's deadline, is killed when the command is to
+//! end, and no tree counts as empty while a process of it lives.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -20,49 +19,39 @@ use crate::exit::is_for_want_of_room;
 use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::ServiceManager;
 
-// After so long a command is looked after as one that runs, though nobody has heard that it does: as long as a
-// guardian that starts one is not expected to answer.
+// A command counts as running after this time, even if no start was reported: a guardian may take so long to answer.
 const START: Duration = Duration::from_secs(10);
-// What is read of an answer: whether a longer one ends is not what was asked.
+// Bytes to read of an answer: whether a longer one ends does not matter.
 const BODY: usize = 16 << 10;
 
-/// Whom a probe asks, or by whom it is made.
 pub(super) enum Prober {
-    /// A command, by a guardian that knows nothing else.
+    /// A command, with a guardian for it alone.
     Command(GuardianHandle),
-    /// A server.
     Url(reqwest::Client, Url),
 }
 
-/// The probe that is under way.
 enum Probe {
     None,
-    /// It has a tree.
     Command {
         timeout_at: Instant,
         exit: Option<Exit>,
-        /// Its guardian ended it, because its time was over.
         timed_out: bool,
     },
     Url(Pin<Box<dyn Future<Output = Result<(), ProbeFailure>> + Send>>),
 }
 
-/// See the module's text.
 pub(super) struct HealthMonitor {
     health: Health,
-    /// Where the command says what it says of its watchdog.
     words: Option<ServiceManager>,
     prober: Option<Prober>,
     probe: Probe,
-    /// How the last probe ended, until it is judged.
+    /// Result of the last probe, until it is judged.
     ended: Option<Result<(), ProbeFailure>>,
-    /// When the lease's guardian kills, if it is not told otherwise.
+    /// When the lease's guardian kills.
     kill_at: Instant,
-    /// When the last tree of a probe was seen to be empty.
+    /// When the last probe's tree was empty.
     empty_at: Instant,
-    /// Something of a probe cannot be killed.
     stuck: bool,
-    /// The guardian of the probes is dead.
     lost: bool,
 }
 
@@ -85,23 +74,22 @@ impl HealthMonitor {
         }
     }
 
-    /// The command is being started. On a file system that does not answer it may never be, and hangs like one
-    /// that runs.
+    /// Records that the command is being started. On a file system that does not answer the start may hang, and counts
+    /// as hung.
     pub(super) fn launched(&mut self) {
         self.health.started(Instant::now() + START);
     }
 
-    /// Whether a command runs or is being started that is not to end.
+    /// Returns whether a command runs or starts, and is not to end.
     pub(super) fn is_expected(&self) -> bool {
         self.health.is_running()
     }
 
-    /// The command runs.
     pub(super) fn started(&mut self) {
         self.health.started(Instant::now());
     }
 
-    /// The command has ended or is to end: nobody is asked any more.
+    /// Stops the probes: the command has ended or is to end.
     pub(super) fn stops(&mut self) {
         self.health.ended();
         match (&self.probe, &mut self.prober) {
@@ -111,7 +99,6 @@ impl HealthMonitor {
         }
     }
 
-    /// The lease's deadlines are these.
     pub(super) fn extend(&mut self, deadlines: Deadlines) {
         self.kill_at = deadlines.kill_at;
         if let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
@@ -122,17 +109,16 @@ impl HealthMonitor {
         }
     }
 
-    /// When the last of all probes was seen to be gone; `None` while something of one may live.
+    /// Returns when the last probe was gone; `None` while a process of one may live.
     pub(super) fn empty_at(&self) -> Option<Instant> {
         matches!(self.probe, Probe::None).then_some(self.empty_at)
     }
 
-    /// Whether something of a probe lives that cannot be killed.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck
     }
 
-    /// Waits until there is something to look at. Cancel-safe.
+    /// Waits until [`HealthMonitor::look`] may have news. Cancel-safe.
     pub(super) async fn wait(&mut self) {
         let due = self.health.wake_at().since(Instant::now());
         let HealthMonitor {
@@ -168,11 +154,11 @@ impl HealthMonitor {
         }
     }
 
-    /// What is to be told of the command's health by now, and whether a probe is to begin.
+    /// Returns news of the command's health, and whether a probe is to begin.
     pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
         let mut events = Vec::new();
         let now = Instant::now();
-        // What it says before it counts as started is kept until then.
+        // Messages from before the command counts as started are kept.
         let words = self.words.as_ref().filter(|_| self.health.is_running());
         for word in words
             .map(|words| words.watchdog_words(0))
@@ -199,7 +185,7 @@ impl HealthMonitor {
         };
         match &self.prober {
             _ if self.lost => (events, false),
-            // Nothing can be started beside it: as if it went on to ask, and nobody answered.
+            // No probe can start next to one that cannot be killed: it counts as one without an answer.
             _ if self.stuck => {
                 self.ended = Some(Err(ProbeFailure::TimedOut));
                 (events, false)
@@ -221,7 +207,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Starts the probe that is to begin, with this request but for its deadlines.
+    /// Starts the probe with this request, but with its own deadlines.
     pub(super) fn launch(&mut self, request: Result<SpawnRequest, i32>) {
         let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
             (&self.probe, &mut self.prober)
@@ -231,10 +217,9 @@ impl HealthMonitor {
         match request {
             Ok(request) => {
                 handle.start(SpawnRequest {
-                    // Without a grace: what asks has nothing to put in order, and what it leaves behind
-                    // neither.
+                    // A probe has nothing to clean up.
                     deadlines: at_once(self.kill_at.min(*timeout_at)),
-                    // The lease is for the command's guardian to give back.
+                    // Only the command's guardian releases the lease.
                     release_info: Vec::new(),
                     ..request
                 });
@@ -244,7 +229,6 @@ impl HealthMonitor {
         }
     }
 
-    /// Ends its guardian.
     pub(super) async fn dismiss(self) {
         if let Some(Prober::Command(handle)) = self.prober {
             handle.dismiss().await;
@@ -299,7 +283,7 @@ impl HealthMonitor {
     }
 }
 
-/// What it means that nobody could be asked for this error number of the kernel.
+/// Classifies a kernel error that kept a probe from starting.
 fn not_started(errno: i32) -> ProbeFailure {
     match is_for_want_of_room(errno) {
         true => ProbeFailure::NoRoom(errno),
@@ -307,7 +291,6 @@ fn not_started(errno: i32) -> ProbeFailure {
     }
 }
 
-/// Killed at this moment, without having been asked to end.
 fn at_once(at: Instant) -> Deadlines {
     Deadlines {
         term_at: at,
@@ -315,11 +298,9 @@ fn at_once(at: Instant) -> Deadlines {
     }
 }
 
-/// Asks a server, until then.
 async fn ask(client: reqwest::Client, url: Url, give_up_at: Instant) -> Result<(), ProbeFailure> {
     let failed = |error: reqwest::Error| {
         let error = error.without_url();
-        // With -v: what is wrong with a certificate, say.
         tracing::debug!("--health: {}", azure::root_cause(&error));
         let errno = azure::kernel_errno(&error).filter(|errno| is_for_want_of_room(*errno));
         if let Some(errno) = errno {
@@ -359,7 +340,6 @@ pub(super) mod tests {
     use crate::core::{Hung, ProbeRules};
     use crate::guardian::scripted::{Plays, guardian};
 
-    /// A command is asked so often, from its start on.
     pub(in crate::run) fn asked(every: Duration, timeout: Duration, failures: u32) -> HealthRules {
         HealthRules {
             probe: Some(ProbeRules {
@@ -372,7 +352,6 @@ pub(super) mod tests {
         }
     }
 
-    /// What it says next, and whether a check was begun meanwhile.
     async fn says(monitor: &mut HealthMonitor) -> (Vec<HealthEvent>, bool) {
         let mut begun = false;
         loop {
@@ -386,7 +365,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn want_of_room_is_no_answer_and_a_missing_program_is_one() {
+    fn lack_of_room_is_no_result_but_a_missing_program_is() {
         for errno in [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
             assert_eq!(not_started(errno), ProbeFailure::NoRoom(errno));
         }
@@ -395,9 +374,9 @@ pub(super) mod tests {
         }
     }
 
-    /// What it is given for the end of a lease is no measure for its own: a busy machine is late by so much.
+    /// A busy machine delays a guardian by more than a probe's limit.
     #[tokio::test]
-    async fn a_guardian_that_is_late_with_a_check_is_not_a_dead_one() {
+    async fn late_guardian_of_a_probe_is_not_taken_for_dead() {
         let rules = asked(Duration::from_secs(60), Duration::from_millis(20), 2);
         let prober = Prober::Command(guardian(|_| Plays::Mutes));
         let mut monitor = HealthMonitor::new(rules, None, Some(prober));
@@ -413,7 +392,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn beside_a_check_that_asked_before_the_command_ran_none_is_begun() {
+    async fn no_second_probe_begins_while_one_from_before_the_start_runs() {
         let minute = Duration::from_secs(60);
         let rules = asked(minute, minute, 1);
         let prober = Prober::Command(guardian(|_| Plays::Lasts));
@@ -444,7 +423,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_check_that_cannot_be_killed_none_is_begun_and_nothing_is_called_gone() {
+    async fn stuck_probe_blocks_further_probes_and_an_empty_tree() {
         let span = Duration::from_millis(50);
         let rules = asked(span, span, 2);
         let prober = Prober::Command(guardian(|_| Plays::Sticks));

@@ -1,8 +1,6 @@
-//! Who is told of an instance of `run` or `elect`: the log, the files, the service manager, those who
-//! ask over HTTP.
+//! Observers of an instance of `run` or `elect`: log, files, service manager, HTTP clients.
 //!
-//! Made by `run`, told by the driver. None of them may hold anything up: the log drops lines that
-//! nobody reads, and files are written by threads of their own.
+//! None may delay anything: the log drops lines that no reader takes, and separate threads write the files.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -26,20 +24,18 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 
-// A machine that is about to be frozen must not take over first; one without a metadata service
-// must not wait for it either.
+// A machine that is about to freeze must not take over first; one without a metadata service must not wait for it
+// either.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Everybody who is told of this instance.
 pub(crate) struct Observers {
     list: Vec<Box<dyn Observer>>,
     service_manager: Option<ServiceManager>,
 }
 
 impl Observers {
-    /// Those of this config, and this `log`. Not before the guardians were forked: threads write the
-    /// files.
+    /// Creates them. Call it after the guardians were forked: threads write the files.
     pub(crate) fn new(
         config: &Config,
         store: &Arc<dyn LeaseStore>,
@@ -81,8 +77,7 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
-        // First: who asks over HTTP is to be told the latest by the time the others have heard of
-        // it.
+        // An HTTP client must get the news no later than the other observers.
         observers.add(shared_status);
         observers.add(Some(log));
         observers.add(Some(status));
@@ -96,38 +91,34 @@ impl Observers {
         self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
-    /// Says that we do this now.
     pub(crate) fn tell(&mut self, observation: Observation<'_>) {
         self.observe(Instant::now(), &observation);
     }
 
-    /// Begins to tell the service manager, if there is one, inside the runtime.
+    /// Starts to notify the service manager, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
         if let Some(service_manager) = &self.service_manager {
             service_manager.begin(vec![health_check]);
         }
     }
 
-    /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) fn notify_socket(&self) -> Option<OsString> {
         self.service_manager.as_ref()?.for_the_command(0)
     }
 
-    /// Who hears what the command says of itself, if anybody does.
     pub(super) fn service_manager(&self) -> Option<ServiceManager> {
         self.service_manager.clone()
     }
 
-    /// What the command says of its end comes with the signals.
+    /// Makes the command's STOPPING message come with the signals.
     pub(crate) fn pass_on_stopping(&self, signals: &mut Signals) {
         if let Some(one) = &self.service_manager {
             signals.add_stopping(one.stopping());
         }
     }
 
-    /// Begins to follow what the platform announces for this machine, if the config says so; what was
-    /// announced already, as far as that is known in a moment. What comes later comes with the
-    /// signals.
+    /// Starts to follow the platform's announcements, if configured. Returns an earlier one if it is known within a
+    /// moment; later ones come with the signals.
     pub(crate) async fn follow_events(
         &mut self,
         config: &Config,
@@ -138,7 +129,7 @@ impl Observers {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
-                        // Kept for the driver, which stops as it does for every signal.
+                        // For the driver, which stops as for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -149,7 +140,7 @@ impl Observers {
         cordon
     }
 
-    /// Tells the end. Files that nobody can write keep us a moment longer.
+    /// Reports the end. Files that cannot be written delay it for a moment.
     pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
         self.tell(Observation::Done {
             cause: &report::cause(&ending.cause),
@@ -167,7 +158,7 @@ impl Observer for Observers {
     }
 }
 
-/// Tells who follows what is announced for this machine whether we are out of its way.
+/// Observer that tells the follower of announcements whether this instance is out of the way.
 struct CordonObserver(watch::Sender<bool>);
 
 impl Observer for CordonObserver {
@@ -182,8 +173,8 @@ impl Observer for CordonObserver {
     }
 }
 
-/// Warns once of a lock where cleaners of temporary files remove what looks old, when its command has run for a
-/// day.
+/// Observer that warns, once its command has run for a day, of a lock where cleaners of temporary files remove what
+/// looks old.
 struct CleanedLockWarning {
     lock: String,
     task: Option<JoinHandle<()>>,
@@ -193,7 +184,7 @@ impl CleanedLockWarning {
     fn of(config: &Config, store: &StoreInfo) -> Option<CleanedLockWarning> {
         let path = config.lock.path()?;
         let lock = store.name.clone();
-        // With -q nothing is said that needs no answer today.
+        // With -q only messages appear that need an answer today.
         let is_wanted = !config.looks_once() && tracing::enabled!(tracing::Level::INFO);
         let is_local = store.lease.is_none();
         let is_due = is_wanted && is_local && mount::is_cleaned(path);
@@ -218,7 +209,6 @@ impl Observer for CleanedLockWarning {
                 self.task.get_or_insert_with(begin);
             }
             Observation::Workload(WorkloadEvent::TreeEmpty { .. }) => {
-                // What it has said is not said again.
                 if let Some(task) = self.task.take_if(|task| !task.is_finished()) {
                     task.abort();
                 }
@@ -228,19 +218,19 @@ impl Observer for CleanedLockWarning {
     }
 }
 
-/// Keeps the status, for the status file and for who asks over HTTP.
+/// Observer that keeps the status, for the status file and for HTTP clients.
 struct StatusObserver {
     status: Status,
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     shared_status: Option<Arc<SharedStatus>>,
-    /// Something comes between control and the command.
+    /// Whether a hook or a standby command may delay the command.
     prepares: bool,
 }
 
 impl StatusObserver {
     fn write(&mut self) {
-        // With slots it is another one in every tenure.
+        // With slots each tenure has another one.
         self.status.lock = self.store.info().name;
         if let Some(file) = &self.file {
             file.write(&self.status);
@@ -250,7 +240,7 @@ impl StatusObserver {
         }
     }
 
-    /// The state that comes with it; `None` where there is nothing to be written.
+    /// Returns the state that a notice leads to; `None` if there is nothing to write.
     fn notice(&mut self, notice: &Notice) -> Option<&'static str> {
         let status = &mut self.status;
         let mut given_up = |cause| status.cause = Some(report::cause(&cause));
@@ -266,8 +256,7 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
-                // Of the tenure before nothing may stay: a script would read its cause for this
-                // one's.
+                // A script would read the last tenure's cause for this one's.
                 status.doorbell = None;
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
@@ -335,7 +324,7 @@ impl Observer for StatusObserver {
             },
             Observation::Rang(ring) => {
                 let heard = if ring.is_alive() { "heard" } else { "silent" };
-                // A bell that nobody answers is tried with each look.
+                // A silent doorbell is tried with each read of the lock.
                 if self.status.doorbell.as_deref() == Some(heard) {
                     return;
                 }
@@ -350,7 +339,7 @@ impl Observer for StatusObserver {
                     }
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
-                // Where nobody saw its main process end, too: `/leader` is a yes only beside a pid.
+                // `/leader` says yes only with a pid.
                 WorkloadEvent::TreeEmpty { .. } => {
                     (self.status.command_pid, self.status.health) = (None, None);
                 }
@@ -361,7 +350,6 @@ impl Observer for StatusObserver {
                         HealthEvent::Hung(_) => "hung",
                         HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
                     };
-                    // It is said again and again.
                     if self.status.health.as_deref() == Some(health) {
                         return;
                     }
@@ -390,7 +378,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_warning_begins_with_the_command_and_ends_with_it() {
+    async fn warning_waits_only_while_the_command_runs() {
         let mut warning = CleanedLockWarning {
             lock: "/tmp/lock".into(),
             task: None,
@@ -402,7 +390,7 @@ mod tests {
         assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
         assert!(tell(WorkloadEvent::Started { pid: 1 }));
         assert!(!tell(WorkloadEvent::TreeEmpty { at: Instant::ZERO }));
-        // Once it has been said it stays.
+        // Once it is in the log it stays.
         warning.task = Some(tokio::spawn(std::future::ready(())));
         tokio::task::yield_now().await;
         let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };
@@ -412,7 +400,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn a_warning_comes_after_a_day() {
+    fn warning_comes_after_a_day() {
         use std::future::Future as _;
         use std::task::{Context, Poll, Waker};
 

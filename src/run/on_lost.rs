@@ -1,8 +1,7 @@
-//! The hook that runs after control has ended, under a guardian of its own.
+//! The --on-lost hook, which runs after control has ended, under a separate guardian.
 //!
-//! Made by `run` and owned by its workload, which lets it work while it waits for events. It is no part
-//! of the tenure: nothing here may hold up a kill or a release. This instance's next attempt to acquire waits
-//! for it. One runs at a time, within its limit; one more waits, and gives way to a later one.
+//! It is no part of the tenure, and must not delay a kill or a release; only this instance's next attempt to acquire
+//! waits for it. One runs at a time, within its limit; one more waits, and a later one replaces that.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,20 +14,17 @@ use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
 use crate::guardian::{GuardianHandle, SpawnRequest, StopTo};
 use crate::report;
 
-// The least time it gets: a grace of zero is meant for the command.
+// A grace of zero is for the command.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// See the module's text.
 pub(super) struct OnLostHook {
     handle: GuardianHandle,
     limit: Duration,
-    /// Something of it may live.
     runs: bool,
-    /// What is to run after that: the changes to the environment.
+    /// Environment of the next run.
     waits: Option<Vec<(OsString, OsString)>>,
-    /// Its guardian is dead, or cannot get rid of what it has.
+    /// Set once its guardian is dead, or cannot kill its tree.
     over: bool,
-    /// Publishes [`OnLostHook::is_idle`] to the attempts that wait for it.
     idle: watch::Sender<bool>,
 }
 
@@ -56,9 +52,9 @@ impl OnLostHook {
         }
     }
 
-    /// Runs the hook with this in its environment, now or after the one that still runs.
+    /// Runs the hook, now or after the one that still runs.
     pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
-        // One waits at most: what it would say of an older tenure is out of date.
+        // An older tenure's news is out of date.
         if self.waits.replace(env).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"
@@ -68,12 +64,10 @@ impl OnLostHook {
         self.idle.send_replace(self.is_idle());
     }
 
-    /// Whether nothing of it runs or waits.
     pub(super) fn is_idle(&self) -> bool {
         !self.runs && self.waits.is_none()
     }
 
-    /// Ends it now.
     pub(super) fn kill(&mut self) {
         self.waits = None;
         if self.runs {
@@ -81,12 +75,11 @@ impl OnLostHook {
         }
     }
 
-    /// Ends its guardian.
     pub(super) async fn dismiss(self) {
         self.handle.dismiss().await;
     }
 
-    /// Waits until something becomes of it, and does what follows. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub(super) async fn step(&mut self) {
         let event = self.handle.next_event().await;
         self.on_event(&event);
@@ -105,16 +98,15 @@ impl OnLostHook {
             return;
         }
         let kill_at = Instant::now() + self.limit;
-        // Before the order: whatever comes of it is answered by an event, also that it was not
-        // started.
+        // An event follows even if the start fails.
         self.runs = true;
         self.handle.start(SpawnRequest {
             program: 0,
-            // By now another may have control: it is told so by its control file.
+            // Another instance may have control by now.
             in_control: false,
             env,
             unset: not_inherited(),
-            // Room for an orderly end within the limit.
+            // Time for an orderly end.
             deadlines: Deadlines {
                 term_at: kill_at - self.limit / 10,
                 kill_at,
@@ -125,7 +117,7 @@ impl OnLostHook {
             input: None,
             release_info: Vec::new(),
         });
-        // It runs under no lease.
+        // No lease.
         self.handle.hurry_at(Instant::FOREVER);
     }
 
@@ -155,7 +147,7 @@ impl OnLostHook {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::warn!("the --on-lost command cannot be killed");
-                // It is not waited for either: an end of ours that waits for what cannot end would be none.
+                // trafficcop would never end.
                 self.over = true;
                 self.runs = false;
                 self.waits = None;

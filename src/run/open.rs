@@ -1,6 +1,4 @@
-//! Opening the store of a config, with what the guardian needs to give its lease back after our death.
-//!
-//! Called by `run` and `elect` before the guardian is forked.
+//! Opening of the config's store, with what the guardian needs to release its lease after the supervisor's death.
 
 use std::sync::Arc;
 
@@ -16,7 +14,7 @@ use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::units::show;
 
-/// Whoever looks once (`-n`) looks at all slots.
+/// Makes `-n` look at all slots.
 fn looking(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
         slots.looking_at_all()
@@ -25,16 +23,15 @@ fn looking(slots: Slots, config: &Config) -> Slots {
     }
 }
 
-/// The store of the config, and its doorbell.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store of the config; what speaks against it before anything is started comes as an ending.
+/// Opens the store of the config; its refusal is an ending.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
-    // Before anything is asked of the store: its address stands in the record that we write there.
+    // The record in the store has the doorbell's address.
     let host = lock.host();
     let doorbell = config
         .doorbell
@@ -95,7 +92,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
             }
             Ok(Ok(Opened { store, doorbell }))
         }
-        // Only a local file is touched by its opening, so its refusal is about the store and not the settings.
+        // Only opening a local file touches it, so its refusal is about the store, not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
@@ -120,7 +117,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
         .map_err(|why| UsageError::new(why.to_string()))?;
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // Now, because the guardian that may need it is forked from us as we are.
+    // The guardian that may need it will be a copy of this process.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
@@ -131,11 +128,11 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     }))
 }
 
-/// Memory that the guardian, which is forked later, has too.
+/// Creates memory to share with the guardian.
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
-        // Worth a line, not a refusal: it costs a lease's length, and only should we be killed.
+        // It costs one lease's length, and only if the supervisor is killed.
         Err(why) => {
             tracing::warn!(
                 "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
@@ -145,12 +142,12 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     }
 }
 
-/// The account, with a token that the guardian will have too. It never reaches a command line, an
-/// environment or a file, and the command, which is another program, does not have it.
+/// Shares the account's token with the guardian. It never reaches a command line, an environment, a file or the
+/// command.
 #[cfg(feature = "entra")]
 fn handed_on(account: Account) -> Account {
-    // The guardian could ask for a token of its own, and does where there is none here. But where the
-    // issuer is away or slow just then, our death would cost a whole lease instead of seconds.
+    // The guardian can request a token itself. But if the issuer is slow or absent just then, the supervisor's death
+    // would cost a whole lease instead of seconds.
     account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {

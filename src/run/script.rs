@@ -1,7 +1,4 @@
-//! Scripts that the kernel could not start, found before control is: `execve` would only say that there is no
-//! such file.
-//!
-//! Called by `run` and `work` before they fork. Must never run or change anything.
+//! Check for scripts that the kernel cannot start, before control: `execve` would only report a missing file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,10 +12,7 @@ use crate::exit::UsageError;
 // The kernel reads no more of the first line.
 const FIRST_LINE: u64 = 256;
 
-/// Refuses a script with line ends of Windows, or with an interpreter that is not there.
-///
-/// # Errors
-/// What is wrong with its first line.
+/// Refuses a script with line ends of Windows, or with a missing interpreter.
 pub(crate) fn refuse_unusable_script(command: &[OsString]) -> Result<(), UsageError> {
     let script = command.first().and_then(find);
     let Some((script, why)) = script.and_then(|path| Some((path.clone(), problem(&path)?))) else {
@@ -40,7 +34,6 @@ pub(crate) fn refuse_unusable_script(command: &[OsString]) -> Result<(), UsageEr
     )))
 }
 
-/// The file that this name stands for.
 fn find(name: &OsString) -> Option<PathBuf> {
     let is_file = |path: &PathBuf| path.is_file();
     if name.as_bytes().contains(&b'/') {
@@ -69,7 +62,7 @@ fn problem(script: &Path) -> Option<Problem> {
     let interpreter = line.trim_ascii_start();
     let interpreter = interpreter.split(u8::is_ascii_whitespace).next()?;
     let path = Path::new(std::ffi::OsStr::from_bytes(interpreter));
-    // One in a directory of the script's own is looked up where the command will run, which is here.
+    // A relative path counts from the directory where the command will run, which is this one.
     (!interpreter.is_empty() && matches!(path.try_exists(), Ok(false)))
         .then(|| Problem::NoInterpreter(path.to_owned()))
 }

@@ -1,7 +1,5 @@
-//! The workload of `run`: the command, and what runs before, between and after its tenures.
-//!
-//! Made by `run`, used by the driver. What comes after what is decided by [`HookSequencer`]; here it is done, by
-//! one guardian. It decides nothing, and nothing in it may block.
+//! Workload of `run`: the command, and what runs before, between and after its tenures, in the order of
+//! [`HookSequencer`]. Nothing in it may block.
 
 mod launch;
 
@@ -30,13 +28,13 @@ use crate::report;
 use crate::signals::{SignalEvent, Signals};
 use crate::units;
 
-// How long the command has to stop after Ctrl-Z or `kill -TSTP` before it gets SIGSTOP, which it cannot catch.
+// Time for the command to stop after Ctrl-Z or `kill -TSTP` before it gets SIGSTOP, which it cannot catch.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The number of what is not there: no guardian knows it.
+/// Number of a program that does not exist.
 pub(super) const NOBODY: u8 = u8::MAX;
 
-/// Which of the guardian's programs are the hooks.
+/// Numbers of the hooks among the guardian's programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookPrograms {
     pub(super) standby: u8,
@@ -44,14 +42,12 @@ pub(super) struct HookPrograms {
 }
 
 impl HookPrograms {
-    /// There is a command only.
     pub(super) const NOBODY: HookPrograms = HookPrograms {
         standby: NOBODY,
         on_acquire: NOBODY,
     };
 }
 
-/// What the workload works with.
 pub(super) struct Parts {
     pub(super) handle: GuardianHandle,
     pub(super) on_lost: Option<OnLostHook>,
@@ -60,11 +56,11 @@ pub(super) struct Parts {
     pub(super) identity: String,
     pub(super) stop_signal: i32,
     pub(super) stop_to: StopTo,
-    /// We were started in the foreground of a terminal: when the command stops, so do we.
+    /// Whether trafficcop was started in the foreground of a terminal.
     pub(super) on_terminal: bool,
     pub(super) hook_programs: HookPrograms,
     pub(super) config: HookConfig,
-    /// The key of the task that is to be done once.
+    /// Key of the --once task.
     pub(super) task: Option<String>,
 }
 
@@ -72,23 +68,20 @@ pub(super) struct Parts {
 pub struct CommandWorkload {
     parts: Parts,
     hooks: HookSequencer,
-    /// What the core is still to be told.
+    /// Events for the core.
     inbox: VecDeque<WorkloadEvent>,
-    /// What everything under the present tenure, or the last, finds in its environment.
+    /// Environment of the current tenure, or the last.
     tenure: Vec<(OsString, OsString)>,
-    /// What the guardian is told between two tenures: a store may have it give back what it has just obtained.
+    /// Release info between two tenures: a store may need it for a lease that it has just acquired.
     standing_release: Vec<u8>,
-    /// We were asked to pause, by whom, and wait for what runs to stop until then.
+    /// Origin and end of a pause in which the command is to stop.
     pausing: Option<(StopAsked, Instant)>,
-    /// The command did not stop by itself, and has got SIGSTOP.
+    /// Whether the command got SIGSTOP.
     is_forced: bool,
-    /// What the command finds in its `NOTIFY_SOCKET`.
     pub(crate) notify_socket: Option<OsString>,
-    /// How often it is to speak there.
     watchdog: Option<Duration>,
     health: Option<HealthMonitor>,
-    /// That nothing of the command lives ([`WorkloadEvent::TreeEmpty`], [`WorkloadEvent::NotStarted`]), and
-    /// something of a probe may.
+    /// The empty tree's event, held back while a process of a probe may live.
     emptied: Option<WorkloadEvent>,
 }
 
@@ -109,17 +102,15 @@ impl CommandWorkload {
         }
     }
 
-    /// From now on the command's health is looked after, by its `watchdog` too if it has one.
     pub(super) fn look_after(&mut self, health: HealthMonitor, watchdog: Option<Duration>) {
         (self.health, self.watchdog) = (Some(health), watchdog);
     }
 
-    /// The command gets the terminal.
     pub(super) fn is_on_terminal(&self) -> bool {
         self.parts.on_terminal
     }
 
-    /// One command and no hook, in no terminal: for the simulated fleet.
+    /// Creates a workload of one command, without hooks or terminal, for the simulated fleet.
     #[doc(hidden)]
     #[must_use]
     pub fn of_a_command(
@@ -142,8 +133,8 @@ impl CommandWorkload {
         })
     }
 
-    /// Ends what runs without control, and waits for that and for the hook after the last tenure,
-    /// both within their limits. A stop signal ends them at once, unless it is the first.
+    /// Ends what runs without control, and waits for that and for the --on-lost hook, within their limits. A second
+    /// stop signal kills them.
     pub async fn finish(
         mut self,
         cause: &Cause,
@@ -153,7 +144,7 @@ impl CommandWorkload {
         let began = Instant::now();
         let mut stop = StopRequests::default();
         if let Cause::Stopped(signal) = cause {
-            // The signal that ended the tenure was the first: one more ends the hooks at once.
+            // The signal that ended the tenure was the first.
             stop.asked(began, *signal);
         }
         self.parts
@@ -185,7 +176,6 @@ impl CommandWorkload {
         self.dismiss().await;
     }
 
-    /// Lets the guardians go; what they still have is killed.
     pub(crate) async fn dismiss(self) {
         let Parts {
             handle,
@@ -242,8 +232,7 @@ impl CommandWorkload {
                     self.parts.handle.kill();
                     self.health.iter_mut().for_each(HealthMonitor::stops);
                 }
-                // At this moment: what releases the lease is of this tenure, and another one's
-                // would release nothing.
+                // Now, because the release info belongs to this tenure.
                 Effect::SetReleaseInfo => {
                     let orphan_release = self.parts.store.orphan_release().unwrap_or_default();
                     let release_info = orphan_release.release_info.unwrap_or_default();
@@ -255,11 +244,11 @@ impl CommandWorkload {
         }
     }
 
-    /// Tells the core; that nothing lives, not before that is so of the probes as well.
+    /// Passes an event to the core; an empty tree not before the probes' trees are empty, too.
     fn tell(&mut self, event: WorkloadEvent) {
         if let Some(health) = &mut self.health {
             match event {
-                // One that was told to end while its start hung tells that it has started when it ends.
+                // A command that was to end during a hanging start reports its start when it ends.
                 WorkloadEvent::Started { .. } if health.is_expected() => health.started(),
                 WorkloadEvent::Started { .. } => {}
                 WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. } => {
@@ -299,7 +288,6 @@ impl CommandWorkload {
         self.inbox.push_back(event);
     }
 
-    /// Something may have happened to the command's health.
     fn look_after_health(&mut self) {
         let Some(health) = &mut self.health else {
             return;
@@ -316,7 +304,7 @@ impl CommandWorkload {
         self.tell_emptied();
     }
 
-    /// Waits until something happens, and does what follows from it. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     async fn step(&mut self) {
         let now = Instant::now();
         let paused = self.pausing.map(|(_, until)| until.since(now));
@@ -346,7 +334,7 @@ impl CommandWorkload {
             }
         };
         tokio::select! {
-            // Whichever it is, the others are looked at next; in this order a simulation plays it again.
+            // The order is fixed so that a simulation repeats it.
             biased;
             event = handle.next_event() => self.on_event(event),
             () = sleep(paused.unwrap_or_default()), if paused.is_some() => {
@@ -360,21 +348,19 @@ impl CommandWorkload {
             () = on_lost => {}
             answer = condition => self.inbox.extend(answer.map(WorkloadEvent::Condition)),
         }
-        // Whatever it was: each turn of this loop is a look.
         self.look_after_health();
     }
 
     fn on_event(&mut self, event: WorkloadEvent) {
         let is_command = self.hooks.on() == Some(Role::Command);
-        // Only the command is in the foreground: what stops a hook is not the person at the
-        // terminal.
+        // Only the command is in the foreground: no key at the terminal stops a hook.
         let typed = (self.parts.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
         let asked = self.pausing.map(|(asked, _)| asked).or(typed);
         if event == WorkloadEvent::Stopped
             && let Some(asked) = asked
         {
             self.stop_ourselves(asked);
-            // Whatever time that took: the core looks at the clock.
+            // However long that took: the core reads the clock.
             return self.inbox.push_back(event);
         }
         let effects = self.hooks.on_event(Instant::now(), event);
@@ -422,7 +408,7 @@ impl Workload for CommandWorkload {
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
-        // Who is to end does not stand still first, and gives the lock back.
+        // A command that is to end must not stop first.
         self.pausing = None;
         let effects = self.hooks.drain(Instant::now(), signal, end_of_grace);
         self.perform(effects);
@@ -434,7 +420,7 @@ impl Workload for CommandWorkload {
     }
 
     fn pass(&mut self, signal: i32) {
-        // A hook's shell would die of what is meant for a service.
+        // A hook's shell would die of a signal for a service.
         if matches!(self.hooks.on(), Some(Role::Command | Role::Standby)) {
             self.parts.handle.signal(signal);
         }
@@ -504,7 +490,6 @@ mod tests {
     use crate::guardian::scripted::{Plays, guardian};
     use crate::lease::StoreInfo;
 
-    /// Nobody asks it for anything.
     struct Nowhere;
 
     #[async_trait]
@@ -526,7 +511,7 @@ mod tests {
         }
     }
 
-    /// A command that is started, with a check under way that cannot be killed.
+    /// Returns a started command, with a probe that cannot be killed.
     fn checked() -> CommandWorkload {
         let hour = Duration::from_secs(3600);
         let rules = asked(hour, hour, 1);
@@ -540,9 +525,9 @@ mod tests {
         workload
     }
 
-    /// A start that hangs is asked after; and when it fails at last, one who asks may not be killed at once.
+    /// A hanging start is probed, and the probe may be impossible to kill.
     #[tokio::test]
-    async fn nothing_is_called_not_started_while_a_check_of_it_lives() {
+    async fn failed_start_is_not_reported_while_a_probe_lives() {
         let mut workload = checked();
         workload.tell(WorkloadEvent::NotStarted { errno: libc::EIO });
         assert_eq!(workload.inbox, []);
@@ -552,9 +537,9 @@ mod tests {
         assert_eq!(workload.inbox, [WorkloadEvent::TreeStuck]);
     }
 
-    /// Whose start hangs and is told to end tells that it has started when it has ended.
+    /// A command that was to end during a hanging start reports its start when it ends.
     #[tokio::test]
-    async fn no_check_is_begun_beside_one_of_a_command_that_was_told_to_end() {
+    async fn no_probe_begins_for_a_command_that_is_to_end() {
         let mut workload = checked();
         let at = Instant::now();
         if let Some(health) = &mut workload.health {

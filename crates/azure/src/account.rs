@@ -1,8 +1,5 @@
-//! A storage account and what is addressed in it: where it is and how we prove who we are, from the
-//! environment variables the Azure tools read, a URL with a SAS, or the emulator's well-known account.
-//!
-//! Called once at start, and by the stores to take their URLs apart. Must never show a secret: errors
-//! name variables and parts, not values.
+//! Accounts: address and credential of a storage service, from environment variables that Azure's tools read, a URL
+//! with a SAS, or the emulator's well-known account.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,10 +27,10 @@ use trafficcop_core::clock::Instant;
 #[cfg(feature = "entra")]
 use trafficcop_core::util::SharedMemory;
 
-// How long before its end a SAS is warned of.
+// Time before the end of a SAS in which it is reported as a warning.
 const LAST_WEEK: azure_core::time::Duration = azure_core::time::Duration::days(7);
 
-/// A service of a storage account and the credential for it. `Debug` shows no secret.
+/// A service of a storage account, with the credential for it.
 #[derive(Clone)]
 pub struct Account {
     pub(super) name: Option<String>,
@@ -42,7 +39,7 @@ pub struct Account {
     pub(super) endpoint: Url,
     pub(super) client: Arc<Client>,
     pub(super) clock: Arc<ServiceClock>,
-    // When the SAS ends, and what of that was said: a level of [`Account::tell`].
+    // End of the SAS, and what the log already has of it: a level of [`Account::tell`].
     pub(super) sas_end: Option<OffsetDateTime>,
     pub(super) told: Arc<AtomicU8>,
     /// The variable or flag that brought a key or a SAS.
@@ -59,13 +56,9 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// Finds the blob service of the account in the environment (`get`), what was typed, and the
-    /// lock's URL if it was given as one. Sources that say the same overlap; sources that contradict
-    /// each other are refused. Nothing is asked of anybody, and no certificate but those of
-    /// `--ca-file` is read.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
+    /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one. Sources
+    /// that agree overlap; sources that contradict each other are refused. Sends no request, and reads no certificates
+    /// except those of `--ca-file`.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -74,10 +67,7 @@ impl Account {
         Account::of_service(&BLOB, get, options, url, None)
     }
 
-    /// The same for the account's queue service, and the queue's URL if it was given as one.
-    ///
-    /// # Errors
-    /// A missing, unreadable or contradicting part, named.
+    /// Like [`Account::find`], for the account's queue service.
     pub fn find_queue(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -86,7 +76,7 @@ impl Account {
         Account::of_service(&QUEUE, get, options, url, None)
     }
 
-    /// Finds the account of a program, which may have a credential of its own.
+    /// Finds the account of a program, which may pass a credential.
     pub fn of_program(
         service: &'static Service,
         get: &dyn Fn(&str) -> Option<String>,
@@ -103,8 +93,7 @@ impl Account {
         url: Option<&Url>,
         own: Option<Credential>,
     ) -> Result<Account, AccountError> {
-        // In this order: what a later source says of an account is judged by what the earlier ones
-        // said, and a URL with a SAS may set all of them aside.
+        // Earlier sources decide what a later one may add, and a URL with a SAS may override all of them.
         let mut found = AccountBuilder::about(service);
         found.own = own;
         let url = url.map(split_url).transpose()?;
@@ -140,8 +129,7 @@ impl Account {
         found.finish(options, &env)
     }
 
-    /// Whether the credential opens one blob and nothing beside it: a SAS of the service's, not of
-    /// the account's.
+    /// Returns whether the credential opens one blob only: a service SAS, not an account SAS.
     pub fn is_for_one_blob(&self) -> bool {
         let Credential::Sas(sas) = &self.credential else {
             return false;
@@ -150,7 +138,7 @@ impl Account {
         pairs.any(|(name, value)| name == "sr" && value == "b")
     }
 
-    /// What the credential is, for the log.
+    /// Kind of the credential, for the log.
     pub fn kind(&self) -> &'static str {
         match &self.credential {
             Credential::Key { .. } if self.emulator => "emulator key",
@@ -161,11 +149,7 @@ impl Account {
         }
     }
 
-    /// Sees to it that there is what requests are to bear. For how long a token is good; `None`
-    /// for a credential that is none.
-    ///
-    /// # Errors
-    /// Why there is no token.
+    /// Gets a token if requests need one, and returns how long it is valid; `None` for other credentials.
     #[cfg_attr(
         not(feature = "entra"),
         expect(unused_variables, reason = "nobody asks")
@@ -182,8 +166,7 @@ impl Account {
         Ok(None)
     }
 
-    /// The same account, with the present token kept in memory (which is made only then) for a
-    /// process that will be forked.
+    /// Shares the account's token with processes that will be forked. `make` is called only if there are tokens.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
         mut self,
@@ -198,7 +181,7 @@ impl Account {
         self
     }
 
-    /// A refusal that names the credential which was refused, and when it expired.
+    /// Adds the name of the credential to a refusal, and when it expired.
     #[must_use]
     pub fn naming_the_credential(&self, failure: Failure) -> Failure {
         match failure {
@@ -214,7 +197,6 @@ impl Account {
         }
     }
 
-    /// The credential and where it is from.
     fn credential_name(&self) -> String {
         match self.source {
             Some(source) => format!("the {} from {source}", self.kind()),
@@ -227,7 +209,7 @@ impl Account {
             .is_some_and(|end| end < OffsetDateTime::now_utc())
     }
 
-    /// When the SAS ends, if there is one, for people; `true`: within a week, or it has ended.
+    /// Returns when the SAS ends, as text, and whether that is within a week or past.
     pub fn sas_end(&self) -> Option<(String, bool)> {
         let end = self.sas_end?;
         let left = end - OffsetDateTime::now_utc();
@@ -243,7 +225,7 @@ impl Account {
         ))
     }
 
-    /// Says in the log what is to be known of the credential: once, and when the last week of a SAS begins.
+    /// Logs the end of the SAS: once, and when its last week begins.
     pub fn tell(&self) {
         let known = self.sas_end();
         let level = if known.as_ref().is_some_and(|(_, soon)| *soon) {
@@ -270,27 +252,27 @@ impl Account {
         }
     }
 
-    /// The account's name, where it is known.
+    /// Name of the account, where known.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The address of the service, without a secret.
+    /// Address of the service, without a secret.
     pub fn endpoint(&self) -> &Url {
         &self.endpoint
     }
 
-    /// `url` as it must be requested: with the SAS, if there is one. A secret.
+    /// Adds the SAS, if there is one, to `url`; the result is a secret.
     pub fn authorised(&self, url: &Url) -> Url {
         let mut url = url.clone();
-        // In the URL, and not by a policy: the clients take it from there to all that they derive.
+        // In the URL and not in a policy: the clients copy it to every URL that they derive.
         if let Credential::Sas(sas) = &self.credential {
             url.set_query(Some(sas.secret()));
         }
         url
     }
 
-    /// Options for the official clients: our transport and signature.
+    /// Options for the official clients: trafficcop's transport and signature.
     pub fn client_options(&self) -> ClientOptions {
         let signing: Option<Arc<dyn Policy>> = match &self.credential {
             Credential::Key { name, key } => Some(Arc::new(SharedKey::new(
@@ -307,16 +289,16 @@ impl Account {
             client: Arc::clone(&self.client),
         });
         ClientOptions {
-            // The last of all, so that what they sign is what is sent. Every call has an id of its own by then.
+            // Last, so that what they sign is what is sent; each call has its id by then.
             per_try_policies: signing.into_iter().chain([own_answers as _]).collect(),
-            // Theirs outlast a lease (74 to 82 s were measured), and would repeat what may have been done.
+            // The clients' retries outlast a lease (74 to 82 s), and would repeat what may have been done.
             retry: RetryOptions::none(),
             transport: Some(Transport::new(Arc::clone(&self.client) as _)),
             ..ClientOptions::default()
         }
     }
 
-    /// The same account, whose requests go to this and not to the network: for tests.
+    /// Replaces the network, for tests.
     #[cfg(debug_assertions)]
     #[must_use]
     pub fn over(self, network: Arc<dyn HttpClient>) -> Account {
@@ -324,14 +306,14 @@ impl Account {
         Account { client, ..self }
     }
 
-    /// The clock that requests are dated by.
+    /// Clock that dates requests.
     pub fn service_clock(&self) -> Arc<ServiceClock> {
         Arc::clone(&self.clock)
     }
 
-    /// The same account with a client and a clock of its own, for a process that was forked.
+    /// Returns the account with a new client and clock, for a forked process.
     pub fn in_another_process(&self, clock: ServiceClock) -> Account {
-        // Nothing is shared with the parent, whose last requests may still be on their way.
+        // The parent's last requests may still be on their way, so nothing is shared.
         let client = Arc::new(self.client.anew());
         let credential = match &self.credential {
             #[cfg(feature = "entra")]
@@ -349,33 +331,33 @@ impl Account {
     }
 }
 
-/// Why no account could be made of what was given. One line each, what to do included.
+/// Reason why the sources give no account.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
-    /// Something is not there.
+    /// A part is missing.
     #[error("{part} is missing: {advice}")]
     Missing {
-        /// What.
+        /// The part.
         part: String,
         /// Where it could come from.
         advice: String,
     },
-    /// Something cannot be read.
+    /// A part is not valid.
     #[error("{what} {why}")]
     Malformed {
         /// The variable, or the part of the connection string.
         what: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
-    /// Two sources say different things.
+    /// Two sources contradict each other.
     #[error("{first} and {second} contradict each other ({about}): unset one of them")]
     Contradiction {
         /// One source.
         first: String,
         /// The other.
         second: String,
-        /// What they differ in.
+        /// The difference.
         about: String,
     },
     /// Plain http to another machine: everyone on the way could take the lock.
@@ -412,21 +394,16 @@ pub(super) fn contradiction(
     }
 }
 
-/// A service of a storage account, and what differs from one to the other.
+/// A service of a storage account.
 #[derive(Debug)]
 pub struct Service {
-    // In the names of hosts.
     pub(super) word: &'static str,
-    // Its address in a connection string.
     pub(super) part: &'static str,
-    // The environment variable for its address, where there is one.
     pub(super) variable: Option<&'static str>,
-    // Its address in an emulator that was started without options.
+    // Its address in an emulator without options.
     pub(super) emulator: &'static str,
-    // What two sources contradict each other in.
     pub(super) differs: &'static str,
-    // How many connections are kept: every message that is worked on renews by itself; a lease is
-    // one, and a second serves a look beside it.
+    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for reads.
     pub(super) idle: usize,
 }
 

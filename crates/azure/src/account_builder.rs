@@ -1,8 +1,4 @@
-//! What the sources say of an account, put together: those that say the same overlap, those that
-//! contradict each other are refused.
-//!
-//! Made and filled by [`Account::find`]. Must never show a secret: errors name variables and parts,
-//! not values.
+//! Builder of an account: sources that agree overlap, sources that contradict each other are refused.
 
 use std::sync::Arc;
 
@@ -31,21 +27,20 @@ pub(super) const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
 pub(super) const THE_URL: &str = "the URL";
 pub(super) const THE_FLAG: &str = "--emulator";
 
-/// The emulator's account; not a secret, every Azurite has it.
+/// Account of the emulator; its key is no secret, every Azurite has it.
 pub(super) const EMULATOR: &str = "devstoreaccount1";
 pub(super) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 type Result<T> = std::result::Result<T, AccountError>;
-// What people are told: the variable, the flag or the URL.
+// The variable, flag or URL, as messages name it.
 type Source = &'static str;
-/// A value, and which source gave it first.
+/// A value with its first source.
 type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
-    // What of the account is asked for.
     service: &'static Service,
-    // A connection string was given.
+    // Whether a connection string was given.
     pub(super) string: bool,
     name: Setting<String>,
     key: Setting<String>,
@@ -53,7 +48,7 @@ pub(super) struct AccountBuilder {
     endpoint: Setting<Url>,
     suffix: Setting<String>,
     protocol: Option<String>,
-    // What a program has, and no variable or URL can say.
+    // The program's credential; no variable or URL can hold one.
     pub(super) own: Option<Credential>,
 }
 
@@ -103,7 +98,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn key(&mut self, key: &str, source: Source) -> Result<()> {
-        // Said here, in words; the signature would only say with the first request that it failed.
+        // Otherwise only the first request would report a failed signature.
         if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
             return Err(malformed(
                 format!("the account key in {source}"),
@@ -114,7 +109,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn sas(&mut self, sas: &str, source: Source) -> Result<()> {
-        // The portal shows it with the question mark, the CLI without.
+        // Azure's portal shows a question mark, the CLI none.
         let sas = sas.strip_prefix('?').unwrap_or(sas);
         if !is_sas(sas) {
             return Err(malformed(
@@ -126,7 +121,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn suffix(&mut self, suffix: &str, source: Source) -> Result<()> {
-        // It becomes part of the address to which the key's signatures are sent.
+        // The suffix becomes part of an address that receives the key's signatures.
         let label = |label: &str| {
             !label.is_empty()
                 && label
@@ -143,7 +138,6 @@ impl AccountBuilder {
         agree(&mut self.suffix, suffix, source, "different clouds")
     }
 
-    /// The service is there.
     pub(super) fn at(&mut self, endpoint: Url, source: Source) -> Result<()> {
         agree(&mut self.endpoint, endpoint, source, self.service.differs)
     }
@@ -151,7 +145,7 @@ impl AccountBuilder {
     pub(super) fn endpoint(text: &str, what: &str) -> Result<Url> {
         let url = Url::parse(text.trim_end_matches('/'))
             .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
-        // No address has a `=` in its path, but a SAS that was pasted there has: it would be shown.
+        // No address has a `=` in its path, but a pasted SAS has, and messages would show it.
         let query = url.query().is_some() || url.path().contains('=');
         if query || !url.username().is_empty() || url.password().is_some() {
             return Err(malformed(
@@ -190,7 +184,7 @@ impl AccountBuilder {
                 "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
                 "blobendpoint" | "queueendpoint" | "tableendpoint" | "fileendpoint"
                 | "dfsendpoint" | "webendpoint" => {}
-                // A replica is only read, and a lease is not.
+                // A replica is read-only, and a lease is not.
                 part if part.ends_with("secondaryendpoint") => {}
                 part => return Err(unknown_part(part, STRING)),
             }
@@ -206,7 +200,7 @@ impl AccountBuilder {
                 let about = "it does not have the emulator's account";
                 Err(contradiction(*first, THE_FLAG, about))
             }
-            // A port of one's own stands; else the well-known one, unless the URL has one.
+            // A port that the user set stays.
             None if !url_given => {
                 let url = Self::endpoint(self.service.emulator, THE_FLAG)?;
                 self.endpoint = Some((url, THE_FLAG));
@@ -223,8 +217,7 @@ impl AccountBuilder {
         };
         if let Some(sas) = &url.sas {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
-                // A URL with a SAS needs nothing else; what is set for another account is not
-                // about this lock.
+                // A URL with a SAS needs nothing else: settings for another account are not about this lock.
                 *self = AccountBuilder {
                     own: self.own.take(),
                     ..AccountBuilder::about(self.service)
@@ -281,7 +274,7 @@ impl AccountBuilder {
             let how = format!("is not read: pass the whole URL, or set {STRING}; or unset it");
             return Err(malformed(ENDPOINT, how));
         }
-        // Once more: it may have been put together from parts, with a protocol of its own.
+        // Again, because the address may consist of parts.
         safe(&endpoint)?;
         let name = match (&self.name, split_url(&endpoint)?.account) {
             (Some((name, _)), _) => Some(name.clone()),
@@ -294,7 +287,7 @@ impl AccountBuilder {
         };
         let client = Client::new(https, self.service.idle).trusting(options.trust()?);
         let client = Arc::new(client.through(proxy));
-        // Both are public: they may go over plain http to any host, and nothing else may.
+        // Name and key of the emulator are public: only they may go over plain http to another host.
         let is_local = is_loopback(&endpoint);
         let known_key = matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY)
             && (is_local || name.as_deref() == Some(EMULATOR));
@@ -309,7 +302,7 @@ impl AccountBuilder {
             self.sas.as_ref().map(|(_, source)| *source),
         );
         let (auth, by_key) = match env(MODE).as_deref() {
-            // What was typed, or passed by a program, goes before it.
+            // A flag, or the program's credential, overrides this variable.
             Some(_) if options.auth != Auth::Auto || known_key || self.own.is_some() => {
                 (options.auth, false)
             }
@@ -337,8 +330,7 @@ impl AccountBuilder {
                     },
                     what: format!("the account key in {source}"),
                     typed: source == THE_FLAG,
-                    // It is no secret, and means nothing elsewhere: an identity that the machine has
-                    // as well makes nobody doubt.
+                    // The emulator's key is public and opens nothing else, so an identity does not contradict it.
                     is_meant: known_key,
                 }),
             },

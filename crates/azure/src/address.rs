@@ -1,7 +1,4 @@
-//! The addresses of services: taken apart, checked, and made fit to be shown.
-//!
-//! Called with each URL that somebody typed or set. It must never let a secret in a URL be shown, nor plain http to
-//! another machine pass, but for the emulator's public account.
+//! Addresses of services: split, checked, and cleaned for messages, which must show no secret.
 
 use azure_core::time::{OffsetDateTime, parse_rfc3339};
 use url::{Host, Url};
@@ -10,20 +7,17 @@ use super::account::{AccountError, malformed};
 use super::account_builder::EMULATOR;
 use trafficcop_core::util::spelt_out;
 
-/// A URL of a service, taken apart.
+/// Parts of a service's URL.
 pub struct SplitUrl {
-    // The account's address, without a query.
     pub endpoint: Url,
-    // The account's name, where the URL tells it.
     pub account: Option<String>,
-    // The path below the account, still encoded, without a leading slash: a blob's name may have
-    // slashes that are encoded, and others.
+    // Below the account, without a leading slash. Still encoded: a blob's name may have encoded slashes as well as
+    // plain ones.
     pub path: String,
-    // The query, if it is a SAS.
     pub sas: Option<String>,
 }
 
-/// Whether a container or a queue can have this name.
+/// Returns whether a container or a queue can have this name.
 pub fn is_label(name: &str) -> bool {
     let alnum = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -34,15 +28,15 @@ pub fn is_label(name: &str) -> bool {
         && !name.contains("--")
 }
 
-/// Takes a URL of a service apart: the account is the host's first label, or on this machine and
-/// on bare addresses the first part of the path.
+/// Splits a URL of a service: the account is the host's first label, or, for local hosts and IP addresses, the first
+/// part of the path.
 pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     safe(url)?;
     let path = url.path().trim_start_matches('/');
     let mut endpoint = url.clone();
     endpoint.set_query(None);
     endpoint.set_fragment(None);
-    // Of a domain of one's own the host does not tell the account; a variable may.
+    // A custom domain does not tell the account.
     let label = match url.host() {
         Some(Host::Domain(host)) => host
             .split_once('.')
@@ -50,7 +44,7 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
             .map(|(label, _)| label.to_owned()),
         _ => None,
     };
-    // An emulator has no host name for each account: the first part of the path is for that.
+    // An emulator has no host name for each account.
     let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
         || url.host_str() == Some("localhost")
         || names_the_emulator(url);
@@ -70,7 +64,7 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     })
 }
 
-/// What of an address may be shown: nothing that somebody pasted behind it, and one short line.
+/// Returns the part of an address that may be shown: one short line, without pasted secrets.
 pub fn shown(text: &str) -> String {
     let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
     let begin = text[..end].rfind('@').map_or(0, |at| at + 1);
@@ -91,7 +85,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// When the SAS ends (`se`), if it says so in one of the forms that the service takes.
+/// Returns when the SAS ends (`se`), in any form that the service accepts.
 pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
     let mut pairs = url::form_urlencoded::parse(sas.as_bytes());
     let (_, end) = pairs.find(|(name, _)| name == "se")?;
@@ -103,15 +97,15 @@ pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
     forms.iter().find_map(|form| parse_rfc3339(form).ok())
 }
 
-/// Whether the path begins with the emulator's well-known account; over https it is the name of a container.
+/// Returns whether the path begins with the emulator's account; over https that is a container's name.
 pub(super) fn names_the_emulator(url: &Url) -> bool {
     let mut parts = url.path_segments().into_iter().flatten();
     url.scheme() == "http" && parts.next() == Some(EMULATOR)
 }
 
-/// Only https, and plain http to this machine: on the way to another one everybody could read a SAS,
-/// or take the lock with the lease id that he saw. To the emulator's account anywhere, until it is known
-/// whether the credential is the public one.
+/// Refuses all but https, and plain http to this machine: on the way to another one everyone could read a SAS, or take
+/// the lock with the lease id in the request. The emulator's account passes until its credential is known to be the
+/// public one.
 pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
     match (url.scheme(), url.host_str()) {
         (_, None) => Err(malformed("the URL", "names no host")),

@@ -1,8 +1,6 @@
-//! Which credential is taken, of a storage account as of Service Bus: what was typed, against what was
-//! found in the variables that Microsoft's own tools read. Also whom https may be vouched for by.
+//! Choice of the credential, for storage accounts and Service Bus, and the certificates that https trusts.
 //!
-//! Called by the two of them once at start. Must never take one of two that contradict each other,
-//! must never hand a token to plain http or plain TCP, and must never show what a credential holds.
+//! It must never take one of two credentials that contradict each other, or give a token to plain http or plain TCP.
 
 use std::fmt;
 use std::fs::File;
@@ -35,7 +33,7 @@ pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 pub(super) const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 
-/// The methods of the library that say what these variables say, for messages to a program that called them.
+/// Library methods for the same settings, for messages to a program that called them.
 pub const GIVEN: &[(&str, &str)] = &[
     (STRING, "connection_string()"),
     (ACCOUNT, "account()"),
@@ -46,20 +44,18 @@ pub const GIVEN: &[(&str, &str)] = &[
 // All authorities of a Linux distribution are a quarter of this.
 const CA_FILE_LIMIT: u64 = 1024 * 1024;
 
-/// What a variable says.
 pub(super) type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// The same without the blanks around it; an empty one is none.
+/// Like `get`, without surrounding blanks; an empty value counts as unset.
 pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
-    // A secret that was read from a file ends in a line break, and an unset variable of a unit or a
-    // manifest is often an empty one.
+    // A secret from a file ends in a line break, and units and manifests often set empty variables.
     move |name| {
         let text = get(name)?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 }
 
-/// Refuses a value with quotes around it, which no credential has.
+/// Refuses a value in quotes; no credential has any.
 pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), AccountError> {
     match text.filter(|text| text.starts_with(['"', '\''])) {
         None => Ok(()),
@@ -70,14 +66,14 @@ pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), Accoun
     }
 }
 
-/// The parts of a connection string, their names in lower case.
+/// Splits a connection string, with names in lower case.
 pub(super) fn connection_string<'a>(
     text: &'a str,
     source: &str,
 ) -> Result<Vec<(String, &'a str)>, AccountError> {
     let parts = text.split(';').map(str::trim);
     let parts = parts.filter(|part| !part.is_empty()).map(|part| {
-        // At the first one only: a key is base64, and ends in more of them.
+        // At the first '=' only: a base64 key may end in more.
         let (name, value) = part
             .split_once('=')
             .ok_or_else(|| malformed(source, "has a part without '=': copy it again, whole"))?;
@@ -86,9 +82,9 @@ pub(super) fn connection_string<'a>(
     parts.collect()
 }
 
-/// The error of a part that nothing is known about: a misspelt one, or one that asks for another way.
+/// Returns the error for a misspelt or unsupported part.
 pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
-    // A key that was pasted without its name would be one, too.
+    // It could be a key without its name.
     let is_word = part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_alphabetic());
     let what = match is_word {
         true => format!("{part} in {source}"),
@@ -100,19 +96,18 @@ pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
     )
 }
 
-/// What was typed about the account.
+/// The account's flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthOptions {
     /// Azurite's well-known account.
     pub emulator: bool,
-    /// Which kind of credential.
+    /// The kind of credential.
     pub auth: Auth,
     /// A file with additional authorities for https, in PEM.
     pub ca_file: Option<PathBuf>,
 }
 
 impl AuthOptions {
-    /// Whom to trust for https besides the system's authorities.
     pub(super) fn trust(&self) -> Result<CaCertificates, AccountError> {
         let path = self.ca_file.as_deref();
         path.map_or_else(|| Ok(CaCertificates::default()), CaCertificates::read)
@@ -141,37 +136,35 @@ pub enum Auth {
 }
 
 impl Auth {
-    /// As it is typed, with its flag.
+    /// Returns the flag and its value as a user types them.
     pub(super) fn flag(self) -> String {
-        // Not by clap, which a library without the command line does not have.
+        // Without clap, which the library may not have.
         format!("--auth {self:?}").to_lowercase()
     }
 }
 
-/// How we prove who we are.
+/// Proof of identity for requests.
 #[derive(Clone)]
 pub enum Credential {
-    /// A key as it is written, and whose: an account's, or a rule's of Service Bus.
+    /// A key as it is written: an account's, or that of a rule of Service Bus.
     Key {
         /// Name of the key or the account.
         name: String,
         /// The key itself.
         key: Secret,
     },
-    /// A signature that somebody else has made; an account's is without the question mark.
+    /// A signature made elsewhere; an account's has no question mark.
     Sas(Secret),
     /// Tokens of Entra ID.
     #[cfg(feature = "entra")]
     Token(Arc<TokenCache>),
 }
 
-/// What a token is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Purpose {
-    // In every cloud it is called the same.
     #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "nobody asks"))]
     pub(super) scope: &'static str,
-    // What would do instead of a token.
+    // Advice if there is no token.
     pub(super) instead: &'static str,
 }
 
@@ -186,7 +179,7 @@ pub(super) const SERVICE_BUS: Purpose = Purpose {
 };
 
 impl Credential {
-    /// Tokens of Entra ID for what is at `endpoint`. Nothing is asked for before the first request.
+    /// Creates tokens of Entra ID for `endpoint`; sends nothing yet.
     #[cfg(feature = "entra")]
     pub(super) fn entra(
         auth: Auth,
@@ -199,14 +192,13 @@ impl Credential {
         Ok(Credential::Token(Arc::new(TokenCache::new(issuer, None))))
     }
 
-    /// Tokens of a credential that a program has.
+    /// Creates tokens of a credential that a program passed.
     #[cfg(feature = "entra")]
     pub fn of_program(own: Arc<dyn TokenCredential>) -> Credential {
         let issuer = Arc::new(ProgramCredential(own));
         Credential::Token(Arc::new(TokenCache::new(issuer, None)))
     }
 
-    /// None can be had.
     #[cfg(not(feature = "entra"))]
     pub(super) fn entra(
         _: Auth,
@@ -225,31 +217,29 @@ impl Credential {
     }
 }
 
-/// A key or a signature that was found.
+/// A key or a signature with its source.
 pub(super) struct Found {
     pub(super) credential: Credential,
-    // What it is and where it is from, in words.
+    // Kind and source, for messages.
     pub(super) what: String,
-    // It is from the flag or the URL, which say which credential as clearly as `--auth` does.
+    // From the flag or the URL, which select a credential as clearly as `--auth`.
     pub(super) typed: bool,
-    // Another credential that was named beside it makes nobody doubt that it is the one.
+    // Wins over another named credential.
     pub(super) is_meant: bool,
 }
 
-/// All that there is, and what to say where that is not enough.
+/// Everything that was found, with errors for what is missing.
 pub(super) struct Offered {
-    // The key, or how one is given.
     pub(super) key: Result<Found, AccountError>,
-    // The signature, or how one is given.
     pub(super) sas: Result<Found, AccountError>,
-    // Whether a token may be sent there.
+    // Whether a token may be sent to the endpoint.
     pub(super) token: Result<(), AccountError>,
-    // Why it cannot do without all of these, unless Entra ID is named.
+    // Error if none of these is set, unless Entra ID is named.
     pub(super) needed: Result<(), AccountError>,
 }
 
-/// Chooses; `None` is a token of Entra ID. Refuses where nothing would do, and two where one is
-/// needed: who set both may mean either, and the wrong one can open another account.
+/// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: an operator who set both may
+/// mean either, and the wrong one can open another account.
 pub(super) fn choose(
     auth: Auth,
     offered: Offered,
@@ -259,8 +249,7 @@ pub(super) fn choose(
         Auth::Key => Ok(Some(offered.key?.credential)),
         Auth::Sas => Ok(Some(offered.sas?.credential)),
         Auth::Auto => {
-            // A managed identity is not named: it is there or it is not. Where no token can be
-            // sent, none contradicts.
+            // A managed identity is not named: the machine has one or not. If no token can be sent, none contradicts.
             let named = variables::named(env).filter(|_| cfg!(feature = "entra"));
             let named = named.filter(|_| offered.token.is_ok());
             match (offered.key, offered.sas, named) {
@@ -284,8 +273,7 @@ pub(super) fn choose(
             }
         }
         Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => {
-            // A variable may be there for another tool and is passed over; what was typed with the
-            // flag was meant.
+            // A variable may be for another tool; a flag was meant.
             let mut found = [offered.key, offered.sas].into_iter().flatten();
             match found.find(|found| found.typed) {
                 Some(found) => Err(contradiction(
@@ -299,13 +287,12 @@ pub(super) fn choose(
     }
 }
 
-/// The certificates of `--ca-file`: additional authorities, none by default.
+/// Certificates of `--ca-file`.
 #[derive(Clone, Default)]
 pub(super) struct CaCertificates(Vec<CertificateDer<'static>>);
 
 impl CaCertificates {
-    /// Reads a file of certificates in PEM, whole and at the start: one that will not do is then
-    /// refused, and does not fail a renewal.
+    /// Reads a file of PEM certificates at start, so that a bad one fails no renewal.
     pub(super) fn read(path: &Path) -> Result<CaCertificates, AccountError> {
         let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
         let unreadable = |why: std::io::Error| {
@@ -337,8 +324,7 @@ impl CaCertificates {
                 ))
             };
             let der = found.map_err(|_| broken())?;
-            // The store parses what the other only wraps: without it a certificate that is broken
-            // would fail the first request.
+            // The store parses what `from_der` only wraps.
             reqwest::Certificate::from_der(&der).map_err(|_| broken())?;
             authorities.add(der.clone()).map_err(|_| broken())?;
             trust.push(der);
@@ -351,15 +337,14 @@ impl CaCertificates {
         Ok(CaCertificates(trust))
     }
 
-    /// The certificates, for the transport.
     pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
-        // Each was one when it was read.
+        // Each was valid when the file was read.
         let certificate = |der| reqwest::Certificate::from_der(der).ok();
         self.0.iter().filter_map(move |der| certificate(der))
     }
 
-    /// The same trust as the transport's, for a connection that speaks no HTTP. Loads the system's
-    /// authorities, which takes its time: not called before an address was made sense of.
+    /// Returns the transport's trust, for a connection without HTTP. Loading the system's authorities is slow, so call
+    /// it once the address is valid.
     pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
         use rustls_platform_verifier::Verifier;
         let refuse = |why: rustls::Error| {
@@ -378,7 +363,7 @@ impl CaCertificates {
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(refuse)?;
-        // What rustls calls dangerous is any verifier but its own; this one is the platform's.
+        // rustls calls every verifier but its own dangerous; this is the platform's.
         Ok(config
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
@@ -399,7 +384,7 @@ mod tests {
     use super::Auth;
 
     #[test]
-    fn a_kind_is_told_as_it_is_typed() {
+    fn flag_shows_a_kind_as_typed() {
         for kind in Auth::value_variants() {
             let typed = kind.to_possible_value().expect("none is skipped");
             assert_eq!(kind.flag(), format!("--auth {}", typed.get_name()));

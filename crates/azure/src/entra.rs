@@ -1,11 +1,8 @@
-//! Tokens of Entra ID, by the official `azure_identity`: workload identity federation, a client
-//! secret, the managed identity of the machine, or whoever is logged in with the Azure CLI.
+//! Tokens of Entra ID from the official `azure_identity`: workload identity federation, a client secret, the machine's
+//! managed identity, or the login of the Azure CLI.
 //!
-//! Made by the account, asked by [`super::token_cache`]. What `azure_identity` does not do is done
-//! here: our transport and time limits, no repetitions of its own (it would repeat questions to a
-//! machine's metadata service for 72 seconds), a credential made anew for each question (its own
-//! cache would keep a token until five minutes before its end, and the federated token's file for
-//! ten minutes), and an `az` that is ended when its time is up.
+//! This module adds what `azure_identity` lacks: trafficcop's transport and time limits, requests without retries (the
+//! crate would ask a metadata service for 72 seconds), and an `az` that ends when its time is up.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -39,15 +36,14 @@ use trafficcop_core::machine::background_writer;
 const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
 const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 
-// No request waits for this: the token is renewed in the background, at half of its time.
+// No request waits for this: the cache renews a token half-way through its life.
 const LIMIT: Duration = Duration::from_secs(10);
-// The Azure CLI starts a Python first, on a cold disk as well.
+// The Azure CLI starts Python first, perhaps from a cold disk.
 const CLI_LIMIT: Duration = Duration::from_secs(30);
-// A token that has ended when it arrives: this machine's clock is wrong, not the token. It is used,
-// and another asked for before long.
+// Life of a token that has expired on arrival: this machine's clock is wrong, not the token. It is used, and soon
+// replaced.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
-/// One way to a token.
 #[derive(Clone)]
 enum Source {
     Workload {
@@ -61,14 +57,14 @@ enum Source {
         secret: Secret,
     },
     Managed {
-        // That of a user-assigned identity; else it is the machine's own.
+        // Of a user-assigned identity; `None` is the machine's own.
         client: Option<String>,
     },
     Cli,
 }
 
 impl Source {
-    /// As what it is told of, as what it is logged, and what to do where it says no.
+    /// Returns the names for errors and for the log, and the advice for a refusal.
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match self {
             Source::Workload { .. } => (
@@ -95,7 +91,7 @@ impl Source {
     }
 }
 
-/// The ways to a token that are tried in their order until one leads to it; that one stays.
+/// Sources of tokens, tried in order until one succeeds; that one stays.
 #[derive(Clone)]
 pub(super) struct Entra {
     sources: Vec<Source>,
@@ -104,7 +100,7 @@ pub(super) struct Entra {
     client: Arc<Client>,
     picked: OnceLock<usize>,
     purpose: Purpose,
-    // Whoever reads the federated token's file has it.
+    // Held while a thread reads the federated token's file.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -117,8 +113,8 @@ impl fmt::Debug for Entra {
 }
 
 impl Entra {
-    /// The ways that the environment opens, as far as `auth` allows; nothing is asked for.
-    /// `endpoint` is the service's: by it the cloud is known where no authority is named.
+    /// Collects the sources that the environment and `auth` allow; does no I/O. The `endpoint` tells the cloud unless a
+    /// variable names an authority.
     pub(super) fn new(
         auth: Auth,
         env: &Env<'_>,
@@ -133,7 +129,7 @@ impl Entra {
         {
             variables::refuse_hosts(env)?;
         }
-        // The crate reads it for itself. A refusal now beats one in the middle of a tenure.
+        // `azure_identity` reads it itself. A refusal now beats one in the middle of a tenure.
         nearby(env, IDENTITY_ENDPOINT)?;
         Ok(Entra {
             sources,
@@ -146,7 +142,6 @@ impl Entra {
         })
     }
 
-    /// Asks one source.
     async fn ask(&self, source: &Source) -> Result<Issued, NoToken> {
         let limit = match source {
             Source::Cli => CLI_LIMIT,
@@ -179,16 +174,15 @@ impl Entra {
                 .error()
                 .unwrap_or_else(|| doubt(&format!("no answer within {} s", limit.as_secs()))),
         };
-        // Whoever answers could say back what was sent.
+        // The answer may repeat what was sent.
         if let Source::Secret { secret, .. } = source {
             error.why = error.why.replace(secret.secret(), "...");
         }
         Err(error)
     }
 
-    /// A credential anew for each question: the crate's own cache would keep a token until five
-    /// minutes before its end, and the federated token's file for ten minutes, although that may
-    /// have been rotated after a refusal.
+    /// Creates a new credential for each request: the crate's cache would keep a token until five minutes before its
+    /// end, and the federated token's file for ten minutes, even if it was rotated after a refusal.
     async fn make(
         &self,
         source: &Source,
@@ -199,9 +193,8 @@ impl Entra {
         if !matches!(source, Source::Workload { .. }) {
             return Ok(credential(making, options));
         }
-        // It reads the file, which may lie on a mount that hangs: not on the one thread that renews
-        // the lease. The thread that hangs there is not waited for, and keeps the others from
-        // following it, one for each question.
+        // The file may be on a mount that hangs, so the thread that renews the lease must not read it. No request waits
+        // for a thread that hangs, and the mutex stops each request from adding another.
         let made = async {
             let reading = Arc::clone(&self.reading).lock_owned().await;
             let made = background_writer::apart("credential", move || {
@@ -234,8 +227,8 @@ impl Issuer for Entra {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // What has worked once stays. Whoever is the machine's identity today must not be somebody's
-        // login tomorrow, because the metadata service hung for a moment.
+        // A source that succeeded once stays: the machine's identity must not give way to a person's login because the
+        // metadata service hung for a moment.
         let range = match self.picked.get() {
             Some(at) => *at..*at + 1,
             None => 0..self.sources.len(),
@@ -256,14 +249,13 @@ impl Issuer for Entra {
         let alone = self.sources.len() == 1;
         let refused = errors.iter().all(|(source, error)| match error.kind {
             NoTokenKind::Refused => true,
-            // One of several ways that is not there at all is none: elsewhere than in Azure the
-            // CLI alone says whether there is a token.
+            // An absent managed identity does not count among several sources: outside Azure only the CLI decides.
             NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
             NoTokenKind::Doubt => false,
         });
         let told = errors.iter().map(|(source, error)| {
             let (name, _, advice) = source.words();
-            // In doubt there is nothing to be done but to wait.
+            // In doubt the operator can only wait.
             let (joint, advice) = if refused { (": ", advice) } else { ("", "") };
             format!("{name}: {}{joint}{advice}", error.why)
         });
@@ -282,7 +274,7 @@ impl Issuer for Entra {
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer> {
         Arc::new(Entra {
             client,
-            // Threads are not forked.
+            // fork() does not copy threads.
             reading: Arc::default(),
             ..self.clone()
         })
@@ -296,8 +288,7 @@ fn doubt(why: &str) -> NoToken {
     }
 }
 
-/// What the crate says where our transport had nothing to say: a file it cannot read, an answer it
-/// cannot make sense of, or `az`.
+/// Converts an error of the crate if the transport has none: an unreadable file or answer, or an error of `az`.
 fn of_the_crate(error: &Error) -> NoToken {
     let text = error.to_string();
     let first = text
@@ -307,8 +298,8 @@ fn of_the_crate(error: &Error) -> NoToken {
         .split_once("authentication failed.")
         .map_or(&*text, |(_, rest)| rest);
     let why = one_line(first);
-    // Words of the crate's, and of `az`. What is not known is doubt: it is asked again for half a
-    // minute at the start, where a refusal ends an instance at once.
+    // Phrases of the crate and of `az`. Anything else is doubt: at the start that is retried for half a minute, while a
+    // refusal ends the instance at once.
     let refused = [
         "failed to read",
         "not found",
@@ -354,7 +345,7 @@ fn credential(
                 client_options,
             }))?
         }
-        // No transport: `az` speaks for itself, under our limit of time.
+        // `az` connects by itself, within trafficcop's time limit.
         Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
             executor: Some(Arc::new(Cli)),
             ..AzureCliCredentialOptions::default()
@@ -368,7 +359,7 @@ fn needed(env: &Env<'_>, name: &str, by: &str) -> Result<String, AccountError> {
 
 fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
     let tenant = needed(env, TENANT, by)?;
-    // It becomes part of a URL, to which a secret is sent.
+    // It becomes part of a URL that receives a secret.
     let fits = tenant
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
@@ -381,8 +372,7 @@ fn tenant(env: &Env<'_>, by: &str) -> Result<String, AccountError> {
     }
 }
 
-/// The credentials that are asked for a token, the first that has one is taken; `auth` goes before what
-/// AZURE_TOKEN_CREDENTIALS chooses.
+/// Returns the sources to try, in order; `auth` overrides AZURE_TOKEN_CREDENTIALS.
 fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
     let managed = || Source::Managed {
         client: env(CLIENT),
@@ -398,8 +388,8 @@ fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
         Some("workloadidentitycredential") => return Ok(vec![workload(env)?]),
         Some("managedidentitycredential") => return Ok(vec![managed()]),
         Some("azureclicredential" | "dev") => return Ok(vec![Source::Cli]),
-        // What was set up for this workload by name goes before what the machine happens to have. The
-        // CLI is last: it takes seconds, and is a person's login.
+        // Settings for this workload go before what the machine happens to have. The CLI is last: it takes seconds, and
+        // is a person's login.
         None => vec![managed(), Source::Cli],
         Some("prod") => vec![managed()],
         Some("environmentcredential") => vec![],
@@ -435,7 +425,7 @@ fn with_secret(env: &Env<'_>) -> Result<Source, AccountError> {
     })
 }
 
-/// An address that hands out tokens over plain http has to be on this machine's side of the wire.
+/// Parses an address that hands out tokens; refuses plain http to another machine.
 fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     let Some(text) = env(variable) else {
         return Ok(None);
@@ -451,13 +441,13 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     }
 }
 
-/// Who issues the tokens: as named, or by the cloud that the service's address is in. A token of
-/// one cloud's authority is refused by another's services.
+/// Finds the authority: the one that a variable names, or that of the endpoint's cloud. Services of one cloud refuse
+/// the tokens of another.
 fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
     let cloud = match env(AUTHORITY) {
         Some(text) => {
-            // As other tools take it: with or without the scheme.
+            // As in other tools, the scheme is optional.
             let text = match text.contains("://") {
                 true => text,
                 false => format!("https://{text}"),

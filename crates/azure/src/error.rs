@@ -1,8 +1,5 @@
-//! What the service's errors mean: from the client's errors to the five meanings of
-//! [`Failure`], and to one line for a person.
-//!
-//! Called by the stores. Must never show a URL's query, a header or a body: only the status, the
-//! service's own error code and our own words.
+//! Meaning of the service's errors: the five meanings of [`Failure`], and one line for a person, with the status, the
+//! service's own error code and trafficcop's words, but never a URL's query, a header or a body.
 
 use std::time::Duration;
 
@@ -15,7 +12,7 @@ use super::API_VERSION;
 use super::transport::header;
 use trafficcop_core::Failure;
 
-/// What was asked for when the trouble came; each needs a permission of its own.
+/// The operation that failed; each needs its own permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Look at the blob's properties.
@@ -32,9 +29,9 @@ pub enum Operation {
     Renew,
     /// Give the lease back.
     Release,
-    /// Ask for the rest of a breaking lease.
+    /// Ask how long a breaking lease still lasts.
     Break,
-    /// Break another's lease.
+    /// Break another instance's lease.
     BreakLease,
     /// List the blobs of a container.
     List,
@@ -46,7 +43,7 @@ pub enum Operation {
     CreateQueue,
     /// Take messages.
     Take,
-    /// Lock a message anew, or make it visible again.
+    /// Lock a message again, or make it visible again.
     Update,
     /// Put a message into a queue.
     Put,
@@ -55,7 +52,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What we failed to do, for a person, and what allows it, in the letters of a SAS.
+    /// Returns the action as text, and its permission as a letter of a SAS.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Operation::Look | Operation::LookAtQueue => ("read the properties of", "r"),
@@ -89,43 +86,43 @@ impl Operation {
     }
 }
 
-/// Mark of an answer that belongs to an earlier request, in an error of the client's pipeline.
+/// Mark of an answer that belongs to an earlier request.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown: the answer belongs to an earlier request")]
 pub(super) struct StaleAnswer;
 
-/// What went wrong in one exchange.
+/// Failure of one exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceError {
-    /// An answer that is not the success we hoped for.
+    /// An answer other than the expected success.
     Answer {
         /// The HTTP status.
         status: u16,
         /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
         code: Option<String>,
-        /// The header that the service does not take, as the answer's body names it.
+        /// The header that the service does not accept.
         header: Option<String>,
-        /// The answer is a web page: a proxy or a portal answered, not the service.
+        /// A proxy or a portal answered with a web page, not the service.
         page: bool,
-        /// The service asked not to be asked again for so long.
+        /// Delay that the service asked for.
         retry_after: Option<Duration>,
-        /// When it answered, by its own clock.
+        /// When the service answered, by its own clock.
         date: Option<OffsetDateTime>,
     },
-    /// No connection: the request never left us.
+    /// No connection: the request never left this machine.
     Unsent(String),
-    /// No answer, or not a whole one: it is not known what happened.
+    /// No answer, or an incomplete one: the result is unknown.
     Silence(String),
-    /// Answer to an earlier request: it is not known what became of this one.
+    /// Answer to an earlier request: the result of this one is unknown.
     Stale,
-    /// The request could not even be made.
+    /// The request could not be built.
     Ours(String),
-    /// Whoever was to say who we are refused to: nothing was sent.
+    /// The credential was refused a token: nothing was sent.
     Denied(String),
 }
 
 impl ServiceError {
-    /// Reads an error of the official clients.
+    /// Converts an error of the official clients.
     pub fn of(error: &Error) -> ServiceError {
         match error.kind() {
             ErrorKind::HttpResponse {
@@ -146,8 +143,7 @@ impl ServiceError {
                     },
                 }
             }
-            // Our transport tells the two apart: after the one nothing can have been done, after the
-            // other an acquire may have obtained the lease.
+            // Without a connection nothing can have been done; after a lost one an acquire may have succeeded.
             ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
             ErrorKind::Io
                 if error
@@ -157,7 +153,7 @@ impl ServiceError {
                 ServiceError::Stale
             }
             ErrorKind::Io => ServiceError::Silence(error.to_string()),
-            // The client's layers put their words in front.
+            // The client's layers put their own words in front.
             ErrorKind::Credential => ServiceError::Denied(innermost(error)),
             _ => ServiceError::Ours(error.to_string()),
         }
@@ -167,8 +163,8 @@ impl ServiceError {
         let header = |name| header(raw.headers(), name);
         let body: &[u8] = raw.body().as_ref();
         let start = body.trim_ascii_start().get(..5).unwrap_or_default();
-        // Portals do not always say what they send. A page with the status 404 must not pass for
-        // "no such blob", which would be a definite loss.
+        // Portals do not always declare a page, and one with the status 404 must not pass for "no such blob", a
+        // definite loss.
         let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
             || start.eq_ignore_ascii_case(b"<html")
             || start.eq_ignore_ascii_case(b"<!doc");
@@ -179,8 +175,7 @@ impl ServiceError {
                 let text = header("retry-after")?.trim();
                 match text.parse() {
                     Ok(seconds) => Some(Duration::from_secs(seconds)),
-                    // A date: counted from the service's own clock. By ours, if it is wrong, it
-                    // could lie an hour ahead.
+                    // A date: relative to the service's clock, because this machine's may be wrong.
                     Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
                 }
             });
@@ -194,11 +189,10 @@ impl ServiceError {
         }
     }
 
-    /// An answer of success that the service cannot have given: it lacks this.
+    /// Returns the error for a successful answer that lacks what the service always sends.
     pub fn foreign(lacks: &str, headers: &Headers) -> ServiceError {
         let kind = header(headers, "content-type").unwrap_or_default();
-        // The clients take a page with the status 200 for a renewal that succeeded. To count it
-        // would keep a command running without a lease.
+        // The clients accept a page with the status 200 as a renewal: a command would run without a lease.
         ServiceError::Silence(if kind.contains("text/html") {
             "unknown: a web page instead of an answer of the storage service".to_owned()
         } else {
@@ -206,12 +200,12 @@ impl ServiceError {
         })
     }
 
-    /// The time limit passed before an answer came.
+    /// Returns the error for an exchange without an answer in time.
     pub fn timed_out() -> ServiceError {
         ServiceError::Silence("no answer in time".to_owned())
     }
 
-    /// The service's own error code, where the service answered.
+    /// Returns the service's own error code, if it answered.
     pub fn code(&self) -> Option<&str> {
         match self {
             ServiceError::Answer { code, .. } => code.as_deref(),
@@ -219,7 +213,7 @@ impl ServiceError {
         }
     }
 
-    /// When the service answered, by its own clock.
+    /// Returns when the service answered, by its own clock.
     pub fn date(&self) -> Option<OffsetDateTime> {
         match self {
             ServiceError::Answer { date, .. } => *date,
@@ -227,7 +221,7 @@ impl ServiceError {
         }
     }
 
-    /// The service refused, and the answer to a HEAD does not say what it is about.
+    /// Returns whether the service refused without a reason, as in an answer to a HEAD.
     pub fn needs_a_reason(&self) -> bool {
         let ServiceError::Answer {
             status: 400,
@@ -241,7 +235,7 @@ impl ServiceError {
         matches!(code.as_deref(), None | Some("InvalidHeaderValue"))
     }
 
-    /// Whether that is the same refusal, and names the header that it is about.
+    /// Returns whether `asked` is the same refusal, with the header in question.
     pub fn is_explained_by(&self, asked: &ServiceError) -> bool {
         let names = matches!(
             asked,
@@ -253,7 +247,7 @@ impl ServiceError {
         names && asked.is_refusal() && (self.code().is_none() || self.code() == asked.code())
     }
 
-    /// The service itself refused: what was asked for was not done.
+    /// Returns whether the service itself refused, so that nothing was done.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -266,20 +260,20 @@ impl ServiceError {
         )
     }
 
-    /// What was asked for may have been done all the same: there was no answer, or none that says.
+    /// Returns whether the request may have been carried out.
     pub fn is_unclear(&self) -> bool {
         match self {
             ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
-            // Given up by the service at some point of the way, whatever code it bears.
+            // The service may have given up at any point, whatever the code.
             ServiceError::Answer { status: 408, .. } => true,
-            // A 5xx can come after the deed, and one without the service's code from a proxy that
-            // passed the request on.
+            // A 5xx can follow the change, and without the service's code it may be from a proxy that forwarded the
+            // request.
             ServiceError::Answer { .. } => !self.is_refusal(),
             ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
         }
     }
 
-    /// One line for a person, without saying what was asked for.
+    /// Returns one line for a person, without the operation.
     pub fn why(&self) -> String {
         match self {
             ServiceError::Answer {
@@ -303,7 +297,7 @@ impl ServiceError {
         }
     }
 
-    /// What to do about it, where that can be said.
+    /// Returns advice, if there is any.
     pub fn advice(&self, operation: Operation) -> Option<String> {
         let ServiceError::Answer {
             status,
@@ -366,8 +360,8 @@ impl ServiceError {
         })
     }
 
-    /// The meaning outside a tenure. `proven`: this operation has succeeded before, so what was
-    /// configured can work, and refusals are doubt, but for those of the credential.
+    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so all refusals are doubt
+    /// except those of the credential.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
             ServiceError::Ours(_) => false,
@@ -378,16 +372,15 @@ impl ServiceError {
                 page: false,
                 ..
             } => match (status, code.as_deref()) {
-                // Said by the service it is a refusal at any time, which a credential that was changed ends.
+                // From the service a refusal at any time; a new credential ends it.
                 (401 | 403, Some(_))
                 | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
                 _ if proven => return self.doubt(operation),
                 (401 | 403, _) => true,
-                // Being deleted takes a while, then it can be created again. A condition that is
-                // not met is another candidate that was faster.
+                // A deletion takes a while. A condition that is not met means that another candidate was faster.
                 (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
                 | (408 | 429, _) => return self.doubt(operation),
-                // The service itself says that it cannot be so: a name, a kind of blob, a version.
+                // The service rules it out: a name, a kind of blob, a version.
                 (400..=499, Some(_)) => false,
                 _ => return self.doubt(operation),
             },
@@ -405,7 +398,7 @@ impl ServiceError {
         }
     }
 
-    /// The meaning where nothing is certain, as in a tenure.
+    /// Returns the meaning where nothing is certain, as in a tenure.
     pub fn doubt(&self, operation: Operation) -> Failure {
         Failure::Transient {
             why: format!(
@@ -426,7 +419,6 @@ impl ServiceError {
     }
 }
 
-/// The innermost words of an error.
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -435,7 +427,7 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// The name of the header in the body of a refusal, without what is no letter or digit.
+/// Returns the header's name from the body of a refusal, letters and digits only.
 fn header_named_in(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("<HeaderName>")?;
@@ -444,15 +436,14 @@ fn header_named_in(body: &[u8]) -> Option<String> {
 }
 
 fn clean(code: &str) -> String {
-    // It goes into log lines: a line break or a terminal's escape sequence would forge some.
+    // The result goes into log lines, where a line break or an escape sequence could forge one.
     code.chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .take(80)
         .collect()
 }
 
-/// Storage names the version of its interface in every answer; a portal, which answers anything with 200, does
-/// not.
+/// Checks that the answer names its API version: storage always does, a portal that answers anything with 200 does not.
 pub fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
     match header(headers, "x-ms-version") {
         Some(_) => Ok(()),
@@ -489,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_signature_is_about_the_credential_whatever_the_clock_says() {
+    fn refused_signature_blames_the_credential_not_the_clock() {
         let date = to_rfc7231(&(OffsetDateTime::now_utc() + Duration::from_secs(20 * 60)));
         let code = ("x-ms-error-code", "AuthenticationFailed");
         let said = error(403, &[code, ("date", &date)], "").failure(Operation::Look, "B", false);
@@ -497,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_answered_with_a_refusal_or_never_sent_is_clear() {
+    fn only_refused_and_unsent_requests_are_certainly_undone() {
         let code = [("x-ms-error-code", "X")];
         assert!(!error(409, &code, "").is_unclear());
         let refused = Error::with_message(ErrorKind::Connection, "cannot connect");
@@ -512,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_tells_status_and_code_and_nothing_of_the_body() {
+    fn error_text_has_status_and_code_but_no_body() {
         let said = error(
             503,
             &[("x-ms-error-code", "ServerBusy\nfake line")],

@@ -1,8 +1,7 @@
-//! How the official credentials reach the outside: our transport under their requests, and `az`
-//! with an end.
+//! HTTP of the official credentials over trafficcop's transport, and `az` with a time limit.
 //!
-//! Used by [`super::entra`]. Must never repeat a question, must never send plain http past this
-//! machine's own side of the wire, and must never show more of an answer than its error.
+//! It must never repeat a request, send plain http beyond this machine and its link, or show more of an answer than its
+//! error.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,44 +23,39 @@ use super::address::is_loopback;
 use super::transport::Client;
 use trafficcop_core::util::{AwaitedChild, is_unprintable, lock};
 
-// The metadata service of a machine in Azure.
 const METADATA: &str = "169.254.169.254";
 
-// Who is as near as that connects in no time, or is not there: then the Azure CLI is next. Elsewhere
-// than in Azure nobody answers at that address, and nobody refuses.
+// A service this near connects at once or is absent, and then the Azure CLI is next. Outside Azure no host answers,
+// not even with a refusal.
 const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
-/// What went wrong, and what it says of whoever was asked.
+/// Error of a request for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoToken {
-    // For a person; no secret.
     pub(super) why: String,
     pub(super) kind: NoTokenKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoTokenKind {
-    /// They said no, and would say so again.
+    /// The source would refuse again.
     Refused,
-    /// Nobody is there.
     Absent,
-    /// It is not known.
     Doubt,
 }
 
-/// The transport of one question.
 #[derive(Debug)]
 pub(super) struct IdentityHttp {
     secure: Arc<Client>,
     plain: Client,
     metadata: Option<Url>,
-    // What went wrong. It is kept here because the crate would put it into words of its own.
+    // Kept here because the crate would replace its words.
     error: Mutex<Option<NoToken>>,
 }
 
 impl IdentityHttp {
-    /// `secure` is the client for https; `metadata` is where the machine's metadata service is, if
-    /// it is not where it always is.
+    /// Creates the transport. `secure` is the client for https; `metadata` is the metadata service's address, unless it
+    /// is the usual one.
     pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
         IdentityHttp {
             secure,
@@ -77,8 +71,8 @@ impl IdentityHttp {
 
     fn fail<T>(&self, why: String, kind: NoTokenKind) -> Result<T> {
         *lock(&self.error) = Some(NoToken { why, kind });
-        // Of this kind, because the crate does not ask again then: for the metadata service it would
-        // for 72 seconds, whatever its options say, and a lease is over by then.
+        // The crate does not retry this kind. It would retry the metadata service for 72 seconds, whatever its options
+        // say, and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))
     }
 }
@@ -90,7 +84,7 @@ impl HttpClient for IdentityHttp {
         if let Some(metadata) = &self.metadata
             && request.url().host_str() == Some(METADATA)
         {
-            // The crate knows one address of it only; on AKS a pod identity has one of its own.
+            // A pod identity on AKS has another address.
             let mut url = metadata.clone();
             url.set_path(request.url().path());
             url.set_query(request.url().query());
@@ -99,7 +93,7 @@ impl HttpClient for IdentityHttp {
         let url = request.url();
         let host = url.host_str().unwrap_or_default().to_owned();
         let client = match url.scheme() {
-            // What goes out can be a client secret, and what comes back is a token.
+            // The request may have a client secret, and the answer has a token.
             "https" => &*self.secure,
             _ if is_near(url) => &self.plain,
             _ => {
@@ -122,7 +116,7 @@ impl HttpClient for IdentityHttp {
         let answer = answer.try_into_raw_response().await;
         let body = answer.as_ref().map(|answer| answer.body().as_ref());
         let (said, passing) = said(body.unwrap_or_default());
-        // 404 and 410 is what a metadata service says that is starting or being updated.
+        // A metadata service that is starting or being updated answers 404 or 410.
         let refused = matches!(status, 400..=499) && !matches!(status, 404 | 408 | 410 | 429);
         let kind = match refused && !passing {
             true => NoTokenKind::Refused,
@@ -132,11 +126,11 @@ impl HttpClient for IdentityHttp {
     }
 }
 
-/// Of an error of our transport.
+/// Returns what an error of the transport says about the source.
 fn kind(error: &Error) -> NoTokenKind {
     let kernel_s = error.downcast_ref().map(io::Error::kind);
     match (error.kind(), kernel_s) {
-        // That is our own network, on a machine that is booting, say: nothing is known of the others.
+        // This machine's own network, perhaps during boot.
         (
             ErrorKind::Connection,
             Some(
@@ -151,8 +145,8 @@ fn kind(error: &Error) -> NoTokenKind {
     }
 }
 
-/// Of an answer that is no token: the error's name and its first sentence, and whether it says of
-/// itself that it will pass. Nothing else of it may be told: there is nobody to say what is in it.
+/// Returns error name and first sentence of an answer without a token, and whether the error calls itself temporary.
+/// The rest must not be shown: it could hold anything.
 fn said(body: &[u8]) -> (String, bool) {
     #[derive(Deserialize)]
     struct ErrorBody {
@@ -165,15 +159,13 @@ fn said(body: &[u8]) -> (String, bool) {
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
     let first = said.error_description.lines().next().unwrap_or_default();
-    // What follows names the request, the tenant's people and the time: another text at every
-    // attempt, which would be news each time.
+    // The rest names the request and the time, so the log would report it as new at each attempt.
     let first = first.split(" Trace ID").next().unwrap_or_default();
     let first = first.trim_end_matches('.');
     let joint = if first.is_empty() { "" } else { ", " };
     (one_line(&format!(" {}{joint}{first}", said.error)), passing)
 }
 
-/// What is fit for a line of the log.
 pub(super) fn one_line(text: &str) -> String {
     let clean: String = text
         .chars()
@@ -189,7 +181,7 @@ pub(super) fn one_line(text: &str) -> String {
     format!("{lead}{}", words.join(" "))
 }
 
-/// This machine, or the wire that ends in it: where platforms keep their identity endpoints.
+/// Returns whether the host is this machine or link-local, where platforms have their identity endpoints.
 pub(super) fn is_near(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) if address.is_link_local() => true,
@@ -197,12 +189,11 @@ pub(super) fn is_near(url: &Url) -> bool {
     }
 }
 
-/// Runs `az`, and ends it and what it started when nobody waits for it any more: `az` is often
-/// a shell script, and killing that alone would leave its Python behind at every attempt.
+/// Runs `az`, and kills it with all that it started when its caller stops waiting: `az` is often a shell script, and
+/// its Python would stay behind.
 #[derive(Debug)]
 pub(super) struct Cli;
 
-/// The group of a child that has not been reaped.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -222,16 +213,16 @@ impl Executor for Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Also out of reach of a Ctrl-C, which is for the command.
+            // A Ctrl-C, which is for the command, does not reach it either.
             .process_group(0)
             .kill_on_drop(true);
         let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;
         let pid = Some(awaited.pid()).filter(|pid| *pid > 0);
-        // Declared in this order, so that the group is ended while its number is still the child's.
+        // In this order the group is killed while its number is still the child's.
         let waiting = pin!(child.wait_with_output());
         let mut group = Group(pid.map(Pid::from_raw));
         let output = waiting.await;
-        // Reaped: the number may be another's by now.
+        // Reaped: another process may have the number by now.
         group.0 = None;
         output
     }
@@ -244,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_answer_only_the_error_is_told() {
+    fn only_the_error_of_an_answer_is_shown() {
         let body = br#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided. Trace ID: 1\r\nCorrelation ID: 2","x":"y"}"#;
         let (text, passing) = said(body);
         assert_eq!(
@@ -257,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_way_nothing_is_known_of_whoever_is_at_its_end() {
+    fn unreachable_network_is_doubt_and_refused_connection_is_absence() {
         for (number, said) in [
             (libc::ECONNREFUSED, NoTokenKind::Absent),
             (libc::ETIMEDOUT, NoTokenKind::Absent),
@@ -288,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_waited_for_any_more_is_ended_with_all_that_it_started() {
+    async fn dropped_az_call_kills_the_process_and_its_children() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("pid");
         let script = format!(
@@ -308,7 +299,7 @@ mod tests {
             }
         };
         drop(running);
-        // Dead, or dead and not reaped by whoever inherited it.
+        // Or a zombie that its new parent has not reaped.
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.contains("sleep") && !stat.contains(") Z ")

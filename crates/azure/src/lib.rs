@@ -1,8 +1,7 @@
-//! What the stores on Azure share: accounts and their credentials, signatures, the transport, and
-//! what the service's errors mean.
+//! Azure for the stores and queues: accounts, credentials, signatures, the transport, and the service's errors.
 //!
-//! Called by the stores alone, but for [`scheduled_events`]. Nothing here knows a lease or a process,
-//! and nothing here lets a secret into a log line, an error or a `Debug` output.
+//! This crate knows neither leases nor processes, and lets no secret into a log line, an error or a `Debug` output.
+//! Errors name variables and parts, never values.
 
 mod account;
 mod account_builder;
@@ -27,9 +26,9 @@ mod token_cache;
 mod transport;
 mod variables;
 
-/// The version of the storage services' interface that is spoken: the oldest that has what is used, so that
-/// an emulator or a service on premises that is some years old knows it.
-// It brought names in listings that XML cannot have; all else is older.
+/// Version of the storage services' REST API: the oldest with all that trafficcop uses, for emulators and services on
+/// premises that are some years old.
+// It brought names in listings that XML cannot hold; everything else is older.
 pub const API_VERSION: &str = "2021-02-12";
 
 pub use account::{Account, AccountError};

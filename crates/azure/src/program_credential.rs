@@ -1,7 +1,5 @@
-//! Tokens of a credential that a program has made itself: any `TokenCredential` of the official libraries.
-//!
-//! Made by [`super::Credential::of_program`], asked by [`super::token_cache`], which renews a token
-//! in the background. It must never wait for the program's credential without a limit.
+//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries. Requests to
+//! it have a time limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +14,11 @@ use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use trafficcop_core::clock::Instant;
 
-// The credential may start the Azure CLI: as long as that may take here.
+// It may start the Azure CLI, so the limit is the CLI's.
 const LIMIT: Duration = Duration::from_secs(30);
-// A token that ends at once: this machine's clock is wrong, or the credential hands out an old one.
+// Life of a token that expires at once: this machine's clock is wrong, or the token is old.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
-/// A program's credential for storage.
 pub(super) struct ProgramCredential(pub(super) Arc<dyn TokenCredential>);
 
 #[async_trait]
@@ -31,7 +28,7 @@ impl Issuer for ProgramCredential {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // Not `refused`: an error of a foreign credential does not tell whether it would say so again.
+        // Not `refused`: an error of a foreign credential does not tell whether it is permanent.
         let none = |why: String| Unissued {
             why: format!("no token from the program's credential: {why}"),
             refused: false,

@@ -1,7 +1,5 @@
-//! The proxy that the environment names for https: read once, refused where it cannot be used, and named in each
-//! error on the way through it.
-//!
-//! Made with an account's HTTP client. It must never show the name and password in a proxy's URL.
+//! Proxy for https from the environment: read once, refused if it cannot be used, and named in each error on the way
+//! through it, but without the name and password in its URL.
 
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use reqwest::NoProxy;
@@ -12,11 +10,11 @@ use super::account::{AccountError, malformed};
 use super::credential::Env;
 use super::server::{addresses, connect};
 
-// As curl and the SDKs read them; the first one that is set counts.
+// In the order of curl and the SDKs; the first one that is set counts.
 const VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 const EXCEPTIONS: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// A proxy for https, and the hosts that are reached without it.
+/// A proxy, and the hosts that requests reach without it.
 pub(super) struct Proxy {
     url: Url,
     variable: &'static str,
@@ -25,10 +23,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Returns the proxy that the environment names, if `endpoint` is reached through one.
-    ///
-    /// # Errors
-    /// Names the variable, where its value is not the URL of an http or https proxy.
+    /// Returns the proxy that the environment names, if requests to `endpoint` take it. An error names the variable.
     pub(super) fn find(env: &Env<'_>, endpoint: &Url) -> Result<Option<Proxy>, AccountError> {
         let set = VARIABLES
             .into_iter()
@@ -41,7 +36,7 @@ impl Proxy {
             let builder = Matcher::builder().https(proxy.to_owned());
             builder.no(exceptions.clone()).build()
         };
-        // Whatever the proxy is: the exceptions alone decide.
+        // Any proxy will do here: only the exceptions decide.
         if intercept(&matcher("http://proxy"), endpoint).is_none() {
             return Ok(None);
         }
@@ -68,22 +63,17 @@ impl Proxy {
         }))
     }
 
-    /// Returns the setting of the HTTP library.
-    ///
-    /// # Errors
-    /// Those of the library.
     pub(super) fn setting(&self) -> reqwest::Result<reqwest::Proxy> {
         let proxy = reqwest::Proxy::https(self.url.clone())?;
         Ok(proxy.no_proxy(NoProxy::from_string(&self.exceptions)))
     }
 
-    /// Whether requests to this URL take the proxy.
     pub(super) fn takes(&self, url: &Url) -> bool {
         intercept(&self.matcher, url).is_some()
     }
 
-    /// Names the proxy and its variable, and says what it answers to a request to connect to `url`, if that is a
-    /// refusal: the HTTP library does not tell.
+    /// Names the proxy and its variable, with its answer if it refused to connect to `url`, which the HTTP library does
+    /// not report.
     pub(super) async fn named(&self, url: &Url, cause: &str) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.port();
@@ -104,9 +94,9 @@ impl Proxy {
         self.url.port_or_known_default().unwrap_or(80)
     }
 
-    /// Asks as the library did, and returns the status line without the protocol.
+    /// Repeats the library's request, and returns the status line without the protocol.
     async fn status(&self, url: &Url) -> Option<String> {
-        // Its TLS is the library's alone.
+        // Only the library can speak TLS to a proxy.
         let proxy = self
             .url
             .host_str()
@@ -147,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_cannot_be_used_is_refused_by_its_variable_without_its_secret() {
+    fn unusable_proxy_is_refused_by_variable_without_its_secret() {
         for value in [
             "http:://proxy:3128",
             "socks5h://proxy:1080",
@@ -168,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_found_as_curl_finds_it() {
+    fn proxy_is_found_in_the_order_of_curl() {
         for (variables, url) in [
             (
                 &[("HTTPS_PROXY", "http://proxy:3128")][..],

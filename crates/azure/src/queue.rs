@@ -1,11 +1,8 @@
-//! What a queue is to the driver of `work`: messages that are taken, held and settled; and what the
-//! locks of every kind of queue have in common.
+//! Traits of a message queue for the driver of `work`: messages are taken, locked and settled.
 //!
-//! Implemented once for each kind of queue, each in its own file. A queue speaks to its service and
-//! maps what it hears to the five meanings of [`Failure`]; it decides nothing: how often a message
-//! is tried, what its command's exit status means and when a lock is renewed is said by the driver
-//! and the core. It never knows a process. Requests about one message never overlap, and once it is
-//! settled or lost nothing is asked for any more.
+//! Each kind of queue implements them. A queue speaks to its service, maps the answers to the five meanings of
+//! [`Failure`], and decides nothing: driver and core decide how often to try a message and when to renew a lock.
+//! Requests about one message never overlap, and none follow once it is settled or lost.
 
 pub mod storage;
 
@@ -23,126 +20,118 @@ use crate::before;
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-/// A `retry_after` beyond every lock: whoever is asked would say the same again. A service that is busy wishes for less.
+/// A `retry_after` beyond every lock: the error is permanent. A service that is busy asks for less.
 pub const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// A queue, as one worker takes from it.
 #[async_trait]
 pub trait Queue: Send + Sync {
-    /// The queue's address for people and for `TRAFFICCOP_MESSAGE_QUEUE`; never with a secret in it.
+    /// Address of the queue for people and for `TRAFFICCOP_MESSAGE_QUEUE`, without a secret.
     fn name(&self) -> &str;
 
-    /// For how long a message is locked as far as that is known before one was taken; what counts for
-    /// a message is its own [`Message::lock_time`].
+    /// Lock duration of a message before one was taken; [`Message::lock_time`] overrides it.
     fn lock_time(&self) -> Duration;
 
-    /// Whether [`Queue::take`] itself waits for messages, until its `give_up_at`. Such a `take` loses
-    /// nothing when it is dropped: what has arrived by then comes with the next one. So one is always
-    /// pending while there are free slots, and is dropped and asked anew when there are more of them.
+    /// Returns whether [`Queue::take`] waits for messages until its `give_up_at`. Such a `take` loses nothing when it
+    /// is dropped: messages that have arrived come with the next one. So the driver keeps one pending while there are
+    /// free slots, and replaces it when there are more.
     fn waits(&self) -> bool {
         false
     }
 
-    /// Whether the queue itself keeps a message away for [`Settlement::Retry`]'s delay. If not, the
-    /// driver keeps the message locked for so long, and then settles it with a delay of nothing.
+    /// Returns whether the queue withholds a message for the delay of [`Settlement::Retry`]. If not, the driver keeps
+    /// it locked for that time, and then settles it without a delay.
     fn delays(&self) -> bool {
         true
     }
 
-    /// Looks at the queue (and makes what it needs, where that was asked for) before anything is
-    /// taken.
-    ///
-    /// # Errors
-    /// Why nothing can be taken from it.
+    /// Checks the queue before the first `take`, and creates what it needs if that was requested.
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing>;
 
-    /// Takes at most `most` messages that are there now; none is an answer, too.
+    /// Takes at most `most` messages that are available now.
     ///
     /// # Errors
-    /// `Transient` if it could not be said; what an unanswered request may have taken comes back by
-    /// itself when its lock has run out. `Fatal` where it may not be used any more.
+    /// `Transient` if the result is unknown: messages that an unanswered request may have taken return when their locks
+    /// expire. `Fatal` if the queue may not be used any more.
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure>;
 
-    /// No more messages are wanted, and no `take` is pending: what has arrived and was not taken is
-    /// given back, as it was. Called once, when the worker begins to leave; what it has taken goes on.
+    /// Gives back unchanged what has arrived and was not taken. Called once, when the worker begins to leave, with no
+    /// `take` pending.
     async fn stop(&self, give_up_at: Instant) {
-        // A queue that is asked and answers has handed out whatever it has locked.
+        // A queue with polling has handed out all that it locked.
         let _nothing_is_on_its_way = give_up_at;
     }
 
-    /// Whether the service answered last that the queue does not exist any more. A queue that was deleted has
-    /// no messages, and those that were taken from it can be given to no worker.
+    /// Returns whether the last answer says that the queue does not exist any more. No worker can get the messages that
+    /// were taken from a deleted queue.
     fn is_deleted(&self) -> bool {
         false
     }
 
-    /// Nothing more will be asked for: everything taken was settled, or never will be.
+    /// Closes the queue, when everything taken is settled or never will be.
     async fn close(&self, give_up_at: Instant) {
         let _nothing_is_open = give_up_at;
     }
 }
 
-/// Why a queue cannot be worked on.
+/// Reason why a queue cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// There is no such queue (exit status 66).
+    /// No such queue (exit status 66).
     #[error("{0}")]
     NoQueue(String),
-    /// It is of another kind than was said: which flag is to be used (exit status 64).
+    /// A queue of another kind; names the right flag (exit status 64).
     #[error("{0}")]
     OtherKind(String),
-    /// Anything else, as a store would say it.
+    /// Any other failure.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
 /// A message that was taken, with its lock.
 pub struct Message {
-    /// Its id in the queue: the same at every attempt.
+    /// Id in the queue: the same at every attempt.
     pub id: String,
-    /// Which attempt this is, from 1.
+    /// Number of this attempt, from 1.
     pub attempt: u32,
-    /// The moment before the request was sent that took it, or another before which its lock cannot
-    /// have begun: it lasts at least `lock_time` from here.
+    /// The moment before the request that took it, or another before which its lock cannot have begun.
     pub t0: Instant,
-    /// For how long it is locked by each request that takes or renews it, as far as is known.
+    /// Lock duration of each take or renewal, as far as is known.
     pub lock_time: Duration,
-    /// The longest time from `t0` to the first renewal, and from one to the next, where `lock_time` is
-    /// only as good as a comparison of two machines' clocks; `None`: it is known.
+    /// The longest time to the first renewal and between renewals, if `lock_time` depends on a comparison of two
+    /// machines' clocks.
     pub first_renewal: Option<Duration>,
-    /// The exact bytes, or why they cannot be had: such a message is put aside.
+    /// The exact bytes, or why they are not available: such a message is dead-lettered.
     pub body: Result<Vec<u8>, Unreadable>,
-    /// What else is known of it.
+    /// Other facts about it.
     pub about: About,
-    /// Its lock.
+    /// The lock.
     pub lock: Arc<dyn Lock>,
 }
 
-/// What a queue tells of a message, apart from its body. Times are the service's (RFC 3339, UTC): for
-/// people and for the command, never for decisions.
+/// Facts about a message apart from its body. Times are the service's (RFC 3339, UTC): never for decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct About {
-    /// When it was put into the queue.
+    /// When a sender put it into the queue.
     pub enqueued: Option<String>,
-    /// Until when the service locked it for this attempt.
+    /// End of the lock of this attempt.
     pub locked_until: Option<String>,
-    /// When it vanishes by itself.
+    /// When it expires.
     pub expires: Option<String>,
-    /// How its body was read, where that has to be said: `text`, as it was sent, or `base64`, decoded.
+    /// Encoding of its body, where that matters: `text`, as it was sent, or `base64`, decoded.
     pub encoding: Option<&'static str>,
-    /// The type of its content, by its sender.
+    /// Type of its content, by its sender.
     pub content_type: Option<String>,
-    /// Properties of the service and of its sender, by name.
+    /// Properties of the service and of its sender.
     pub properties: std::collections::BTreeMap<String, String>,
 }
 
-/// A moment that a service or a sender named, for people; none, where no date can say it, as the years that
-/// it can bear go from 0 to 9999.
+/// Formats a time for people; `None` outside of the years 0 to 9999, which a date can have.
 pub fn date(at: OffsetDateTime) -> Option<String> {
     at.format(&Rfc3339).ok()
 }
 
-/// A message whose body cannot be handed to a command.
+/// A message whose body no command can get.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {detail}")]
 pub struct Unreadable {
@@ -152,119 +141,108 @@ pub struct Unreadable {
     pub detail: String,
 }
 
-/// What becomes of a message.
+/// Result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// It was processed: it goes away.
+    /// Processed: the queue deletes it.
     Complete,
-    /// It failed and may come again after so long; the attempt counts.
+    /// Failed: it may return after this delay, and the attempt counts.
     Retry(Duration),
-    /// It is put aside, for people to look at.
+    /// Dead-lettered for people.
     DeadLetter {
         /// One word for machines, e.g. `CommandFailed`.
         reason: String,
         /// One line for a person.
         detail: String,
     },
-    /// Nothing was done with it: it may come again at once, and where the queue can do that the
-    /// attempt does not count.
+    /// Not processed: it may return at once, if possible without counting the attempt.
     Release,
 }
 
-/// The lock of one message: the only one that knows its newest receipt. Calls are made one after
-/// another (an implementation serialises those that are not); each keeps its own time limit
-/// (`give_up_at`), past which it answers `Transient`.
+/// Lock of one message, with the only copy of its newest receipt. Calls follow one another (an implementation
+/// serialises those that do not), each within its `give_up_at`, after which it answers `Transient`.
 #[async_trait]
 pub trait Lock: Send + Sync {
-    /// Locks it anew for [`Message::lock_time`]. The caller has stamped the moment before the call as
-    /// `t0`.
+    /// Locks the message again for [`Message::lock_time`], counted by the caller from before the call.
     ///
     /// # Errors
-    /// `Lost` if it is definitely not ours any more; `Transient` for everything that is doubt.
+    /// `Lost` if this worker definitely does not have it any more; `Transient` for every doubt.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Settles it. May be asked again with the same settlement while that is in doubt. What is put
-    /// aside is put there before it goes away here.
+    /// Settles the message; dead letters are copied before the message is deleted. The caller may repeat the same
+    /// settlement while the result is in doubt.
     ///
     /// # Errors
-    /// `Lost` if another instance has it now and nothing was settled; `Transient` if it could not be
-    /// said; `Fatal` if it will never work (no right to put it aside, say).
+    /// `Lost` if another instance has it and nothing was settled; `Transient` if the result is unknown; `Fatal` if it
+    /// will never work (no right to dead-letter it, say).
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Whether the queue has said that the message is gone for good, so that no worker can be given it any more:
-    /// it expired, or its queue was deleted. Its command may finish. Renewals then succeed, and so does every
-    /// settlement: nothing is left to settle but a copy for the dead letters, where that is asked for.
+    /// Returns whether the message is gone for good: it expired, or its queue was deleted. No worker can get it any
+    /// more, so its command may finish. Renewals and settlements then succeed: only a copy for the dead letters may be
+    /// left to do.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// For how long the renewal before this lasts, from the moment before it was asked for, where the queue
-    /// can have made that another time than [`Message::lock_time`]; `None`: it has not, or nobody can say.
+    /// Returns how long the last renewal lasts, counted from before its request, if the queue may have granted another
+    /// time than [`Message::lock_time`].
     fn lasts(&self) -> Option<Duration> {
         None
     }
 
-    /// Ends when the queue says unasked that it is definitely not ours any more, or can be another's at
-    /// any moment: why. Most queues never do.
+    /// Waits until the queue reports by itself that the lock is lost, or that another worker can get the message at any
+    /// moment. Most queues never do.
     async fn lost(&self) -> Failure {
         pending().await
     }
 
-    /// The session that the message belongs to, where messages come in sessions. Then this lock is the
-    /// session's: whoever renews it renews it for all that is still to come.
+    /// Returns the message's session, if the queue has sessions. This lock is then the session's, and renewing it
+    /// covers all messages to come.
     fn session(&self) -> Option<Arc<dyn Session>> {
         None
     }
 }
 
-/// A session: messages that belong together, which come in their order and are all one worker's for as
-/// long as it has the session locked. Each of them is settled before the next one is asked for; with
-/// [`Settlement::Retry`] the same one comes again.
+/// A session: messages that belong together, in order, all for one worker while it has the session locked. Each must be
+/// settled before the next is taken; with [`Settlement::Retry`] the same one returns.
 #[async_trait]
 pub trait Session: Send + Sync {
-    /// Its name, by its senders.
+    /// Name of the session, by its senders.
     fn id(&self) -> &str;
 
-    /// A moment after which nobody else was given it: from here on the worker before us may still be
-    /// finding out that it has lost it.
+    /// Returns a moment after which no other worker got the session: the worker before may need time from here to
+    /// notice its loss.
     fn taken(&self) -> Instant;
 
-    /// The newest lock of it that the queue has confirmed: the moment from which it counts, and its length
-    /// ([`Message::t0`], [`Message::lock_time`]).
+    /// Returns start and length of the newest lock that the queue has confirmed.
     fn locked(&self) -> (Instant, Duration);
 
-    /// Its next message; none, if none came until then. Loses nothing when it is dropped.
+    /// Waits for the session's next message; `None` if none came in time. Loses nothing when it is dropped.
     ///
     /// # Errors
-    /// `Lost` if the session is not ours any more, or its order could not be kept.
+    /// `Lost` if this worker does not have the session any more, or the queue could not keep its order.
     async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure>;
 
-    /// What was last stored with it; nothing, if nothing was.
-    ///
-    /// # Errors
-    /// As [`Lock::renew`].
+    /// Reads the bytes that were last stored with the session; empty by default.
     async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure>;
 
-    /// Stores this with it, until something else is; nothing takes it away.
-    ///
-    /// # Errors
-    /// As [`Lock::settle`]; `Fatal` if the queue will not have it.
+    /// Stores bytes with the session until others replace them; `Fatal` if the queue does not accept them.
     async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Gives it up: what was not settled of it is as it was, and anybody's.
+    /// Gives the session up: any worker may get its unsettled messages.
     async fn close(&self, give_up_at: Instant);
 }
 
-/// Why nothing can be done with a message any more.
+/// Reason why a message is closed.
 pub enum Closed {
-    /// It was settled, by us.
+    /// This worker settled it.
     Settled(Settlement),
-    /// It is not ours any more, or nobody can say whether it was settled.
+    /// This worker does not have it any more, or it is unknown whether it was settled.
     Failed(Failure),
 }
 
 impl Closed {
-    /// What whoever asks for something is told.
+    /// Returns the failure for any request about it.
     pub fn failure(&self) -> Failure {
         match self {
             Closed::Settled(_) => Failure::Lost {
@@ -272,7 +250,7 @@ impl Closed {
                 why: "the message is settled".to_owned(),
             },
             Closed::Failed(Failure::Lost { until, why }) => Failure::Lost {
-                // What has passed by now protects nobody.
+                // An end in the past protects no command.
                 until: until.filter(|until| *until > Instant::now()),
                 why: why.clone(),
             },
@@ -280,28 +258,23 @@ impl Closed {
         }
     }
 
-    /// The same for whoever asks for a settlement: one that was done may be asked for again.
+    /// Returns the result for a settlement: repeating one that was done succeeds.
     pub fn settled_as(&self, settlement: &Settlement) -> Result<(), Failure> {
         match self {
-            // By its kind alone: whichever delay or text the first one bore, it is done and cannot
-            // be done anew.
+            // Whichever delay or text the first one had, it cannot be repeated.
             Closed::Settled(how) if discriminant(how) == discriminant(settlement) => Ok(()),
             _ => Err(self.failure()),
         }
     }
 }
 
-/// What is known of the message, for as long as it is this call's turn. Never waits for longer than
-/// the caller has.
-///
-/// # Errors
-/// `Transient` if another call had it until `give_up_at`.
+/// Waits for this call's turn with a message; `Transient` after `give_up_at`.
 pub async fn turn<State>(
     state: &Mutex<State>,
     give_up_at: Instant,
 ) -> Result<MutexGuard<'_, State>, Failure> {
-    // A renewal that overtakes a settlement is refused, and would be taken for a lost lock; of two
-    // updates of a storage queue the first makes the second's receipt stale.
+    // A renewal that overtakes a settlement is refused, and would look like a lost lock; the first of two updates in a
+    // storage queue makes the second's receipt stale.
     let turn = before(give_up_at, state.lock()).await;
     turn.ok_or_else(|| Failure::Transient {
         why: "the request before this one is still under way".to_owned(),

@@ -1,12 +1,9 @@
-//! What Azure announces for this virtual machine: freezes, reboots, redeployments, preemption and
-//! termination, asked of the metadata service while we compete.
+//! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read from
+//! the metadata service while this instance competes.
 //!
-//! Begun by the drivers inside the runtime, as a task of its own: the core hears through
-//! [`Signals`](crate::signals::Signals) that the machine is cordoned, and tells by
-//! [`EventFollower::idle`] that nothing of ours runs here any more. An endpoint that is missing, hangs or
-//! talks nonsense changes nothing but how often it is asked, and what is not understood is no
-//! announcement: it may stop nobody. It must never hold up or judge a lease, never need TLS, and never
-//! retry by itself.
+//! A separate task tells the core when the machine is cordoned, and learns by [`EventFollower::idle`] that nothing of
+//! trafficcop runs here any more. An endpoint that is missing, hangs or answers nonsense stops no instance; it is only
+//! read less often. Announcements must never delay or judge a lease, and never need TLS.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -24,52 +21,48 @@ use trafficcop_core::Cordon;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 
-// From one look to the next, ±20 %: Azure asks for no more than one in a second, and the shortest
-// notice (of a preemption) is 30 seconds, of which a drain needs most.
+// Time between two reads, ±20 %. Azure allows one a second, and the shortest notice (of a preemption) is 30 seconds,
+// of which a drain needs most.
 const PACE: Duration = Duration::from_secs(5);
-// The longest pause between two looks at an endpoint that has answered before: less than the
-// shortest notice.
+// Longest pause if the endpoint has answered before: less than the shortest notice.
 const SHORT_PAUSE: Duration = Duration::from_secs(20);
-// The same where it never has: this may be no machine of Azure's.
+// Longest pause if it never has: this may not be a machine of Azure.
 const LONG_PAUSE: Duration = Duration::from_secs(300);
-// The least time between two looks, whatever there is to be said.
+// Least time between two reads.
 const LEAST: Duration = Duration::from_secs(1);
-// For one question, connection and all. The very first one enables the events for the machine and
-// may take minutes; then it is asked again.
+// The very first request enables the events for the machine and may take minutes; then a later one reads them.
 const LIMIT: Duration = Duration::from_secs(5);
-// A document is a few hundred bytes; whoever else answers at that address is not read to the end.
+// A document is a few hundred bytes; a longer answer is not Azure's.
 const ANSWER_LIMIT: usize = 256 * 1024;
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
-// The longest name of a machine.
 const NAME_LIMIT: usize = 256;
 
-/// How the announcements are followed.
+/// Settings for following the announcements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where they are asked for.
+    /// Address of the metadata service.
     pub endpoint: Endpoint,
-    /// What this machine is called in them; `None`: the metadata service is asked.
+    /// Name of this machine in the announcements; `None`: the metadata service tells it.
     pub vm_name: Option<String>,
-    /// This machine's own name, taken where the metadata service does not tell.
+    /// Host name, used if the metadata service tells none.
     pub host: String,
-    /// They are approved once nothing of ours runs here.
+    /// Whether to approve an announcement once nothing runs here.
     pub ack: bool,
 }
 
 /// The announcements, as they come.
 #[derive(Debug)]
 pub struct EventFollower {
-    /// This machine is cordoned (again, when what is known of it changes), or `None`: it is not any
-    /// more. Nothing is said before there is something to say.
+    /// Receives `Some` when this machine is cordoned (again for each change), `None` when it is not any more.
     pub words: mpsc::UnboundedReceiver<Option<Cordon>>,
-    /// Whether nothing of ours runs here and nothing is held, because of what was said last.
+    /// Whether nothing runs here and no lease is held because of the last announcement.
     pub idle: watch::Sender<bool>,
     first: watch::Receiver<bool>,
 }
 
 impl EventFollower {
-    /// Begins to follow them.
+    /// Starts to follow them.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -95,8 +88,7 @@ impl EventFollower {
         EventFollower { words, idle, first }
     }
 
-    /// Waits for the first look, but not for longer than `limit`: what was announced before we came
-    /// is known before we compete.
+    /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it competes.
     pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
         let looked = async {
             while !*self.first.borrow_and_update() {
@@ -105,7 +97,7 @@ impl EventFollower {
                 }
             }
         };
-        // Late is no harm: what is announced then comes as a word, and drains what has begun.
+        // A late announcement comes through the channel, and drains what has started.
         let _in_time = timeout(limit, looked).await;
         self.words.try_recv().ok().flatten()
     }
@@ -117,17 +109,15 @@ struct Follower {
     say: mpsc::UnboundedSender<Option<Cordon>>,
     idle: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
-    // What the metadata service calls this machine, once it has told: it keeps its name.
     name: Option<String>,
-    // What holds for this machine, as we said it last.
+    // The last announcement that was passed on.
     said: Option<Announced>,
-    // The announcements that we approved: they stay in the document until they have begun.
+    // They stay in the document until they begin.
     approved: Vec<String>,
-    // Looks in a row that came to nothing.
     failures: u32,
-    // People know of them.
+    // Whether the log has the failure.
     told: bool,
-    // The endpoint has answered.
+    // Whether the endpoint has ever answered.
     ever: bool,
 }
 
@@ -138,7 +128,7 @@ impl Follower {
                 Ok(()) => self.works(),
                 Err(why) => self.fails(&why),
             }
-            // After a failure as well: nobody who competes waits for an endpoint that is not there.
+            // After a failure as well: no instance waits for an endpoint that is absent.
             self.looked.send_replace(true);
             self.pause().await;
         }
@@ -156,7 +146,7 @@ impl Follower {
         if std::mem::replace(&mut self.told, true) {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
-            // Nothing says that it is over, and a service that is silent before a reboot is no wonder.
+            // Silence before a reboot is to be expected, and does not mean that it is over.
             tracing::warn!("scheduled events are not available: {why}; cordoned until they are");
         } else {
             tracing::warn!(
@@ -169,7 +159,7 @@ impl Follower {
         let most = if self.ever { SHORT_PAUSE } else { LONG_PAUSE };
         let pace = Backoff::new(PACE, most).after(self.failures);
         let span = pace.mul_f64(0.8 + 0.4 * fastrand::f64());
-        // Whoever waits for our approval need not wait for our pace.
+        // An approval need not wait for the next regular read.
         let wants_approval = self.config.ack && self.failures == 0;
         let (least, span) = (span.min(LEAST), span.saturating_sub(LEAST));
         tokio::time::sleep(least).await;
@@ -179,11 +169,10 @@ impl Follower {
         }
     }
 
-    /// One look, and what follows from it.
     async fn look(&mut self) -> Result<(), String> {
         let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
-        // Nearly always. Nobody is asked for a name that nothing depends on.
+        // Nearly always true. Then nothing depends on the name.
         if document.is_empty() {
             self.hears(None);
             return Ok(());
@@ -200,7 +189,7 @@ impl Follower {
         }
         match self.vm_name().await {
             Ok(name) => self.name.insert(name).clone(),
-            // Of most machines it is the same; for the others there is a flag.
+            // Most machines have the same name in Azure; for the others there is a flag.
             Err(why) => {
                 tracing::debug!("the metadata service does not tell this machine's name: {why}");
                 self.config.host.clone()
@@ -211,10 +200,8 @@ impl Follower {
     fn hears(&mut self, announced: Option<Announced>) {
         let said = self.said.as_ref().map(|announced| &announced.cordon);
         let cordon = announced.as_ref().map(|announced| &announced.cordon);
-        // By the words alone: the moment is computed anew from each answer's date, and differs by
-        // milliseconds.
+        // The moment is computed from each answer's date, and differs by milliseconds.
         if said.map(|cordon| &cordon.why) != cordon.map(|cordon| &cordon.why) {
-            // Nobody listens at the very end.
             let _ = self.say.send(cordon.cloned());
         }
         if announced.is_none() {
@@ -223,8 +210,8 @@ impl Follower {
         self.said = announced;
     }
 
-    /// Approves what waits for that, once nothing of ours is in the way: Azure then does it at once,
-    /// and not at the end of its notice.
+    /// Approves waiting announcements once nothing is in the way: then Azure acts at once, not at the end of its
+    /// notice.
     async fn approve(&mut self) -> Result<(), String> {
         if !self.config.ack || !*self.idle.borrow_and_update() {
             return Ok(());
@@ -265,7 +252,7 @@ impl Follower {
             .0
             .join(path)
             .map_err(|why| why.to_string())?;
-        // The service demands it: whoever can have a server fetch a URL cannot have it send a header.
+        // The service requires it: an attacker who can make a server fetch a URL cannot make it send a header.
         let mut request = http.request(method, url).header("Metadata", "true");
         if let Some(body) = body {
             request = request
@@ -292,17 +279,17 @@ impl Follower {
     }
 }
 
-/// Where the metadata service is.
+/// Address of the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(Url);
 
-/// Why that cannot be where it is.
+/// Error for an address that is not valid here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("take http://ADDRESS or http://ADDRESS:PORT")]
 pub struct EndpointError;
 
 impl Default for Endpoint {
-    /// Azure's.
+    /// Azure's address.
     fn default() -> Endpoint {
         let url = Url::parse("http://169.254.169.254").expect("a constant that is a URL");
         Endpoint(url)
@@ -310,10 +297,10 @@ impl Default for Endpoint {
 }
 
 impl Endpoint {
-    /// Another one: plain http to an address, and nothing behind it.
+    /// Parses another address: plain http to an IP address, without a path.
     pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
         let url = Url::parse(text).map_err(|_| EndpointError)?;
-        // A name would have to be looked up, and that takes its time and can be answered by anybody.
+        // A name would need a look-up, which takes time, and which any name server could answer.
         let is_address = matches!(url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if url.scheme() != "http" || !is_address || !is_bare || url.fragment().is_some() {
@@ -333,8 +320,7 @@ fn said(error: reqwest::Error) -> String {
     format!("the metadata service {what}: {why}")
 }
 
-// What ends or suspends everything that runs here. Whatever else Azure may announce one day is let
-// pass: to drain for something unknown would stop commands on a whole fleet at once.
+// Other kinds are ignored: draining for an unknown one would stop commands on a whole fleet at once.
 const KINDS: &[(&str, &str)] = &[
     ("Freeze", "a freeze"),
     ("Reboot", "a reboot"),
@@ -342,10 +328,9 @@ const KINDS: &[(&str, &str)] = &[
     ("Preempt", "the preemption"),
     ("Terminate", "the termination"),
 ];
-// The longest identifier of an event that is shown or sent back; Azure's are 36 characters.
+// Azure's have 36 characters.
 const ID_LIMIT: usize = 64;
 
-/// The document, as far as we know it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Document {
@@ -365,15 +350,13 @@ struct Entry {
     not_before: String,
 }
 
-/// What is announced for one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Announced {
     cordon: Cordon,
-    // The identifiers of what can be approved.
     waiting: Vec<String>,
 }
 
-// What comes first: what has begun, then what has a time, the earliest before the others.
+// Order: what has begun, then what has a time, earliest first, then the rest.
 type Rank = (bool, bool, Option<OffsetDateTime>);
 
 impl Document {
@@ -385,8 +368,8 @@ impl Document {
         self.events.is_empty()
     }
 
-    /// What of it is about the machine of this name, read at `now`, when the service's clock said
-    /// `date`.
+    /// Returns what the document announces for the machine of this name; it was read at `now`, with `date` on the
+    /// service's clock.
     fn announced_for(&self, name: &str, now: Instant, date: OffsetDateTime) -> Option<Announced> {
         let ours = self.events.iter().filter_map(|entry| {
             let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == entry.event_type)?;
@@ -396,7 +379,6 @@ impl Document {
         let mut first: Option<(Rank, &str, &Entry)> = None;
         let mut waiting = Vec::new();
         for (kind, entry) in ours {
-            // Approved or not, it cannot be had any earlier.
             let begun = entry.event_status == "Started";
             if !begun {
                 waiting.push(entry.event_id.clone());
@@ -419,7 +401,7 @@ impl Document {
         };
         let cordon = Cordon {
             why: format!("{kind} of this machine {when} (event {})", entry.event_id),
-            // By the service's clock, which wrote both dates; ours may be wrong by hours.
+            // By the service's clock, which wrote both dates; this machine's may be wrong by hours.
             before: at.map_or(Instant::FOREVER, |at| {
                 now + Duration::try_from(at - date).unwrap_or_default()
             }),
@@ -428,7 +410,7 @@ impl Document {
     }
 }
 
-/// It is shown to people and sent back: nothing but what identifiers are made of.
+/// Returns whether the text can be an identifier, which trafficcop shows and sends back.
 fn is_id(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=ID_LIMIT).contains(&text.len()) && text.chars().all(fits)
@@ -483,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_for_us_says_what_and_when() {
+    fn event_for_this_machine_gives_its_kind_and_time() {
         let later = "Mon, 19 Sep 2022 18:44:47 GMT";
         let found = announced(&event("Reboot", r#""Web-1", "web-2""#, "Scheduled", later));
         let found = found.unwrap();
@@ -496,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_that_disturbs_counts_and_no_other() {
+    fn only_disturbing_kinds_count() {
         for (kind, _) in KINDS {
             let found = announced(&event(kind, r#""web-1""#, "Scheduled", ""));
             assert_eq!(found.unwrap().cordon.before, Instant::FOREVER, "{kind}");
@@ -506,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_another_machine_is_not_for_us() {
+    fn events_for_other_machines_are_ignored() {
         for resources in [r#""web-2""#, r#""web-10", "xweb-1""#, ""] {
             let event = event("Reboot", resources, "Scheduled", "");
             assert_eq!(announced(&event), None, "{resources}");
@@ -515,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_comes_first_and_cannot_be_approved() {
+    fn started_event_comes_first_and_cannot_be_approved() {
         let events = [
             event("Reboot", r#""web-1""#, "Scheduled", DATE),
             event("Freeze", r#""web-1""#, "Started", ""),
@@ -532,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_has_passed_is_now_and_one_that_is_none_is_not_known() {
+    fn past_time_counts_as_now_and_unreadable_time_as_unknown() {
         let past = "Mon, 19 Sep 2022 18:00:00 GMT";
         let found = announced(&event("Reboot", r#""web-1""#, "Scheduled", past));
         assert_eq!(found.unwrap().cordon.before, NOW);
@@ -541,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_and_an_identifier_that_is_none_is_passed_over() {
+    fn nonsense_is_refused_and_bad_identifiers_are_ignored() {
         for text in ["", "{}", "[]", "<html>", r#"{"Events": 7}"#] {
             assert!(Document::parse(text.as_bytes()).is_err(), "{text}");
         }

@@ -1,9 +1,8 @@
-//! The server that is to be reached: where its name leads, and why there is no TLS with it, in words.
-//! Asked by the transport, and by what speaks AMQP.
+//! Connections to servers: name look-up, the race between addresses, and messages for TLS failures.
 //!
-//! Names are looked up on threads of our own: one for each name, made with its first look-up and
-//! kept. A name whose look-up hangs holds up nobody but itself. Where no thread is to be had, that is
-//! an error as any other of a look-up: doubt, and never the end of the supervisor.
+//! Separate threads look up names: one for each name, started at its first look-up and kept. A look-up that hangs
+//! delays only requests for that name. If no thread can start, the look-up fails like any other: that is doubt, and
+//! never ends the supervisor.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,31 +26,29 @@ type Found = io::Result<Vec<SocketAddr>>;
 
 type Asker = oneshot::Sender<Found>;
 
-// By the name that each looks up. The system's resolver blocks, and the runtime's own pool for what
-// blocks makes a thread whenever it needs one, and panics where it gets none: at the renewal that
-// needed it. A thread that is there already is there at every renewal.
+// The system's resolver blocks, and the runtime's pool for blocking work starts threads on demand and panics if it
+// gets none, at the very renewal that needed one. A thread that runs already is there for every renewal.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
 
-// The system's resolver loads modules of the machine's (nss), which keep buffers on the stack.
+// The system's resolver loads the machine's nss modules, which keep buffers on the stack.
 const STACK: usize = 1024 * 1024;
 
-// The pause before the next address is tried at the same time (RFC 8305, section 8).
+// Pause before the next address is tried at the same time (RFC 8305, section 8).
 const STAGGER: Duration = Duration::from_millis(250);
 
-// From the first attempt to connect to the last moment at which one may succeed. The kernel sends a lost
-// packet again after a second; a connection that takes longer leaves a renewal no time for another one.
+// The kernel sends a lost packet again after a second; a connection that takes longer leaves a renewal no time for
+// another one.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Resolver of the HTTP library. Of several addresses of the server it returns first the one that answers first,
-/// because the library gives each of them in turn an equal part of its time limit.
+/// Resolver of the HTTP library, which gives each address in turn an equal part of its time limit. So it puts the
+/// address that answers first in front.
 #[derive(Clone, Default)]
 pub(super) struct Names {
-    // Host and port of the present request, and its addresses. The library resolves proxies by the same way.
+    // Host, port and addresses of the current request; the library resolves proxies, too.
     server: Arc<Mutex<(String, u16, Vec<SocketAddr>)>>,
 }
 
 impl Names {
-    /// Names the server of the next request.
     pub(super) fn expect(&self, url: &Url) {
         let mut server = lock(&self.server);
         let (host, port) = (url.host_str(), url.port_or_known_default());
@@ -59,7 +56,7 @@ impl Names {
         server.2.clear();
     }
 
-    /// Returns the addresses of the present request's server, if it has several.
+    /// Returns the addresses of the current request's server, if it has several.
     pub(super) fn tried(&self) -> Vec<SocketAddr> {
         lock(&self.server).2.clone()
     }
@@ -85,10 +82,8 @@ impl Resolve for Names {
     }
 }
 
-/// Connects to one of these addresses: to each of them, with a pause in between, until one answers (RFC 8305).
-///
-/// # Errors
-/// Each address with what became of it, if none answers within [`CONNECT_LIMIT`].
+/// Connects to the address that answers first. Each of them gets an attempt, with a pause in between (RFC 8305). The
+/// error lists all attempts.
 pub async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let give_up_at = Instant::now() + CONNECT_LIMIT;
     let mut rest = addresses.iter().copied();
@@ -142,7 +137,7 @@ fn without_number(why: &io::Error) -> String {
         .to_owned()
 }
 
-/// The addresses of a host, by its name or its address, with this port.
+/// Looks up a host by its name or IP address.
 pub async fn addresses(host: &str, port: u16) -> Found {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -155,16 +150,15 @@ pub async fn addresses(host: &str, port: u16) -> Found {
     Ok(found)
 }
 
-/// Has the thread of this name look it up.
 fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
     let (asker, answer) = oneshot::channel();
     let mut threads = lock(&THREADS);
     if let Some(thread) = threads.get(host) {
-        // It lives as long as we do.
+        // The thread lives as long as the process.
         let _ = thread.send(asker);
         return Ok(answer);
     }
-    // Kept only once it runs: where no thread is to be had now, the next look-up tries again.
+    // If no thread can start now, the next look-up tries again.
     let (thread, asked) = mpsc::channel();
     let name = host.to_owned();
     let started = std::thread::Builder::new()
@@ -172,11 +166,10 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         .stack_size(STACK)
         .spawn(move || serve(&name, &asked));
     started.map_err(|why| {
-        // Of this kind, because it passes: a request that was not sent is tried again.
+        // An error of this kind passes: the caller tries an unsent request again.
         let why = format!("{host} cannot be looked up: no thread can be started: {why}");
         io::Error::new(io::ErrorKind::WouldBlock, why)
     })?;
-    // It has just begun to listen.
     let _ = thread.send(asker);
     threads.insert(host.to_owned(), thread);
     Ok(answer)
@@ -184,10 +177,9 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
 
 fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     while let Ok(first) = asked.recv() {
-        // All who asked meanwhile get one answer: after a resolver that hung for a minute there would
-        // be a look-up for each attempt of that minute before the present one had its turn.
+        // All waiting requests get one answer. Otherwise, after a resolver that hung for a minute, each attempt of that
+        // minute would need its look-up before the current one.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
-        // Whoever waited through a look-up that hung may have gone.
         askers.retain(|asker| !asker.is_closed());
         if askers.is_empty() {
             continue;
@@ -198,7 +190,7 @@ fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
                 Ok(found) => Ok(found.clone()),
                 Err(why) => Err(io::Error::new(why.kind(), why.to_string())),
             };
-            // Whoever asked may have gone.
+            // The request may have been given up.
             let _ = asker.send(answer);
         }
     }
@@ -218,14 +210,14 @@ fn look_up(name: &str) -> Found {
     }
 }
 
-/// The TLS error among the causes of this one.
+/// Finds the TLS error among the causes of an error.
 pub(super) fn tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(tls) = error.downcast_ref() {
             return Some(tls);
         }
-        // An error of I/O hides what it is made of: its source is that one's.
+        // An I/O error hides its inner error: its `source` is that one's source.
         let inner = error.downcast_ref().and_then(io::Error::get_ref);
         next = match inner {
             Some(inner) => Some(inner),
@@ -235,7 +227,7 @@ pub(super) fn tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsE
     None
 }
 
-/// In words, with what to do; `server` is its name, and its port where that is known.
+/// Describes a TLS failure, with advice; `server` is the name, with the port where known.
 pub fn tls_refusal(server: &str, error: &TlsError) -> String {
     let bad = match error {
         TlsError::InvalidCertificate(bad) => bad,
@@ -247,7 +239,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
         _ => return format!("TLS with {server} failed: {error}"),
     };
     match bad {
-        // The second, where another authority has the name of one that is trusted.
+        // The second, where another authority has the name of a trusted one.
         Bad::UnknownIssuer | Bad::BadSignature => format!(
             "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's certificate with --ca-file"
         ),
@@ -269,7 +261,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
     }
 }
 
-/// What went wrong, if it is TLS: for who has words of his own.
+/// Classifies a TLS failure; `None` for other errors.
 pub fn tls_failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
     let bad = match tls_cause(error)? {
         TlsError::InvalidCertificate(bad) => bad,
@@ -288,7 +280,7 @@ pub fn tls_failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
     })
 }
 
-/// The verifier's own error, of a crate that we do not name.
+/// Recognises an error of the verifier, whose crate is no dependency here.
 fn is_authority(bad: &Bad) -> bool {
     format!("{bad:?}").contains("CaUsedAsEndEntity")
 }
@@ -298,7 +290,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_name_is_looked_up_by_one_thread_however_often() {
+    async fn each_name_has_one_look_up_thread() {
         for _ in 0..3 {
             let found = addresses("localhost", 443).await.expect("found");
             assert!(
@@ -316,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_needs_no_look_up_and_no_thread() {
+    async fn address_needs_no_look_up_and_no_thread() {
         let found = addresses("192.0.2.7", 5671).await.expect("an address");
         assert_eq!(found, [SocketAddr::from(([192, 0, 2, 7], 5671))]);
         let found = addresses("::1", 80).await.expect("an address");
@@ -324,7 +316,7 @@ mod tests {
         assert!(!THREADS.lock().unwrap().contains_key("::1"));
     }
 
-    /// An address whose kernel answers no request to connect, because the listener's queue is full.
+    /// Returns an address that answers no request to connect, because the listener's queue is full.
     fn silent() -> (std::net::TcpStream, std::net::TcpListener, SocketAddr) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let backlog = nix::sys::socket::Backlog::new(0).unwrap();
@@ -335,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_first_address_costs_a_quarter_of_a_second_and_is_named_in_the_error() {
+    async fn silent_first_address_costs_a_quarter_of_a_second_and_is_named_in_the_error() {
         let (_queued, _full, first) = silent();
         let open = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
         let second = open.local_addr().unwrap();
@@ -354,7 +346,7 @@ mod tests {
 
     #[tokio::test]
     async fn names_return_the_address_that_answers_first_with_its_port() {
-        // `localhost` may have one address or two: what is checked is the order, not the number.
+        // `localhost` may have one address or two.
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = open.local_addr().unwrap().port();
         let names = Names::default();
@@ -369,9 +361,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_cannot_be_found_is_an_error() {
+    async fn unknown_host_is_an_error() {
         let why = addresses("no-such-host.invalid", 80).await;
-        let why = why.expect_err("nobody").to_string();
+        let why = why.expect_err("no host").to_string();
         assert!(
             why.starts_with("cannot look up the name no-such-host.invalid: "),
             "{why}"
@@ -410,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_however_deep() {
+    fn nested_tls_error_is_found() {
         let tls = || TlsError::InvalidCertificate(Bad::UnknownIssuer);
         assert_eq!(tls_cause(&tls()), Some(&tls()));
         let wrapped = io::Error::other(tls());

@@ -1,8 +1,5 @@
-//! A queue, a subscription or a dead-letter queue on Azure Service Bus: where it is and how we prove
-//! who we are, from a connection string as Microsoft's clients take it, or a namespace and Entra ID.
-//!
-//! Called once at start, before anything is asked of anybody. Must never show a secret: errors name
-//! variables and parts, not values.
+//! Address and credential of a queue, subscription or dead-letter queue on Azure Service Bus, from a connection string
+//! in the form of Microsoft's clients, or a namespace and Entra ID.
 
 mod parse;
 
@@ -18,34 +15,34 @@ use super::credential::{AuthOptions, Credential, Found, Offered, SERVICE_BUS, ch
 use super::proxy::Proxy;
 use super::transport::Client;
 
-/// The variable that is read if no other is named.
+/// Default of [`ServiceBusOptions::string_in`].
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
 const TLS_PORT: u16 = 5671;
 const PLAIN_PORT: u16 = 5672;
 
-/// What was typed of a queue on Service Bus.
+/// Flags for a queue on Service Bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceBusOptions {
-    /// `QUEUE`, `TOPIC/Subscriptions/NAME`, either behind `NAMESPACE/`, or `sb://HOST/ENTITY`.
+    /// `QUEUE`, `TOPIC/Subscriptions/NAME`, either with `NAMESPACE/` in front, or `sb://HOST/ENTITY`.
     pub entity: String,
-    /// What has been put aside there, instead of what waits.
+    /// Work on its dead letters instead.
     pub dead_letters: bool,
-    /// The variable that holds the connection string, if not [`STRING`].
+    /// The variable that holds the connection string, if not the usual one.
     pub string_in: Option<String>,
 }
 
-/// Where a queue is, and our credential. `Debug` shows no secret.
+/// Address of a queue, with the credential.
 #[derive(Clone)]
 pub struct ServiceBus {
-    /// The host's name, or its address.
+    /// Name or IP address of the host.
     pub host: String,
-    /// Its port.
+    /// Port of the host.
     pub port: u16,
-    /// What TLS goes by; `None`: the emulator's plain TCP.
+    /// TLS settings; `None`: the emulator's plain TCP.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The path of the queue, as the service has it.
+    /// Path of the queue in the service.
     pub entity: String,
-    /// Our credential.
+    /// The credential.
     pub credential: Credential,
 }
 
@@ -60,7 +57,7 @@ impl fmt::Debug for ServiceBus {
 }
 
 impl ServiceBus {
-    /// Finds it in what was typed and in the environment (`get`). Nothing is asked of anybody.
+    /// Finds the queue in flags and environment (`get`); sends no request.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -121,7 +118,7 @@ impl ServiceBus {
                      UseDevelopmentEmulator"
                 ),
             ),
-            // A string without a key names a namespace, and Entra ID does for the rest.
+            // A string without a key names a namespace, and Entra ID provides the credential.
             needed: refuse_if(
                 given && (plain || !cfg!(feature = "entra")),
                 "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
@@ -160,7 +157,7 @@ impl ServiceBus {
         })
     }
 
-    /// The address for people: no secret in it.
+    /// Returns the address for people, without a secret.
     pub fn name(&self) -> String {
         let usual = match self.tls {
             Some(_) => TLS_PORT,
@@ -172,7 +169,7 @@ impl ServiceBus {
         format!("sb://{}:{}/{}", self.host, self.port, self.entity)
     }
 
-    /// What the credential is, for the log.
+    /// Returns the kind of credential, for the log.
     pub fn kind(&self) -> &'static str {
         match &self.credential {
             Credential::Key { .. } => "shared access key",
@@ -182,7 +179,7 @@ impl ServiceBus {
         }
     }
 
-    /// Nobody on this machine alone can listen to what goes there without TLS.
+    /// Returns whether the connection leaves this machine without TLS.
     pub fn is_open_to_others(&self) -> bool {
         let bare = self.host.trim_start_matches('[').trim_end_matches(']');
         let local = bare == "localhost"
@@ -193,7 +190,7 @@ impl ServiceBus {
     }
 }
 
-/// Which namespace and which entity: what was typed, against the connection string.
+/// Combines the name that was passed with the connection string.
 fn settle(
     typed: Typed,
     parts: Option<&Parts>,

@@ -1,8 +1,6 @@
-//! What time it is by the service's clock, and the policy that passes an answer on only if it can be the
-//! answer to its request.
+//! Clock of the storage service, and the policy that accepts an answer only if it can belong to its request.
 //!
-//! The policy is the last of the client's pipeline, so that it sees what is sent. Must never retry. The
-//! service's clock may refuse an answer; it must never make a lease longer.
+//! The service's clock may refuse an answer, but never make a lease longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,10 +20,10 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::service_time::{DatedAnswer, ServiceTime, millis};
 use trafficcop_core::util::lock;
 
-// A third of what the service allows: time to mend the clock before other tools fail by it.
+// A third of what the service allows: time to correct the clock before other tools fail.
 const WORTH_A_WORD: Duration = Duration::from_secs(300);
 
-/// Gives the request an id of its own, which the service's answer bears. Call it before the request is signed.
+/// Gives the request a new id, which the service repeats in its answer. Call it before signing.
 pub(super) fn name_anew(request: &mut Request) {
     request.insert_header(CLIENT_REQUEST_ID, Uuid::new_v4().to_string());
 }
@@ -58,7 +56,7 @@ impl Policy for OwnAnswers {
         if self.is_own(own, status, answer.headers(), sent, before) {
             return Ok(answer);
         }
-        // What is out of step stays so for as long as the connection lives.
+        // A connection that is out of step stays so for its whole life.
         self.client.hang_up();
         Err(Error::new(ErrorKind::Io, StaleAnswer))
     }
@@ -73,7 +71,7 @@ impl OwnAnswers {
         sent: Instant,
         before: Option<Instant>,
     ) -> bool {
-        // What stands between us and the service has a clock of its own, and no ids.
+        // A proxy or portal on the way has another clock, and no ids.
         if header(headers, "x-ms-version").is_none() && header(headers, "x-ms-request-id").is_none()
         {
             return true;
@@ -93,7 +91,7 @@ impl OwnAnswers {
             received: Instant::now(),
             date: unix(date),
         };
-        // A refusal for a wrong date has to teach the right one, also where the service's clock was set back.
+        // A refusal for a wrong date must teach the right one, even if the service's clock was set back.
         let misdated =
             status == 403 && header(headers, "x-ms-error-code") == Some("AuthenticationFailed");
         let mut time = lock(&self.clock.time);
@@ -110,37 +108,35 @@ impl OwnAnswers {
     }
 }
 
-/// What time it is by the service's clock, as far as that is known: a request whose date differs
-/// from the service's by more than fifteen minutes is refused.
+/// The service's time, as far as it is known: the service refuses dates that differ by more than fifteen minutes.
 #[derive(Debug, Default)]
 pub struct ServiceClock {
-    // Against the clock that counts suspend, because the wall clock may be set while we run.
+    // Relative to the clock that counts suspend, because the wall clock may be set.
     time: Mutex<ServiceTime>,
-    // When a request was last sent.
     last_sent: Mutex<Option<Instant>>,
-    // People were told that the machine's clock is off.
+    // Whether the log has the warning.
     told: AtomicBool,
 }
 
 impl ServiceClock {
-    /// As another process of this machine knew it ([`ServiceClock::ahead`]): a guardian that gives a
-    /// lease back is spared a refusal, for which it may have no time.
+    /// Creates a clock from what another process of this machine knew ([`ServiceClock::ahead`]). It saves a guardian a
+    /// refusal, for which it may have no time.
     pub fn of_another(ahead: Option<i64>) -> ServiceClock {
         let known = ahead.map(|ahead| ServiceTime::known(ahead, Instant::now()));
         ServiceClock {
             time: Mutex::new(known.unwrap_or_default()),
             last_sent: Mutex::default(),
-            // By the other process.
+            // The other process has logged it.
             told: AtomicBool::new(true),
         }
     }
 
-    /// The service's time less CLOCK_BOOTTIME, in milliseconds, once it is known.
+    /// Returns the service's time minus CLOCK_BOOTTIME, in milliseconds.
     pub fn ahead(&self) -> Option<i64> {
         lock(&self.time).ahead()
     }
 
-    /// The present date by the service's clock; until the first answer the machine's wall clock is believed.
+    /// Returns the current date by the service's clock; before the first answer, by the wall clock.
     pub fn date(&self) -> OffsetDateTime {
         let Some(ahead) = self.ahead() else {
             return OffsetDateTime::now_utc();

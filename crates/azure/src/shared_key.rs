@@ -1,11 +1,8 @@
-//! Signs requests with an account key (the scheme `SharedKey`, service version 2009-09-19 and
-//! later), because the official client does not; and dates them by the service's own clock.
+//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), which the official
+//! client lacks, and their date by the service's clock.
 //!
-//! Called by the client's pipeline once for each try. Must never log or return the key, and must
-//! never repeat what the service may have done: only a request that was refused because of its date
-//! is sent once more.
-//!
-//! A SAS is not dated by us: when it begins and ends is between its maker and the service.
+//! Only a request that was refused because of its date is sent once more. A SAS gets no date here: its times are
+//! between its maker and the service.
 
 use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
@@ -23,11 +20,11 @@ use azure_core::time::{OffsetDateTime, to_rfc7231};
 use super::service_clock::{ServiceClock, name_anew};
 use super::transport::header;
 
-// A date that was closer to the service's than this was not the reason of a refusal: the service
-// allows fifteen minutes. A second try for a wrong key would only double its refusals.
+// A smaller difference is not the reason of a refusal: the service allows fifteen minutes. A second try for a wrong
+// key would only double its refusals.
 const DATE_MATTERS: Duration = Duration::from_secs(60);
 
-/// The policy that dates and signs each try.
+/// Policy that dates and signs each try.
 pub(crate) struct SharedKey {
     account: String,
     key: Secret,
@@ -43,9 +40,8 @@ impl SharedKey {
         }
     }
 
-    /// Dates the request and signs it.
     fn sign(&self, request: &mut Request, date: &OffsetDateTime) -> azure_core::Result<()> {
-        // Anew for each try: the date of the try before may be just what it was refused for.
+        // Again for each try: the service may have refused the date of the last one.
         request.insert_header("x-ms-date", to_rfc7231(date));
         let headers: BTreeMap<String, String> = request
             .headers()
@@ -67,7 +63,7 @@ impl SharedKey {
         Ok(())
     }
 
-    /// Whether a request of this date was refused for it, by what the answer has shown of the service's clock.
+    /// Returns whether a request of this date was refused for it, by the service's clock in the answer.
     fn was_misdated(&self, date: OffsetDateTime, answer: &AsyncRawResponse) -> bool {
         u16::from(answer.status()) == 403
             && header(answer.headers(), "x-ms-error-code") == Some("AuthenticationFailed")
@@ -95,15 +91,14 @@ impl Policy for SharedKey {
         if !self.was_misdated(date, &answer) {
             return Ok(answer);
         }
-        // Refused before anything was done. Once more, now that the service has told its time; the
-        // time limit round the whole exchange stands.
+        // Refused before anything was done, and now the service's time is known. The time limit of the exchange stays.
         name_anew(request);
         self.sign(request, &self.clock.date())?;
         next[0].send(ctx, request, &next[1..]).await
     }
 }
 
-/// The text that is signed. Header names are lower-case in `headers`.
+/// Builds the text to sign. Header names in `headers` are lower-case.
 fn string_to_sign(
     account: &str,
     method: &str,
@@ -124,7 +119,7 @@ fn string_to_sign(
         &length,
         header("content-md5"),
         header("content-type"),
-        // The line of the header `Date`: empty, because the date is x-ms-date.
+        // The header `Date`: the date is in x-ms-date.
         "",
         header("if-modified-since"),
         header("if-match"),
@@ -140,7 +135,7 @@ fn string_to_sign(
     for (name, value) in ours {
         text.push_str(&format!("{name}:{}\n", value.trim()));
     }
-    // Of an emulator the account is in the path as well, and so is there twice: the service's rule.
+    // With an emulator the account is in the path as well, and so appears twice.
     text.push_str(&format!("/{account}{}", url.path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in url.query_pairs() {
@@ -157,8 +152,8 @@ fn string_to_sign(
 }
 
 fn in_their_order(one: &str, other: &str) -> Order {
-    // The service sorts names like words and not like bytes: an underscore comes before the digits.
-    // Names of other people's metadata have both, and a wrong order is a wrong signature.
+    // The service sorts names like words: an underscore comes before the digits. Metadata of other programs has both,
+    // and a wrong order is a wrong signature.
     let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
 }
@@ -174,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_services_own_documentation() {
+    fn string_to_sign_matches_the_services_documentation() {
         // "Authorize with Shared Key", the Get Container Metadata example.
         let url = Url::parse(
             "https://myaccount.blob.core.windows.net/mycontainer?restype=container&comp=metadata&timeout=20",
@@ -194,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_length_and_an_account_in_the_path_take_their_places() {
+    fn conditions_length_and_path_account_have_their_places() {
         let url = Url::parse("http://127.0.0.1:10000/devstoreaccount1/c/a%20b?comp=lease&B=2&b=1")
             .expect("a URL");
         let headers = headers(&[
@@ -210,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_underscore_comes_before_a_digit_as_the_service_sorts_it() {
+    fn underscore_sorts_before_digits() {
         let url =
             Url::parse("https://acct.blob.core.windows.net/c/b?comp=metadata").expect("a URL");
         let names = [
@@ -232,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_hmac_sha256_of_the_text_under_the_decoded_key() {
+    fn signature_is_hmac_sha256_with_the_decoded_key() {
         // RFC 4231, test case 2: the key "Jefe".
         let signature = hmac_sha256("what do ya want for nothing?", &Secret::new("SmVmZQ=="))
             .expect("a signature");

@@ -1,8 +1,7 @@
-//! The token of Entra ID that requests bear: had from an issuer, renewed in the background long
-//! before it ends, and handed on to the guardian.
+//! Cache of the Entra ID token for requests: renewed in the background long before it expires, and passed on to the
+//! guardian.
 //!
-//! Asked by the policy that puts it into each request ([`Bearer`]). Must never make a request wait for
-//! the issuer while there is a token that is still good, and must never show a token.
+//! While a token is valid no request waits for the issuer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,34 +21,31 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::{SharedMemory, lock};
 
-// How long a request waits for the first token: less than it may take itself (5 s), so that what
-// it says is why there is no token, and not that there was no answer in time.
+// Less than a request's own limit (5 s), so that its error says why there is no token.
 const WAIT: Duration = Duration::from_secs(4);
-// The first pause after an issuer failed; it doubles.
+// First pause after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
-// While no token is good the lease runs out: the next renewal has to find one. While one is good
-// there is time, and an issuer in trouble is spared.
+// Without a valid token the lease runs out, so the next renewal must find one. With one there is time, and an issuer
+// in trouble is spared.
 const LONGEST_IN_NEED: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
-// A token that the service refused is not renewed more often than this: where it is the right that
-// is missing, another token has it no more.
+// Least time between renewals of a token that the service refused: if a right is missing, another token lacks it as
+// well.
 const SPACING: Duration = Duration::from_secs(5);
-// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
+// tokio's timers stop while the machine sleeps, so the clock is checked this often.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// A token as it was issued.
 pub(super) struct Issued {
     pub(super) secret: Secret,
-    // How long it is good, from now on. Not until when: that is by a wall clock, which may jump.
+    // No point in time: that would be by a wall clock, which may jump.
     pub(super) left: Duration,
 }
 
-/// Why there is none.
+/// Reason why there is no token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unissued {
-    // For a person; no secret.
     pub(super) why: String,
-    // The issuer said no, and would say so again.
+    // The issuer would refuse again.
     pub(super) refused: bool,
 }
 
@@ -68,13 +64,12 @@ impl From<Unissued> for Failure {
     }
 }
 
-/// Who issues tokens.
 #[async_trait]
 pub(super) trait Issuer: Send + Sync {
     fn kind(&self) -> &'static str;
-    /// Asks for a new token, under a time limit of its own.
+    /// Requests a new token, within its own time limit.
     async fn issue(&self) -> Result<Issued, Unissued>;
-    /// The same for a process that was forked, with a client of its own.
+    /// Returns the issuer for a forked process, with another client.
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer>;
 }
 
@@ -88,28 +83,25 @@ struct Token {
 struct State {
     token: Option<Token>,
     error: Option<Unissued>,
-    // Attempts that have ended.
     attempts: u64,
-    // Attempts that have failed since the last that did not.
+    // Failed attempts since the last success.
     failures: u32,
     asked: Instant,
-    // When the issuer is asked next.
     next: Instant,
 }
 
 struct Shared {
     state: Mutex<State>,
-    // An attempt has ended.
     changed: Notify,
-    // The time to ask next is another one, or has come while tokio's timers stood still.
+    // The time of the next attempt changed, or came while tokio's timers did not run.
     look: Notify,
     shared_token: Option<Arc<dyn SharedMemory>>,
 }
 
 /// A token, and the task that renews it.
-// The library's credentials have a cache of their own, which would not do: five minutes before a
-// token's end it asks for another with its lock held, so that every request waits for an issuer that
-// hangs, and fails with it although the token that it has is still good.
+// The cache of the library's credentials will not do: five minutes before a token's end it requests another while it
+// holds its lock. So every request waits for an issuer that hangs, and fails with it although its token is still
+// valid.
 pub struct TokenCache {
     issuer: Arc<dyn Issuer>,
     shared: Arc<Shared>,
@@ -117,7 +109,7 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Nothing is asked for before the first request.
+    /// Creates the cache; sends nothing yet.
     pub(super) fn new(
         issuer: Arc<dyn Issuer>,
         shared_token: Option<Arc<dyn SharedMemory>>,
@@ -134,14 +126,14 @@ impl TokenCache {
         }
     }
 
-    /// The same, with memory that it shares with the processes that will be forked.
+    /// Returns a cache that shares its token with processes that will be forked.
     pub(super) fn with_shared_token(&self, shared_token: Arc<dyn SharedMemory>) -> TokenCache {
         TokenCache::new(Arc::clone(&self.issuer), Some(shared_token))
     }
 
-    /// The same for this process, which was forked: it begins with the token that was shared last.
+    /// Returns a cache for this forked process, beginning with the shared token.
     pub(super) fn in_another_process(&self, client: Arc<Client>) -> TokenCache {
-        // Ours is a copy of what there was at the fork, which comes before the first token.
+        // The fork copied the state from before the first token.
         let tokens = TokenCache::new(self.issuer.in_another_process(client), None);
         let kept = self
             .shared
@@ -150,26 +142,26 @@ impl TokenCache {
             .and_then(|shared_token| shared_token.take());
         if let Some(token) = kept.as_deref().and_then(Token::unpack) {
             let mut state = tokens.shared.state();
-            // One request, or two: asking for another token is only for where this one has ended.
+            // This process needs one request or two, so a new token only once this one has expired.
             state.next = token.until;
             state.token = Some(token);
         }
         tokens
     }
 
-    /// What the credential is, for the log.
+    /// Returns the kind of credential, for the log.
     pub(super) fn kind(&self) -> &'static str {
         self.issuer.kind()
     }
 
-    /// How long the present token is good, if there is one.
+    /// Returns how long the current token is still valid, if there is one.
     pub fn left(&self) -> Option<Duration> {
         let now = Instant::now();
         let state = self.shared.state();
         state.good(now).map(|token| token.until.since(now))
     }
 
-    /// The token; waits only where none is good, and no longer than until `give_up_at`.
+    /// Returns the token; without a valid one waits until `give_up_at` at most.
     pub async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
         self.keep_renewing();
         let seen = {
@@ -177,15 +169,14 @@ impl TokenCache {
             let state = self.shared.state();
             let due = now >= state.next;
             if due {
-                // Should the renewal have overslept.
+                // In case the renewal slept too long.
                 self.shared.look.notify_one();
             }
             if let Some(token) = state.good(now) {
                 return Ok(token.secret.clone());
             }
             match &state.error {
-                // What was said a moment ago is said again: to wait for the next attempt would take
-                // the time in which the store itself could be tried again.
+                // Waiting for the next attempt would take time in which the caller could try the store again.
                 Some(error) if !due => return Err(error.clone()),
                 _ => state.attempts,
             }
@@ -194,7 +185,7 @@ impl TokenCache {
             loop {
                 let changed = self.shared.changed.notified();
                 let mut changed = std::pin::pin!(changed);
-                // Registered before the look, so that nothing is missed in between.
+                // Before the check, so that no notification is missed in between.
                 changed.as_mut().enable();
                 {
                     let state = self.shared.state();
@@ -219,7 +210,7 @@ impl TokenCache {
         }
     }
 
-    /// The service refused this token: another one is asked for soon, whatever time it has left.
+    /// Requests another token soon, because the service refused this one.
     pub fn refused(&self, secret: &Secret) {
         let mut state = self.shared.state();
         if state
@@ -232,9 +223,9 @@ impl TokenCache {
         }
     }
 
-    /// Begins to renew, in the runtime of whoever asks first.
+    /// Starts the renewal in the caller's runtime.
     fn keep_renewing(&self) {
-        // Not when it is made: there is no runtime yet then, and a guardian has one of its own.
+        // At creation there is no runtime yet, and a guardian has another one.
         let mut renewing = lock(&self.renewing);
         if renewing.as_ref().is_none_or(AbortHandle::is_finished) {
             let work = renew(Arc::clone(&self.shared), Arc::clone(&self.issuer));
@@ -265,7 +256,7 @@ impl Shared {
             Ok(issued) => {
                 let token = Token {
                     secret: issued.secret,
-                    // Not to the last moment: a request takes its time.
+                    // Not to the last moment: a request takes time.
                     until: now + (issued.left - (issued.left / 20).min(Duration::from_secs(10))),
                 };
                 if state.error.take().is_some() && state.attempts > 1 {
@@ -277,15 +268,13 @@ impl Shared {
                     shared_token.put(&token.pack());
                 }
                 state.failures = 0;
-                // At half of its time: an issuer may be away for the other half (half an hour,
-                // usually) without anybody noticing.
+                // An issuer may be absent for the other half (usually half an hour) without an effect.
                 state.next = now + (issued.left / 2).max(PAUSE);
                 state.token = Some(token);
             }
             Err(error) => {
                 let left = state.good(now).map(|token| token.until.since(now));
                 let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
-                // Said once, and not at each attempt.
                 if state.error.is_none()
                     && let Some(left) = left
                 {
@@ -297,19 +286,18 @@ impl Shared {
                 }
                 state.error = Some(error);
                 let pause = Backoff::new(PAUSE, longest).after(state.failures);
-                // At the end of the one we have at the latest: from there on each attempt counts.
+                // From the current token's end on each attempt counts.
                 let pause = left.map_or(pause, |left| pause.min(left.max(PAUSE)));
                 state.next = now + pause;
                 state.failures += 1;
             }
         }
-        // Whoever is woken looks at it at once.
+        // A task that wakes takes this lock at once.
         drop(state);
         self.changed.notify_waiters();
     }
 }
 
-/// Asks the issuer, for as long as the runtime lives.
 async fn renew(shared: Arc<Shared>, issuer: Arc<dyn Issuer>) {
     loop {
         loop {
@@ -357,7 +345,7 @@ impl fmt::Debug for TokenCache {
     }
 }
 
-/// The policy that puts the token into each try.
+/// Policy that puts the token into each try.
 #[derive(Debug)]
 pub(super) struct Bearer(pub(super) Arc<TokenCache>);
 
@@ -373,7 +361,7 @@ impl Policy for Bearer {
             let why = "a token is never sent over plain http: use https";
             return Err(Error::with_message(ErrorKind::Other, why));
         }
-        // For each try, and not for each client: a client lives for weeks, a token for an hour.
+        // A client lives for weeks, a token for an hour.
         let token = self.0.token(Instant::now() + WAIT).await.map_err(|none| {
             // Nothing was sent, so nothing can have been done.
             let kind = match none.refused {
@@ -384,7 +372,7 @@ impl Policy for Bearer {
         })?;
         request.insert_header("authorization", format!("Bearer {}", token.secret()));
         let answer = next[0].send(ctx, request, &next[1..]).await?;
-        // Of the other codes of 403 the right is what is missing, and no token would help.
+        // Other codes of 403 mean a missing right, and no token would help.
         if matches!(
             (
                 u16::from(answer.status()),

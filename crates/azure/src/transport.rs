@@ -1,9 +1,8 @@
-//! One exchange with a service: the HTTP client under the official clients, what those sleep and
-//! spawn with, and the time limit round it all. No redirects, no panics, and no URL (it may carry a
-//! SAS) in any error.
+//! HTTP client below the official clients: exchanges with a time limit, without redirects or panics, and without the
+//! URL (it may have a SAS) in any error.
 //!
-//! Made by [`super::Account`]. Must never retry: retries are the core's, inside the lease's time.
-//! Must never be used to judge a lease: a time limit here only ends waiting.
+//! It must never retry: the core retries, within the lease's time. Its time limits only end waiting; they never judge a
+//! lease.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -33,31 +32,28 @@ use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// No answer of the operations we use is longer (32 messages of 64 KiB are the longest, each byte
-// of which may take six in XML). Without a limit whoever answers could fill our memory.
+// The longest answers are 32 messages of 64 KiB, each byte up to six in XML. Without a limit an answer could fill the
+// memory.
 const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
 // A dead connection must leave time for another attempt before SIGTERM is due.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
-// tokio's timers stand still while the machine sleeps: after a sleep of an hour a limit of 5 s
-// would have 5 s left. So the clock that counts suspend is looked at again this often.
+// tokio's timers stop while the machine sleeps: after an hour a limit of 5 s would have 5 s left. So the clock that
+// counts suspend is checked this often.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A client that is built with its first request.
+/// A client that is built at its first request.
 pub(crate) struct Client {
     https: bool,
-    // How many connections are kept for the next requests.
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
-    // No proxy is asked, whatever the environment says.
+    // Use no proxy, whatever the environment says.
     direct: bool,
-    // The one of the environment, for https.
     proxy: Option<Arc<Proxy>>,
     names: Names,
-    // Late, because building fails where no certificates are installed: so that is the error of a
-    // request, in words, and none at all for plain http.
+    // Built late, because building fails without installed certificates. That must be the error of a request, and none
+    // for plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
-    // What answers in the place of the network, where a test put something there.
     #[cfg(debug_assertions)]
     simulated: Option<Arc<dyn HttpClient>>,
 }
@@ -78,7 +74,7 @@ impl Client {
         }
     }
 
-    /// One whose requests go to this, and not to the network.
+    /// Creates a client whose requests go to `network`.
     #[cfg(debug_assertions)]
     pub(super) fn simulated(network: Arc<dyn HttpClient>) -> Client {
         Client {
@@ -87,27 +83,25 @@ impl Client {
         }
     }
 
-    /// The same, with additional authorities for https.
     pub(super) fn trusting(mut self, trust: CaCertificates) -> Client {
         self.trust = trust;
         self
     }
 
-    /// Sets the proxy.
     pub(super) fn through(mut self, proxy: Option<Proxy>) -> Client {
         self.proxy = proxy.map(Arc::new);
         self
     }
 
-    /// The same, for somebody who connects at once if he is there at all.
+    /// Sets the time limit for connecting.
     #[cfg(feature = "entra")]
     pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
         self.connect_limit = limit;
         self
     }
 
-    /// A client like this one without its connections, for a process that was forked: of two that
-    /// send through one socket each would read the other's answers.
+    /// Returns a client without this one's connections, for a forked process: of two that send through one socket each
+    /// would read the other's answers.
     pub(super) fn anew(&self) -> Client {
         #[cfg(debug_assertions)]
         if let Some(network) = &self.simulated {
@@ -118,7 +112,6 @@ impl Client {
         client
     }
 
-    /// An error of the HTTP library in our words, with the way that the request took.
     async fn told(&self, url: &Url, error: reqwest::Error) -> Error {
         let proxy = self
             .proxy
@@ -137,7 +130,7 @@ impl Client {
         told(error, way)
     }
 
-    /// Leaves the present connections to the requests that are under way on them.
+    /// Gives the connections up after their pending requests.
     pub(super) fn hang_up(&self) {
         lock(&self.built).take();
     }
@@ -145,8 +138,7 @@ impl Client {
     fn client(&self) -> Result<reqwest::Client> {
         lock(&self.built)
             .get_or_insert_with(|| {
-                // Fails only where a program that we are a library of installed another, which
-                // serves as well.
+                // Fails only if the program around this library installed another, which serves as well.
                 let _ = set_async_runtime(Arc::new(Tokio));
                 build(self)
             })
@@ -163,12 +155,12 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A client for plain http: no certificates, and no proxy.
+/// Builds a client for plain http, without certificates or proxy.
 pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
     build(&Client::new(false, 1))
 }
 
-/// A client that asks this URL, of this machine or one beside it, over a connection of its own each time.
+/// Builds a client for probes of this URL, on this machine or a near one, with a new connection each time.
 pub fn for_probes(
     url: &Url,
     ca_file: Option<&Path>,
@@ -188,27 +180,23 @@ pub fn for_probes(
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
-        // There, giving up a request closes its connection. Under HTTP/2 the next one would go out
-        // on the same connection, whose path may have died silently.
+        // With HTTP/2 a request after a timeout would use the same connection, whose path may have died silently.
         .http1_only()
-        // The service never redirects. Whoever does (a captive portal, a proxy) is told of, and not
-        // followed with our signature in the request.
+        // A captive portal or proxy may redirect: a request with a signature must not follow it.
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(client.connect_limit)
-        // Shorter than the idle limits of load balancers and NATs on the way (Azure's is four
-        // minutes), which drop a connection without telling either end.
+        // Shorter than the idle limits of load balancers and NATs (Azure's is four minutes), which drop a connection
+        // without telling either end.
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true)
         .dns_resolver(client.names.clone());
     if client.https {
-        // Fails only where another provider was installed before, which serves as well.
+        // Fails only if another provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // Besides the system's.
         builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
-        // An empty store of roots: reqwest would load the system's for plain http, too, and panic
-        // or fail in a container that has none.
+        // reqwest would load the system's roots even for plain http, and panic or fail in a container without any.
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
         ))
@@ -218,7 +206,7 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
         .with_no_client_auth();
         builder = builder.tls_backend_preconfigured(tls);
     }
-    // The library would read the environment itself, and pass over in silence what it cannot use.
+    // The library would silently ignore a proxy that it cannot use.
     builder = builder.no_proxy();
     if let Some(proxy) = client.proxy.as_ref().filter(|_| !client.direct) {
         let proxy = proxy
@@ -249,9 +237,8 @@ impl HttpClient for Client {
         self.names.expect(request.url());
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
-            // The length is that of the body, and is set below.
             if name.as_str() != "content-length" {
-                // As bytes: other people's metadata need not be ASCII.
+                // As bytes: metadata of other programs need not be ASCII.
                 outgoing = outgoing.header(name.as_str(), value.as_str().as_bytes());
             }
         }
@@ -259,8 +246,7 @@ impl HttpClient for Client {
             return Err(other("a streamed body is not supported".to_owned()));
         };
         if matches!(request.method(), Method::Put | Method::Post) {
-            // Said even where it is zero: the service answers 411 without, and the HTTP library
-            // leaves it out.
+            // Even if it is zero: without it the service answers 411, and the HTTP library omits it.
             outgoing = outgoing.header("content-length", body.len());
         }
         let mut answer = match outgoing.body(body).send().await {
@@ -269,7 +255,7 @@ impl HttpClient for Client {
         };
         let status = answer.status().as_u16();
         let headers = headers(answer.headers())?;
-        // Read here, so that the limits of time and of size hold for the body, too.
+        // Read here, so that the limits hold for the body, too.
         let bytes = match body_within(&mut answer, ANSWER_LIMIT).await {
             Ok(bytes) => bytes,
             Err(error) => return Err(self.told(request.url(), error).await),
@@ -288,7 +274,7 @@ impl HttpClient for Client {
     }
 }
 
-/// The body of an answer; `None` if it is longer than `limit`.
+/// Reads the body of an answer; `None` if it is longer than `limit`.
 pub(super) async fn body_within(
     answer: &mut reqwest::Response,
     limit: usize,
@@ -313,8 +299,8 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
                     HeaderValue::from(text.to_owned()),
                 );
             }
-            // A write replaces all metadata of a blob: what is left out here would be lost with
-            // our next record, and as text it could not be written back as it was.
+            // A write replaces all metadata of a blob: the next record would lose an entry that is omitted here, and as
+            // text it could not be written back unchanged.
             Err(_) if name.as_str().starts_with("x-ms-meta-") => {
                 return Err(Error::with_message(
                     ErrorKind::DataConversion,
@@ -330,13 +316,13 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
     Ok(Headers::from(headers))
 }
 
-/// One header's value, if it is there and text.
+/// Returns one header's value, if it exists and is text.
 pub fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
 }
 
-/// An error of the HTTP library in our words. Its kind says whether the request was sent: only
-/// where it certainly was not may an acquire be taken for one that obtained nothing.
+/// Describes an error of the HTTP library. Its kind says whether the request was sent: only if it certainly was not may
+/// an acquire count as one that obtained nothing.
 fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let url = error.url();
     let server = url.and_then(|url| {
@@ -344,7 +330,6 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
         Some(url.host_str()?.to_owned() + &port.unwrap_or_default())
     });
     let server = server.unwrap_or_else(|| "the server".to_owned());
-    // Of https it may be a proxy that was connected to.
     let is_direct = url.is_some_and(|url| url.scheme() == "http");
     // The library's text has the whole URL in it, and with that a SAS.
     let error = error.without_url();
@@ -377,7 +362,7 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let way = way.map(|way| format!(" ({way})")).unwrap_or_default();
     let text = format!("{what}: {cause}{way}");
     match kernel_errno(&error) {
-        // Of what is beneath no more than its kind: its text is the library's.
+        // The inner error's text is the library's.
         Some(errno) => {
             let beneath = io::Error::from_raw_os_error(errno).kind();
             Error::with_error(kind, io::Error::from(beneath), text)
@@ -386,32 +371,31 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     }
 }
 
-/// The kernel's error number, where the kernel refused.
+/// Returns the kernel's error number, if the kernel refused.
 pub fn kernel_errno(error: &reqwest::Error) -> Option<i32> {
     let chain = std::iter::successors(error.source(), |&error| error.source());
     let mut kernel_s = chain.filter_map(|error| error.downcast_ref::<io::Error>());
     kernel_s.find_map(io::Error::raw_os_error)
 }
 
-/// The innermost cause: the outer ones only say "error sending request".
+/// Returns the innermost cause: the outer ones only say "error sending request".
 pub fn root_cause(error: &reqwest::Error) -> String {
     let mut text = innermost(error);
     if let Some(at) = text.find(" (os error") {
         text.truncate(at);
     }
-    // It goes into a line of the log, and part of it can be the other side's words.
+    // It goes into a line of the log, and the server may have written part of it.
     match text.char_indices().nth(200) {
         Some((at, _)) => text[..at].to_owned(),
         None => text,
     }
 }
 
-/// Waits for `work` until `deadline`; `None` if it was not done by then (it is dropped, which
-/// closes its connection).
+/// Waits for `work` until `deadline`; `None` if it was not done by then (dropping it closes its connection).
 pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     loop {
-        // First: what would begin after its deadline is not begun at all.
+        // First: work that would begin after its deadline does not begin.
         let left = deadline.since(Instant::now());
         if left.is_zero() {
             return None;
@@ -424,7 +408,7 @@ pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Opti
     }
 }
 
-/// One exchange, until then and no longer than any.
+/// Runs one exchange within the usual limit.
 pub async fn limited<T>(
     give_up_at: Instant,
     work: impl IntoFuture<Output = azure_core::Result<T>>,
@@ -432,7 +416,7 @@ pub async fn limited<T>(
     unhurried(give_up_at.min(Instant::now() + EXCHANGE_LIMIT), work).await
 }
 
-/// One exchange, for as long as is given: its answer can be long.
+/// Runs one exchange without the usual limit: its answer can be long.
 pub async fn unhurried<T>(
     give_up_at: Instant,
     work: impl IntoFuture<Output = azure_core::Result<T>>,
@@ -444,8 +428,8 @@ pub async fn unhurried<T>(
     }
 }
 
-/// What the official clients sleep and spawn with. Their own adapter for tokio would bring in its
-/// runtime of many threads, and with it the mathematics library: one more to load at every start.
+/// Runtime of the official clients. Their own adapter for tokio would bring in its multi-threaded runtime, and with it
+/// the mathematics library: one more to load at every start.
 struct Tokio;
 
 impl AsyncRuntime for Tokio {
@@ -454,7 +438,7 @@ impl AsyncRuntime for Tokio {
     }
 
     fn sleep(&self, duration: azure_core::time::Duration) -> TaskFuture {
-        // A negative one is none.
+        // Zero if it is negative.
         Box::pin(clock::sleep(duration.try_into().unwrap_or_default()))
     }
 
@@ -492,7 +476,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_done_in_time_is_returned_and_what_hangs_is_given_up() {
+    async fn before_returns_finished_work_and_gives_up_hanging_work() {
         let soon = Instant::now() + Duration::from_millis(300);
         assert_eq!(before(soon, std::future::pending::<()>()).await, None);
         assert!(Instant::now() >= soon);
@@ -501,14 +485,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_begun_after_the_deadline() {
+    async fn work_does_not_begin_after_its_deadline() {
         let mut begun = false;
         assert_eq!(before(Instant::now(), async { begun = true }).await, None);
         assert!(!begun);
     }
 
     #[tokio::test]
-    async fn the_clients_tasks_and_naps_are_tokio_s() {
+    async fn clients_spawn_and_sleep_with_tokio() {
         install();
         let runtime = get_async_runtime();
         let (done, was_done) = oneshot::channel();
@@ -524,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_is_aborted_ends() {
+    async fn aborted_task_ends() {
         install();
         let task = get_async_runtime().spawn(Box::pin(std::future::pending()));
         task.abort();

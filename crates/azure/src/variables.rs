@@ -1,7 +1,7 @@
-//! The environment variables of Azure's SDKs and command line: what trafficcop does with each.
+//! Environment variables of Azure's SDKs and command line.
 //!
-//! Read by [`super::credential`] and [`super::entra`]. A variable that asks for an identity or a way that
-//! trafficcop does not have is refused by name, never passed over for another one.
+//! If a variable selects an identity or a method that trafficcop does not support, it is refused by name; trafficcop
+//! never uses another credential instead.
 
 #[cfg(feature = "entra")]
 use super::account::{AccountError, malformed};
@@ -19,27 +19,25 @@ pub(super) const CHAIN: &str = "AZURE_TOKEN_CREDENTIALS";
 pub(super) const MODE: &str = "AZURE_STORAGE_AUTH_MODE";
 pub(super) const ENDPOINT: &str = "AZURE_STORAGE_SERVICE_ENDPOINT";
 
-/// The role of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Its value counts.
     Read,
-    /// A start that would need it is refused.
+    /// trafficcop refuses to start where it would need this variable.
     Refused,
-    /// It changes neither identity nor address, for this reason.
+    /// Changes neither identity nor address, for this reason.
     Idle(&'static str),
 }
 
 use Role::{Idle, Read, Refused};
 
-/// A variable: name, role, and whether `--no-credentials` keeps it from the command, because it can hold a
-/// credential, name an identity, or give access to one.
+/// Name and role of a variable, and whether `--no-credentials` hides it from the command: it can hold a credential,
+/// name an identity, or give access to one.
 pub(crate) type Variable = (&'static str, Role, bool);
 
 const WITH_CERTIFICATE: Role = Idle("it belongs to a certificate, which is refused");
 
-/// Every variable that the documentation of Azure's SDKs (.NET, Go, Java, JavaScript, Python, Rust) names for
-/// `DefaultAzureCredential`, and that of the Azure CLI names for storage accounts.
+/// All that the documentation of Azure's SDKs (.NET, Go, Java, JavaScript, Python, Rust) names for
+/// `DefaultAzureCredential`, and that of the Azure CLI for storage accounts.
 pub(crate) const VARIABLES: &[Variable] = &[
     (STRING, Read, true),
     (ACCOUNT, Read, true),
@@ -111,13 +109,13 @@ pub(crate) const VARIABLES: &[Variable] = &[
     ),
 ];
 
-/// The variables that `--no-credentials` keeps from the command.
+/// Returns the variables that `--no-credentials` hides from the command.
 pub fn withheld() -> impl Iterator<Item = &'static str> {
     let secret = VARIABLES.iter().filter(|(.., secret)| *secret);
     secret.map(|(name, ..)| *name)
 }
 
-/// The variable that names a token credential, if one does.
+/// Returns the variable that names a token credential, if one does.
 pub(super) fn named(env: &Env<'_>) -> Option<&'static str> {
     let all = [TOKEN_FILE, CLIENT_SECRET, CERTIFICATE, PASSWORD];
     all.into_iter().find(|name| match *name {
@@ -134,12 +132,12 @@ fn unavailable(name: &str, what: &str, instead: &str) -> AccountError {
     )
 }
 
-/// Refuses a service principal or a user that cannot be had, before another identity is taken for it.
+/// Refuses service principals and users that trafficcop does not support, before it takes another identity.
 #[cfg(feature = "entra")]
 pub(super) fn refuse_principals(env: &Env<'_>) -> Result<(), AccountError> {
     let instead = format!("set {CLIENT_SECRET} or {TOKEN_FILE}, or choose with --auth");
     match named(env) {
-        // As in the SDKs: a secret goes before both.
+        // As in the SDKs, a client secret overrides both.
         _ if env(CLIENT_SECRET).is_some() => Ok(()),
         _ if env(CERTIFICATE).is_some() => {
             Err(unavailable(CERTIFICATE, "a client certificate", &instead))
@@ -149,7 +147,7 @@ pub(super) fn refuse_principals(env: &Env<'_>) -> Result<(), AccountError> {
     }
 }
 
-/// Refuses the managed identities of hosts whose protocol is not spoken.
+/// Refuses managed identities of hosts whose protocol trafficcop does not speak.
 #[cfg(feature = "entra")]
 pub(super) fn refuse_hosts(env: &Env<'_>) -> Result<(), AccountError> {
     let instead = "choose another credential with --auth";

@@ -1,5 +1,4 @@
-//! Puts the processes side by side: who had control of which lock when, when nobody had, and when
-//! two had. The one place where an overlap is called one.
+//! Comparison of all processes: who had control of which lock when. Only this module decides what is an overlap.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +10,15 @@ use super::{
 };
 use crate::{EventKind, Record};
 
-/// Merges what was read. `skew` (nanoseconds): as far as the wall clocks of two machines may be
-/// apart; an overlap between machines that is not longer proves nothing.
+/// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap between
+/// them proves nothing.
 #[must_use]
 pub fn merge(log: &Log, skew: i64) -> Timeline {
     let (clocks, mut notes) = Clocks::of(&log.records);
     let mut runs: BTreeMap<_, Vec<Placed<'_>>> = BTreeMap::new();
     for record in &log.records {
         let boot = boot(record);
-        // On its own boot's clock, which nobody sets: only whole boots are moved against each
-        // other.
+        // On its boot's clock, which cannot be set: only whole boots are moved against each other.
         let placed = Placed {
             at: clocks.at(&boot, record.boottime_ns),
             deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
@@ -33,8 +31,8 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // By number first: two records of one moment, or a clock without nanoseconds. To the last field, so
-        // that the order of the lines changes nothing where a number stands twice.
+        // Two records may have one time, so by number first; then by every field, so that the order of the lines does
+        // not matter.
         records.sort_by(|one, other| {
             let (one, other) = (one.record, other.record);
             (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
@@ -58,7 +56,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
 }
 
-/// Numbers that are missing within a run: a disk was full, or a log was cut.
+/// Reports missing numbers in a run: a disk was full, or a log was cut.
 fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     let lost: u64 = records
         .windows(2)
@@ -75,10 +73,9 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     })
 }
 
-/// A lock before all of it is known.
 #[derive(Default)]
 struct Draft {
-    // With the moments at which each heard a doorbell.
+    // With the times at which each heard a doorbell.
     tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
     tenures: Vec<((String, String), Tenure)>,
 }
@@ -88,7 +85,7 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
         return;
     };
     let name = |record: &Record| (record.identity.clone(), record.host.clone());
-    // At most one: whatever follows it in the log is another run.
+    // At most one: any later record is another run's.
     let end = records
         .iter()
         .find(|placed| placed.record.event == EventKind::Done);
@@ -128,7 +125,7 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
     };
     drafts
         .into_iter()
-        // With slots, whoever stands by does so at all of them, under their common name.
+        // With slots, a standby waits for all of them, under their common name.
         .filter(|(name, draft)| !draft.tenures.is_empty() || !has_slots(name))
         .map(|(name, draft)| lock(name, draft, skew))
         .collect()
@@ -149,7 +146,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             }
         })
         .collect();
-    // By when they first appear: who was there first stands above, in text and picture alike.
+    // The earliest stands on top, in text and picture.
     tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
     let mut tenures: Vec<Tenure> = draft
         .tenures
@@ -162,7 +159,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             tenure
         })
         .collect();
-    // To the last field, so that the order of the files changes nothing.
+    // By all fields, so that the order of the files does not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     count_tokens(&mut tenures, skew);
@@ -175,20 +172,19 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     }
 }
 
-/// Ends that were not seen are taken to have come before the next one had control, where that was
-/// later than the last word: control is given only when nothing of the last holder lives, and what
-/// was said before cannot tell that it was otherwise.
+/// Moves an unseen end to the beginning of the next tenure, if that is later than the last record: control is given
+/// only when no process of the last holder lives, and earlier records cannot contradict that.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
         let lived = tenures[at].lived;
-        // Not the very next one: it may have begun while this one is still known to have lived,
-        // which is an overlap and no end.
+        // Not always the very next one: it may have begun while this one certainly lived, which is an overlap and no
+        // end.
         let next = tenures[at + 1..]
             .iter()
             .map(|next| next.from)
             .find(|from| *from >= lived);
         if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
-            // The deadline stays where it is the earlier: it is the guardian's, and no guess.
+            // An earlier deadline stays: the guardian enforces it, so it is no guess.
             && by.is_none_or(|by| next < by)
         {
             (*by, *known_by) = (Some(next), KnownBy::Next);
@@ -196,9 +192,8 @@ fn conclude(tenures: &mut [Tenure]) {
     }
 }
 
-/// A later tenure's token is the greater one: by that a resource refuses who is late.
+/// Checks that a later tenure has the greater token, by which a resource refuses late writers.
 fn count_tokens(tenures: &mut [Tenure], skew: i64) {
-    // The greatest so far, and the tenure it is of.
     let mut greatest: Option<(u64, usize)> = None;
     for at in 0..tenures.len() {
         let Some(token) = tenures[at].token else {
@@ -207,7 +202,7 @@ fn count_tokens(tenures: &mut [Tenure], skew: i64) {
         match greatest {
             Some((earlier, of)) if earlier >= token => {
                 let (before, after) = (&tenures[of], &tenures[at]);
-                // Of two machines it is not known who was first, unless their clocks cannot differ so much.
+                // Between machines the order is unknown, unless their clocks cannot differ so much.
                 if before.boot == after.boot || after.from - before.from > skew {
                     tenures[at].violations.push(Violation::Token { earlier });
                 }
@@ -232,7 +227,7 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
                 at_least: tenures[last].is_unseen(),
             });
         }
-        // Of tenures within tenures the one that ends last says when nobody had control.
+        // If one tenure lies within another, a gap begins after the one that ends last.
         if tenures[at].to() >= tenures[last].to() {
             last = at;
         }
@@ -240,22 +235,22 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
     gaps
 }
 
-/// A tenure that begins while something of an earlier one is known to live.
+/// Finds tenures that begin while a process of an earlier one certainly lives.
 fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     let mut overlaps = Vec::new();
     let mut living: Vec<usize> = Vec::new();
     for (at, tenure) in tenures.iter().enumerate() {
-        // Not at the same nanosecond: who follows at once does not overlap.
+        // An immediate successor does not overlap.
         living.retain(|other| tenures[*other].lived > tenure.from);
         for &other in &living {
             let earlier = &tenures[other];
-            // So far one clock would have to be off for the one to have ended before the other began.
+            // How far one clock would have to be off for one tenure to end before the other began.
             let off = (earlier.lived - tenure.from).min(tenure.lived - earlier.from);
             overlaps.push(Overlap {
                 of: (other, at),
                 from: tenure.from,
                 to: earlier.lived.min(tenure.lived),
-                // On one boot there is one clock: an overlap of a nanosecond is one.
+                // One boot has one clock: even a nanosecond is an overlap.
                 within_skew: earlier.boot != tenure.boot && off <= skew,
             });
         }
@@ -265,14 +260,13 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
 }
 
 impl Timeline {
-    /// Everything in the logs that the promise excludes, a line each: overlaps, and rules that were
-    /// broken. Nothing: what happened is as it has to be, as far as the logs tell.
+    /// Returns everything that the promise excludes, a line each: overlaps and broken rules.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         self.locks.iter().flat_map(contradictions).collect()
     }
 
-    /// Whether two had control at the same time, or one says that it may have been so.
+    /// Returns whether two instances had control at the same time, or one reports that this is possible.
     #[must_use]
     pub(super) fn has_overlap(&self) -> bool {
         self.locks.iter().any(|lock| {

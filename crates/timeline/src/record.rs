@@ -1,8 +1,6 @@
-//! What one line of the event log says: its fields, its words, and what they mean. The man page is
-//! made from the lists in here.
+//! Format of the event log: the fields and words of a line. The man page is made from these lists.
 //!
-//! Used by the event log, which writes records, and by the timeline, which reads them. A field's
-//! name or meaning never changes; new ones may come, and readers pass over what they do not know.
+//! A field's name or meaning never changes; readers ignore new fields that they do not know.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -10,11 +8,11 @@ use time::format_description::well_known::Rfc3339;
 
 use trafficcop_core::util::documented;
 
-/// The version of the format, as each line bears it.
+/// Version of the format, in each line.
 pub const VERSION: u32 = 1;
 
 documented! {
-    /// One line. What does not apply is left out.
+    /// One line of the event log. Fields that do not apply are left out.
     #[derive(
         Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
     )]
@@ -55,20 +53,20 @@ documented! {
 
 macro_rules! words {
     ($($variant:ident $word:literal $meaning:literal,)*) => {
-        /// What happened.
+        /// Event of a record.
         #[derive(
             Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         )]
         pub enum EventKind {
             $(#[doc = $meaning] #[serde(rename = $word)] $variant,)*
-            /// What a later version says and this one does not know.
+            /// Event of a later version, unknown to this one.
             #[default]
             #[serde(other)]
             Other,
         }
 
         impl EventKind {
-            /// The event of this word.
+            /// Returns the event with this word.
             pub fn of(word: &str) -> EventKind {
                 match word {
                     $($word => EventKind::$variant,)*
@@ -77,7 +75,7 @@ macro_rules! words {
             }
         }
 
-        /// The words, and what they mean.
+        /// The words with their meanings.
         pub const WORDS: &[(&str, &str)] = &[$(($word, $meaning),)*];
 
         #[cfg(test)]
@@ -123,7 +121,7 @@ words! {
 }
 
 impl EventKind {
-    /// Whether control changes hands with it, or may: such a line is on the disk before the next.
+    /// Returns whether control changes hands with it, or may: such a line must be on the disk before the next.
     #[must_use]
     pub fn changes_control(self) -> bool {
         matches!(
@@ -140,10 +138,10 @@ impl EventKind {
     }
 }
 
-/// A moment of the wall clock as records bear it: RFC 3339, UTC, milliseconds.
+/// Formats a wall-clock time as records have it: RFC 3339, UTC, milliseconds.
 #[must_use]
 pub fn spelt(unix_ns: i64) -> String {
-    // Within 64 bits of nanoseconds every moment has a date.
+    // Every moment of 64-bit nanoseconds has a date.
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix_ns))
         .unwrap_or(OffsetDateTime::UNIX_EPOCH);
     format!(
@@ -158,14 +156,14 @@ pub fn spelt(unix_ns: i64) -> String {
     )
 }
 
-/// Reads what [`spelt`] wrote, in nanoseconds since 1970; also any other RFC 3339.
+/// Parses the output of [`spelt`], or any other RFC 3339, as nanoseconds since 1970.
 #[must_use]
 pub fn read(text: &str) -> Option<i64> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     i64::try_from(at.unix_timestamp_nanos()).ok()
 }
 
-/// The wall clock now, in nanoseconds since 1970.
+/// Returns the wall clock in nanoseconds since 1970.
 #[must_use]
 pub fn wall_clock() -> i64 {
     i64::try_from(OffsetDateTime::now_utc().unix_timestamp_nanos()).unwrap_or(0)
@@ -199,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_fields_are_the_real_ones_in_their_order() {
-        // The text, because a map would sort them.
+    fn documented_fields_match_the_record_in_order() {
+        // A map would sort them.
         let text = serde_json::to_string(&full()).unwrap();
         let keys = text.split(['{', ',', '}']).filter_map(|part| {
             let (key, _) = part.strip_prefix('"')?.split_once("\":")?;
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_words_are_the_real_ones() {
+    fn documented_words_match_the_events() {
         assert_eq!(ALL.len(), WORDS.len());
         for (word, (spelling, _)) in ALL.iter().zip(WORDS) {
             assert_eq!(serde_json::to_value(word).unwrap(), *spelling);
@@ -219,20 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_s_words_and_fields_are_passed_over() {
+    fn words_and_fields_of_later_versions_are_ignored() {
         let line = r#"{"v":2,"time":"t","boottime_ns":1,"host":"h","identity":"i","pid":2,"lock":"l","event":"yodelled","echo":[]}"#;
         let record: Record = serde_json::from_str(line).unwrap();
         assert_eq!((record.event, record.boottime_ns), (EventKind::Other, 1));
     }
 
     #[test]
-    fn what_does_not_apply_is_left_out() {
+    fn fields_that_do_not_apply_are_left_out() {
         let text = serde_json::to_string(&Record::default()).unwrap();
         assert!(!text.contains("null") && !text.contains("token"), "{text}");
     }
 
     #[test]
-    fn moments_are_read_as_they_were_spelt() {
+    fn formatted_times_are_parsed_back() {
         let at = 1_763_779_239_123_000_000;
         assert_eq!(spelt(at), "2025-11-22T02:40:39.123Z");
         assert_eq!(read(&spelt(at)), Some(at));

@@ -1,9 +1,7 @@
-//! The picture: one track for each instance, tenures as bars with their tokens, and whatever is
-//! worth a question in a review (a gap, an overlap, an end that nobody saw) so that it is not
-//! overlooked. One SVG that needs nothing else: no script, no font, no colour scheme of its own.
+//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and all that deserves a
+//! question in a review: gaps, overlaps, unseen ends. One SVG without script or font.
 //!
-//! Pure. It must never draw what is not in the timeline, nor leave out an overlap because it is
-//! short: what would be too narrow to be seen is drawn as wide as it takes.
+//! Every overlap must be visible: what would be too narrow is drawn wider.
 
 mod canvas;
 
@@ -21,23 +19,20 @@ const TRACK: f64 = 40.0;
 const BAR: f64 = 22.0;
 const STRIP: f64 = 12.0;
 const HEAD: f64 = 104.0;
-// The least that can be seen.
 const THIN: f64 = 2.0;
-// A name's part of the width.
+// Least and greatest width of the names.
 const NAMES: (f64, f64) = (90.0, 260.0);
 
-// Of the tracks, in turn. The first six differ by 11 or more in CIELAB for those who see all colours and
-// for those who lack one kind of cone (simulated after Machado, Oliveira and Fernandes, 2009), and white
-// is read on each. Red is kept for overlaps, amber for doubt.
+// Colours of the tracks, in turn. The first six differ by 11 or more in CIELAB, also for people who lack one kind of
+// cone (simulated after Machado, Oliveira and Fernandes, 2009), and white text is readable on each. Red is for
+// overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
     "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];
 
-// How a hand-over is drawn.
 const NEXT: &str = r#"class="next" stroke-width="1.3" stroke-dasharray="2 2.5""#;
 
-// In the file itself, for light and for dark: it is opened from a ticket or a wiki, which bring no
-// style.
+// A ticket or wiki that shows the file brings no style.
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 .paper{fill:#ffffff}.ink{fill:#1c2733}.dim{fill:#5d6b7a}.on{fill:#ffffff}\
@@ -53,7 +48,7 @@ text{font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 .bad{fill:#ff7a82}.bad-line{stroke:#ff5f69}.next{stroke:#8492a1}.bell{fill:#12181f;stroke:#9aa8b6}\
 .hung{fill:#12181f;stroke:#e8edf2}}";
 
-/// Draws it.
+/// Draws the timeline.
 #[must_use]
 pub fn svg(timeline: &Timeline) -> String {
     let mut canvas = Canvas::default();
@@ -99,7 +94,7 @@ fn summary(timeline: &Timeline) -> String {
     )
 }
 
-/// One lock, from `top` on; returns where it ends.
+/// Draws one lock from `top` on; returns where it ends.
 fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let names: Vec<String> = lock.tracks.iter().map(name).collect();
     let longest = lock
@@ -110,7 +105,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let tracks = top + HEAD;
     let bottom = tracks + lock.tracks.len() as f64 * TRACK;
-    // What is behind goes first: SVG has no layers but the order of its elements.
+    // The background goes first: in SVG the order of elements is the only layering.
     head(canvas, lock, top);
     for at in (0..lock.tracks.len()).step_by(2) {
         let y = tracks + at as f64 * TRACK;
@@ -141,14 +136,14 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
         let y = tracks + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
-        // One colour for an instance: who took over from whom is seen without reading.
+        // Shows who took over from whom.
         let colour = colour(tenure.track);
         strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
         bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
     }
     for overlap in &lock.overlaps {
         let (x, wide) = stretch(&axis, overlap.from, overlap.to);
-        // An overlap of a millisecond is an overlap: it must be seen on a picture of a week.
+        // An overlap of a millisecond must be visible on a picture of a week.
         let (x, wide) = if wide < 4.0 {
             (x - 1.0, 4.0)
         } else {
@@ -173,7 +168,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         if !overlap.within_skew {
             let text = format!("overlap {length}");
             let half = text_width(&text, 12.0) / 2.0;
-            // An overlap at the edge is the last to be cut off by the paper.
+            // The label of an overlap at the edge must not be cut off.
             let middle = (x + wide / 2.0).clamp(left + half, WIDTH - RIGHT - half);
             let more = r#"class="bad" font-weight="700" text-anchor="middle""#;
             canvas.text((middle, tracks - STRIP - 13.0), 12.0, more, &text);
@@ -191,7 +186,6 @@ fn first(lock: &Lock) -> At {
     runs.map(|run| run.from).min().unwrap_or(0)
 }
 
-/// The last moment that something is drawn of.
 fn last(lock: &Lock) -> At {
     let runs = lock.tracks.iter().flat_map(|track| &track.runs);
     let runs = runs.map(|run| run.to);
@@ -203,7 +197,6 @@ fn colour(track: usize) -> &'static str {
     COLOURS[track % COLOURS.len()]
 }
 
-/// Where a stretch of time lies, wide enough to be seen.
 fn stretch(axis: &Axis, from: At, to: At) -> (f64, f64) {
     let x = axis.x(from);
     (x, (axis.x(to) - x).max(THIN))
@@ -255,7 +248,6 @@ fn scale(canvas: &mut Canvas, axis: &Axis, top: f64, bottom: f64) {
     }
 }
 
-/// The name, and a line for as long as each process was there.
 fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) {
     let middle = y + TRACK / 2.0;
     let room = left - RIGHT - 12.0;
@@ -293,7 +285,7 @@ fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) 
     }
 }
 
-/// The same for the lock as a whole, above the tracks.
+/// Draws a tenure in the strip above the tracks, for the lock as a whole.
 fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str) {
     let (x, wide) = stretch(axis, tenure.from, tenure.to());
     let (_, seen) = stretch(axis, tenure.from, tenure.lived);
@@ -301,14 +293,13 @@ fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str
         let more = format!(r#"fill="{colour}" fill-opacity=".3""#);
         canvas.rect((x, y), (wide, STRIP), &more, "");
     }
-    // Solid as far as it is known to have lived; what comes after that is pale.
+    // Solid while it is known to have lived, pale after that.
     let solid = if tenure.is_unseen() { seen } else { wide };
     canvas.rect((x, y), (solid, STRIP), &format!(r#"fill="{colour}""#), "");
 }
 
 fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, name: &str) {
     let token = tenure.token.map_or("?".into(), |token| token.to_string());
-    // A name has one line, whatever a log says.
     let name = name.replace(is_unprintable, "\u{fffd}");
     let title = format!(
         "{name} (process {}), token {token}\n{} to {}\n{}",
@@ -335,7 +326,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
     let more = format!(r#"fill="{colour}" rx="{round:.1}""#);
     canvas.rect((x, y), (wide, BAR), &more, &title);
-    // On top of the bar: a drain is a part of the tenure, in which the lease is still held.
+    // A drain is a part of the tenure, with the lease still held.
     for (from, to) in &tenure.drains {
         let (x, wide) = stretch(axis, *from, *to);
         canvas.rect(
@@ -353,7 +344,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     for at in &tenure.hangs {
         hung(canvas, (axis.x(*at), y));
     }
-    // The cross of an unseen end stands at the end of the bar: the token leaves it room.
+    // Leaves room for the cross of an unseen end.
     let taken = if unseen { 12.0 } else { 0.0 };
     let label = fitting(&token, 12.0, wide - 6.0 - taken);
     let low = y + BAR / 2.0 + 4.3;
@@ -386,7 +377,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
 }
 
-/// Where something was heard of for the last time.
+/// Draws the mark of a last record.
 fn cross(canvas: &mut Canvas, middle: (f64, f64), title: &str) {
     let (left, right) = (middle.0 - 4.5, middle.0 + 4.5);
     let (top, low) = (middle.1 - 4.5, middle.1 + 4.5);
@@ -396,7 +387,6 @@ fn cross(canvas: &mut Canvas, middle: (f64, f64), title: &str) {
     canvas.path(&d, more, title);
 }
 
-/// A bell: the holder's was heard.
 fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
     let (x, y) = middle;
     let d = format!(
@@ -413,7 +403,7 @@ fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
     canvas.path(&d, more, "heard the holder's doorbell");
 }
 
-/// A command that does not work any more: a diamond on the upper edge of its bar, in the colours of the text.
+/// Draws the mark of a hung command: a diamond on the upper edge of its bar.
 fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
     let (x, y) = middle;
     let d = format!("M{:.1} {y:.1}l5.5 -6.5l5.5 6.5l-5.5 6.5Z", x - 5.5);
@@ -421,11 +411,10 @@ fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
     canvas.path(&d, more, "the command did not work any more");
 }
 
-/// From the end of one tenure to the beginning of the next.
 fn hand_overs(canvas: &mut Canvas, lock: &Lock, axis: &Axis, tracks: f64) {
     for pair in lock.tenures.windows(2) {
         let [one, next] = pair else { continue };
-        // To itself control does not go over, and over an overlap a line would look like order.
+        // Over an overlap a line would look like order.
         if one.track == next.track || one.lived > next.from {
             continue;
         }

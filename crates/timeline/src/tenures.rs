@@ -1,5 +1,4 @@
-//! From the records of one process to its tenures. Reads them in the order they were made (their
-//! number), takes their times from the common axis, and says nothing about other processes.
+//! Tenures of one process, from its records in the order of their numbers.
 
 use super::{At, End, KnownBy, Tenure, Violation};
 use crate::{EventKind, Record};
@@ -13,22 +12,21 @@ pub(super) struct Placed<'a> {
     pub(super) expires: Option<At>,
 }
 
-/// A tenure with the lock it was of.
+/// A tenure with its lock.
 pub(super) type Found = (String, Tenure);
 
-/// The tenures of one process; `records` in their order, all of them from one boot.
+/// Returns the tenures of one process; `records` are in order and from one boot.
 pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
     let mut found = Vec::new();
     let mut open: Option<Open> = None;
     for placed in records {
         match placed.record.event {
             EventKind::Holding => {
-                // Control twice without an end between: the lines that say how the first one ended
-                // are missing.
+                // The lines about the first one's end are missing.
                 found.extend(open.take().map(|open| open.close(Some(placed.at))));
                 open = Some(Open::begin(placed, boot));
             }
-            // Nobody who competes, stands by or ends has control.
+            // An instance that competes, waits or ends has no control.
             EventKind::Competing
             | EventKind::Standby
             | EventKind::CoolingDown
@@ -43,7 +41,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                 } else if placed.record.overlap == Some(true)
                     && let Some((_, tenure)) = found.last_mut()
                 {
-                    // Said at its end, when its tenure was closed already: it is about the last one.
+                    // Reported after its tenure was closed: it is about the last one.
                     tenure.confessed = true;
                 }
             }
@@ -55,7 +53,8 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
             EventKind::Released | EventKind::LeftToRunOut => {
                 if let Some(mut open) = open.take() {
                     open.takes(placed);
-                    // The tree's end, not the lease's: from then on nothing of it could run beside another.
+                    // The tree's end, not the lease's: from then on no process of it could overlap with another
+                    // holder's.
                     let over = open.gone.unwrap_or(placed.at).min(placed.at);
                     let end = if placed.record.event == EventKind::Released {
                         open.gives_back();
@@ -81,15 +80,13 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
 struct Open {
     lock: String,
     tenure: Tenure,
-    /// Its last record.
     last: At,
-    /// When nothing of its command lived any more.
+    /// When no process of its command lived any more.
     gone: Option<At>,
-    /// Its command was started, and not seen to be gone.
+    /// Whether its command was started, and not seen to end.
     runs: bool,
-    /// When its lease runs out, by the last word of that.
     expires: Option<At>,
-    /// The number of its last record, as long as none is missing: of what is not there nothing can be said.
+    /// Number of its last record; `None` once one is missing, because no rule can be checked then.
     number: Option<u64>,
     draining: Option<At>,
     doubting: Option<At>,
@@ -131,7 +128,7 @@ impl Open {
     fn takes(&mut self, placed: &Placed<'_>) {
         let at = placed.at;
         self.last = self.last.max(at);
-        // Kept where a record bears none: the last deadline that was told still binds the guardian.
+        // A record may have none, and the last deadline still binds the guardian.
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
         self.number = self
             .number
@@ -139,7 +136,7 @@ impl Open {
             .map(|_| placed.record.seq);
         self.counts(placed);
         match placed.record.event {
-            // A restart: something of it lives again.
+            // After a restart a process of it lives again.
             EventKind::Starting | EventKind::CommandStarted => {
                 self.gone = None;
                 self.runs = true;
@@ -170,12 +167,11 @@ impl Open {
                     self.tenure.cause.clone_from(&placed.record.cause);
                 }
             }
-            // Readers pass over what they do not know, and the rest says nothing of control.
             _ => {}
         }
     }
 
-    /// Takes in when the lease runs out, and holds the deadline against it.
+    /// Compares the deadline with the lease's expiry.
     fn counts(&mut self, placed: &Placed<'_>) {
         self.expires = placed.expires.or(self.expires);
         if let (Some(deadline), Some(expires)) = (placed.deadline, placed.expires)
@@ -186,7 +182,7 @@ impl Open {
         }
     }
 
-    /// Nothing of the command lived after this moment.
+    /// Records that no process of the command lived after this moment.
     fn ran_until(&mut self, at: At) {
         if let Some(expires) = self.expires
             && self.runs
@@ -218,7 +214,7 @@ impl Open {
     }
 
     fn end(mut self, end: End, lived: At) -> Found {
-        // A drain or a doubt that was not seen to end lasted no longer than the tenure.
+        // A drain or doubt without an end lasted no longer than the tenure.
         self.drained(lived);
         self.settled(lived);
         self.tenure.end = end;
@@ -226,11 +222,10 @@ impl Open {
         (self.lock, self.tenure)
     }
 
-    /// No word of the lease's end: `later` is when the same process said something that nobody in
-    /// control says.
+    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no control.
     fn close(self, later: Option<At>) -> Found {
         match (self.gone, later) {
-            // Nothing of it lived from then on, whatever became of its lease.
+            // Whatever happened to its lease.
             (Some(gone), _) => self.end(End::Over(gone), gone),
             (None, Some(later)) => {
                 let lived = self.last.min(later);
@@ -243,7 +238,7 @@ impl Open {
             (None, None) => {
                 let last = self.last;
                 let unseen = End::Unseen {
-                    // It spoke after its deadline: then that has not ended it.
+                    // A record after the deadline shows that the deadline did not end it.
                     by: self.tenure.deadline.map(|at| at.max(last)),
                     known_by: if self.tenure.deadline.is_some() {
                         KnownBy::Deadline

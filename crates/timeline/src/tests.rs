@@ -1,4 +1,4 @@
-//! What is made of logs: written by hand, by chance, and by those who were killed.
+//! Timelines from logs: written by hand, at random, and by processes that were killed.
 
 mod chance;
 mod ends;
@@ -10,14 +10,14 @@ use super::*;
 use crate::{EventKind, Record, record};
 
 const SECOND: u64 = 1_000_000_000;
-/// When the boots of these tests were, by a right clock.
+/// Time of the boots, by a right clock.
 const BOOTED: i64 = 1_767_225_600_000_000_000;
 const SKEW: i64 = 100_000_000;
 
-/// An instance that writes; times are tenths of a second since the boot.
+/// Writer of an instance's log; times are tenths of a second since the boot.
 struct Pen {
     common: Record,
-    /// How far its wall clock is off, in seconds.
+    /// Error of its wall clock, in seconds.
     off: i64,
     lines: Vec<Record>,
 }
@@ -71,7 +71,6 @@ impl Pen {
         })
     }
 
-    /// The same under a lease that runs out then.
     fn leases(&mut self, tenths: u64, deadline: u64, expires: u64) -> &mut Pen {
         self.starts(tenths, deadline);
         let last = self.lines.last_mut().unwrap();
@@ -79,7 +78,7 @@ impl Pen {
         self
     }
 
-    /// A whole tenure: drained for half a second, given back a moment after its end.
+    /// Writes a whole tenure: drained for half a second, released a moment after its end.
     fn tenure(&mut self, from: u64, to: u64, token: u64) -> &mut Pen {
         self.holds(from, token)
             .word(from, EventKind::Starting)

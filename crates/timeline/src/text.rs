@@ -1,4 +1,4 @@
-//! A timeline for people and for programs: as a table, and as JSON. Pure.
+//! Timeline as a table for people, and as JSON for programs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::record;
 use trafficcop_core::units::show;
 use trafficcop_core::util::plain;
 
-/// What the JSON says: each field, and what it means.
+/// Fields of the JSON with their meanings.
 pub const FIELDS: &[(&str, &str)] = &[
     ("v", "the version of the format: 1"),
     (
@@ -66,7 +66,6 @@ pub fn text(timeline: &Timeline) -> String {
     text
 }
 
-/// The last line: what it comes to.
 fn conclusion(timeline: &Timeline) -> String {
     let all = || timeline.locks.iter();
     let overlaps = all().flat_map(|lock| &lock.overlaps);
@@ -105,7 +104,7 @@ fn conclusion(timeline: &Timeline) -> String {
     text
 }
 
-/// How a track is called: by its identity, and its machine where that does not tell.
+/// Returns a track's identity, with the machine unless the identity has that.
 pub(super) fn name(track: &Track) -> String {
     if track.identity.contains(&track.host) {
         track.identity.clone()
@@ -114,23 +113,20 @@ pub(super) fn name(track: &Track) -> String {
     }
 }
 
-/// The same in one line, as all that others have written: a name in a log is not to do anything to a terminal, or
-/// to look like a line of ours.
+/// Returns the name on one line: a name in a log must not control a terminal, or look like trafficcop's output.
 fn plain_name(track: &Track) -> String {
     plain(&name(track))
 }
 
-/// A span on a clock of milliseconds.
 pub(super) fn span(nanos: i64) -> String {
     let millis = u64::try_from(nanos / 1_000_000).unwrap_or(0);
-    // Beyond a minute nobody asks for milliseconds.
+    // Milliseconds do not matter beyond a minute.
     if millis < 60_000 {
         return format!("{}.{:03}s", millis / 1000, millis % 1000);
     }
     show(Duration::from_secs(millis / 1000))
 }
 
-/// The time of day.
 fn clock(at: At) -> String {
     let text = record::spelt(at);
     text.get(11..23).unwrap_or_default().to_owned()
@@ -140,7 +136,6 @@ pub(super) fn date(at: At) -> String {
     record::spelt(at).get(..10).unwrap_or_default().to_owned()
 }
 
-/// How many characters a text takes.
 fn width(text: &str) -> usize {
     text.chars().count()
 }
@@ -170,8 +165,7 @@ fn table(text: &mut String, lock: &Lock) {
     );
     let mut day = String::new();
     for (at, tenure) in lock.tenures.iter().enumerate() {
-        // The day once, as a line of its own: in each line it would push the times out of a
-        // terminal.
+        // In each line it would push the times out of a terminal.
         let today = date(tenure.from);
         if today != day {
             let _ = writeln!(text, "{today} (UTC)");
@@ -213,7 +207,7 @@ fn table(text: &mut String, lock: &Lock) {
                 broken(*violation)
             );
         }
-        // With the later of the two, so that it is told once, and below both.
+        // Once, below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
             let (word, comment) = if overlap.within_skew {
@@ -243,7 +237,6 @@ fn table(text: &mut String, lock: &Lock) {
     }
 }
 
-/// A rule that was broken, in words.
 fn broken(violation: Violation) -> String {
     match violation {
         Violation::Token { earlier } => {
@@ -264,7 +257,6 @@ fn broken(violation: Violation) -> String {
     }
 }
 
-/// What the promise excludes, a line each.
 pub(super) fn contradictions(lock: &Lock) -> Vec<String> {
     let who = |at: usize| {
         let tenure = &lock.tenures[at];
@@ -314,7 +306,6 @@ fn until(tenure: &Tenure) -> (String, String) {
     }
 }
 
-/// How it ended, in words.
 pub(super) fn ending(tenure: &Tenure) -> String {
     let because = plain(tenure.cause.as_deref().unwrap_or_default());
     let colon = |text: &str| match &*because {
@@ -330,8 +321,7 @@ pub(super) fn ending(tenure: &Tenure) -> String {
                 (KnownBy::Deadline, _, _) => {
                     format!("ended unseen after {last}, at the latest at its deadline; or goes on")
                 }
-                // The deadline is told as well: should the next one have been given control too
-                // early, it says so.
+                // The deadline shows if the next one was given control too early.
                 (KnownBy::Next, Some(deadline), Some(by)) if deadline > *by => format!(
                     "ended unseen after {last}, before the next had control (its own deadline: {})",
                     clock(deadline)
@@ -366,7 +356,7 @@ pub fn json(timeline: &Timeline) -> Value {
 }
 
 fn seconds(nanos: i64) -> f64 {
-    // In microseconds first: a double has no room for the nanoseconds of many days.
+    // A double has no room for the nanoseconds of many days.
     (nanos / 1000) as f64 / 1e6
 }
 
@@ -454,7 +444,7 @@ fn word(known_by: KnownBy) -> Option<&'static str> {
         KnownBy::Deadline => Some("deadline"),
         KnownBy::Next => Some("next"),
         KnownBy::Itself => Some("itself"),
-        // `null`, and not a word: programs ask whether there is something to go by.
+        // `null`, because programs test whether there is any evidence.
         KnownBy::Nothing => None,
     }
 }

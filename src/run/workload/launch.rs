@@ -1,6 +1,4 @@
-//! What is started by a guardian of `run`, and what it finds in its environment.
-//!
-//! Part of [`CommandWorkload`].
+//! Start requests of `run` with their environment.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,7 +19,6 @@ pub(super) const CAUSE: &str = "TRAFFICCOP_CAUSE";
 const TASK: &str = "TRAFFICCOP_TASK";
 const PERIOD: &str = "TRAFFICCOP_PERIOD";
 
-/// What everything that runs without control finds in its environment.
 pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsString)> {
     vec![
         ("TRAFFICCOP_LOCK".into(), store.info().name.into()),
@@ -29,9 +26,8 @@ pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsStrin
     ]
 }
 
-/// What nothing of ours finds there that was not set for it: an outer trafficcop's would speak of another
-/// lock. And what the service manager has for us alone: with its socket anything could say MAINPID or STOPPING
-/// in our name.
+/// Returns the variables to remove unless they are set here: those of an outer trafficcop, which are about another
+/// lock, and those of the service manager, with whose socket any process could send MAINPID or STOPPING as trafficcop.
 pub(in crate::run) fn not_inherited() -> Vec<OsString> {
     let of_a_tenure = [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD];
     PRIVATE
@@ -42,7 +38,7 @@ pub(in crate::run) fn not_inherited() -> Vec<OsString> {
 }
 
 impl Parts {
-    /// Tells the guardian what it is to give back before the first tenure and between two; returns that.
+    /// Tells the guardian the release info for the time without a tenure, and returns it.
     pub(super) fn tell_standing_release(&mut self) -> Vec<u8> {
         let orphan_release = self.store.orphan_release().unwrap_or_default();
         let release_info = orphan_release.release_info.unwrap_or_default();
@@ -53,11 +49,11 @@ impl Parts {
     }
 }
 
-// After SIGSTOP the guardian only has to be scheduled to tell.
+// After SIGSTOP the guardian only has to run once to report.
 const FORCED_PAUSE: Duration = Duration::from_millis(100);
 
 impl CommandWorkload {
-    /// The command had its time to stop.
+    /// Sends SIGSTOP to a command that did not stop in time, then goes on as if it had stopped.
     pub(super) fn pause_is_over(&mut self) {
         if let Some((_, until)) = &mut self.pausing
             && !std::mem::replace(&mut self.is_forced, true)
@@ -69,19 +65,18 @@ impl CommandWorkload {
         self.on_event(WorkloadEvent::Stopped);
     }
 
-    /// Stops this process until it is continued; the guardian and the time go on.
+    /// Stops this process until it is continued; the guardian goes on.
     pub(super) fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
         if let Err(why) = guardian::stop_ourselves(asked) {
             tracing::warn!("cannot stop: {why}");
         }
         if self.hooks.on().is_some() {
-            // We were continued, and it was stopped with us: nobody else would continue it.
+            // The command stopped with this process, and no other process would continue it.
             self.parts.handle.resume();
         }
     }
 
-    /// What everything under a tenure of this token finds there.
     pub(super) fn environment(&self, token: u64) -> Vec<(OsString, OsString)> {
         let StoreInfo {
             name, slot, period, ..
@@ -99,15 +94,14 @@ impl CommandWorkload {
         env
     }
 
-    /// What is to run under the lease, or for which error number it cannot.
+    /// Returns a start request under the lease, or an error number.
     pub(super) fn under_the_lease(
         &self,
         program: u8,
         stop_signal: i32,
         deadlines: Deadlines,
     ) -> Result<SpawnRequest, i32> {
-        // Without what keeps the lock nothing is begun: it would run on beside the next holder
-        // once supervisor and guardian are gone.
+        // Without what keeps the lock it would run on next to the next holder once supervisor and guardian are gone.
         let orphan_release = self.parts.store.orphan_release();
         let orphan_release =
             orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
@@ -127,7 +121,6 @@ impl CommandWorkload {
         })
     }
 
-    /// What is to run in this role, or for which error number it cannot.
     pub(super) fn spawn_request(
         &self,
         role: Role,
@@ -137,8 +130,7 @@ impl CommandWorkload {
         match role {
             Role::Standby => Ok(SpawnRequest {
                 program: parts.hook_programs.standby,
-                // The control file says no: a standby command that asks must not take itself for
-                // the holder.
+                // A standby command that reads the control file must not take itself for the holder.
                 in_control: false,
                 env: env_of_a_standby(&*parts.store),
                 unset: not_inherited(),
@@ -169,7 +161,7 @@ impl CommandWorkload {
         }
         if let Some(span) = self.watchdog {
             set("WATCHDOG_USEC", span.as_micros().to_string().into());
-            // Filled in where that is known: see `guardian::spawn`.
+            // `guardian::spawn` fills it in.
             set("WATCHDOG_PID", OsString::new());
         }
         Ok(request)

@@ -1,4 +1,4 @@
-//! What the sources of an account say together. The secrets are made up.
+//! Tests of how the sources of an account combine. The secrets are made up.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::Auth;
 use crate::account_builder::{EMULATOR, EMULATOR_KEY};
 use crate::address::end_of;
 
-/// The letters of "a very secret key of ours", in base64.
+/// Base64 of "a very secret key of ours".
 const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
 const OTHER: &str = "YW5vdGhlciBzZWNyZXQga2V5IG9mIG91cnM=";
 const A_SAS: &str = "sv=2026-04-06&sp=rcw&sig=s3cr3tsignature%3D";
@@ -110,7 +110,7 @@ fn each_source_alone_is_enough() {
 }
 
 #[test]
-fn the_emulator_by_flag_and_by_connection_string() {
+fn emulator_is_found_by_flag_and_by_connection_string() {
     for account in [
         resolve(&[], true, None),
         resolve(&[(STRING, "UseDevelopmentStorage=true")], false, None),
@@ -141,14 +141,14 @@ fn the_emulator_by_flag_and_by_connection_string() {
 }
 
 #[test]
-fn sources_that_say_the_same_overlap() {
+fn sources_that_agree_overlap() {
     let key = string(&format!("AccountKey={SECRET}"));
     let both = [(STRING, key.as_str()), (ACCOUNT, "myacct"), (KEY, SECRET)];
     let url = "https://myacct.blob.core.windows.net/locks/x";
     assert!(resolve(&both, false, Some(url)).is_ok());
     let with_sas = format!("{url}?{A_SAS}");
     assert!(resolve(&[(ACCOUNT, "myacct"), (SAS, A_SAS)], false, Some(&with_sas)).is_ok());
-    // What is set for another account is not about a URL with a SAS of its own.
+    // Settings for another account are not about a URL with its own SAS.
     let account = resolve(
         &[(ACCOUNT, "otheracct"), (KEY, SECRET)],
         false,
@@ -156,7 +156,7 @@ fn sources_that_say_the_same_overlap() {
     )
     .expect("an account");
     assert_eq!((account.kind(), account.name()), ("SAS", Some("myacct")));
-    // An empty variable is none.
+    // An empty variable counts as unset.
     assert!(
         resolve(
             &[(ACCOUNT, "myacct"), (KEY, SECRET), (SAS, " ")],
@@ -168,7 +168,7 @@ fn sources_that_say_the_same_overlap() {
 }
 
 #[test]
-fn contradictions_are_refused_in_words() {
+fn contradictions_are_refused_in_one_line_without_secrets() {
     let key = string(&format!("AccountKey={SECRET}"));
     let two = string(&format!(
         "AccountKey={SECRET};SharedAccessSignature={A_SAS}"
@@ -176,7 +176,6 @@ fn contradictions_are_refused_in_words() {
     let url = "https://urlacct.blob.core.windows.net/locks/x";
     let with_sas = format!("https://myacct.blob.core.windows.net/locks/x?{A_SAS}");
     let key = key.as_str();
-    /// The environment, the flag and the URL.
     type Case<'a> = (Vec<(&'a str, &'a str)>, bool, Option<&'a str>);
     let cases: Vec<Case> = vec![
         (vec![(STRING, key), (ACCOUNT, "otheracct")], false, None),
@@ -213,7 +212,7 @@ fn contradictions_are_refused_in_words() {
 }
 
 #[test]
-fn what_is_missing_or_malformed_is_named() {
+fn missing_and_malformed_parts_are_named() {
     let said = |env: &[(&str, &str)], url: Option<&str>| {
         resolve(env, false, url).expect_err("an error").to_string()
     };
@@ -280,7 +279,7 @@ fn plain_http_goes_to_this_machine_only() {
 }
 
 #[test]
-fn plain_http_to_another_machine_is_for_the_public_account_of_the_emulator() {
+fn plain_http_to_another_machine_needs_the_emulator_s_public_account() {
     let far = "http://azurite:10000/devstoreaccount1";
     let string = |name, key, url| format!("AccountName={name};AccountKey={key};BlobEndpoint={url}");
     let public = string(EMULATOR, EMULATOR_KEY, far);
@@ -318,7 +317,7 @@ fn plain_http_to_another_machine_is_for_the_public_account_of_the_emulator() {
 }
 
 #[test]
-fn end_of_a_sas_is_known_in_all_its_forms() {
+fn sas_expiry_is_parsed_in_every_form() {
     for (se, end) in [
         ("2030-01-02T03%3A04%3A05Z", Some("2030-01-02T03:04:05Z")),
         ("2030-01-02T03:04Z", Some("2030-01-02T03:04:00Z")),
@@ -355,7 +354,7 @@ fn debug_shows_no_secret() {
 }
 
 #[test]
-fn the_queue_service_has_an_address_of_its_own() {
+fn queue_service_has_its_own_address() {
     let key = string(&format!(
         "AccountKey={SECRET};EndpointSuffix=core.usgovcloudapi.net;BlobEndpoint=https://blobs.example"
     ));
@@ -405,7 +404,7 @@ fn the_queue_service_has_an_address_of_its_own() {
 }
 
 #[test]
-fn a_cloud_is_named_by_its_suffix() {
+fn endpoint_suffix_selects_the_cloud() {
     let key = [(ACCOUNT, "myacct"), (KEY, SECRET)];
     let with = |suffix| {
         let mut env = key.to_vec();
@@ -430,7 +429,7 @@ fn a_cloud_is_named_by_its_suffix() {
 }
 
 #[test]
-fn what_is_typed_says_which_of_two_credentials() {
+fn auth_flag_selects_one_of_two_credentials() {
     let both = [(ACCOUNT, "myacct"), (KEY, SECRET), (SAS, A_SAS)];
     for (auth, kind) in [(Auth::Key, "account key"), (Auth::Sas, "SAS")] {
         let account = find(&both, &by(auth), None).expect("an account");
@@ -444,7 +443,7 @@ fn what_is_typed_says_which_of_two_credentials() {
 
 #[cfg(not(feature = "entra"))]
 #[test]
-fn what_was_left_out_of_the_build_is_refused_in_words() {
+fn build_without_entra_names_the_missing_feature() {
     let said = find(&[(ACCOUNT, "myacct")], &by(Auth::Entra), None).expect_err("left out");
     assert!(
         said.to_string().contains("without the feature 'entra'"),

@@ -7,7 +7,6 @@ use nix::unistd::mkfifo;
 use super::super::credential::STORAGE;
 use super::*;
 
-/// With a federated token's file in this place.
 fn entra(file: &str) -> Entra {
     let env = |name: &str| match name {
         TOKEN_FILE => Some(file.to_owned()),
@@ -16,7 +15,7 @@ fn entra(file: &str) -> Entra {
     };
     let endpoint = Url::parse("https://contoso.blob.core.windows.net").expect("a URL");
     let client = Arc::new(Client::new(true, 1));
-    Entra::new(Auth::Workload, &env, &endpoint, client, STORAGE).expect("all that it needs")
+    Entra::new(Auth::Workload, &env, &endpoint, client, STORAGE).expect("a credential")
 }
 
 async fn make(entra: &Entra, limit: Duration) -> Result<(), String> {
@@ -33,7 +32,7 @@ async fn make(entra: &Entra, limit: Duration) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// Our threads that read such a file.
+/// Counts the threads of this process that read a token's file.
 fn readers() -> usize {
     let threads = fs::read_dir("/proc/self/task").expect("our threads");
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
@@ -42,7 +41,7 @@ fn readers() -> usize {
 }
 
 #[tokio::test]
-async fn a_token_s_file_that_hangs_keeps_one_thread_however_often_it_is_asked_for() {
+async fn hanging_token_file_blocks_one_thread_for_any_number_of_requests() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("federated");
     mkfifo(&file, Mode::S_IRWXU).expect("a fifo");
@@ -53,7 +52,7 @@ async fn a_token_s_file_that_hangs_keeps_one_thread_however_often_it_is_asked_fo
         assert_eq!(made, Err(in_vain.to_owned()));
     };
     asks_in_vain().await;
-    // Opens as soon as somebody reads.
+    // open(2) for writing returns as soon as the other thread reads.
     let mut writer = fs::File::options().write(true).open(&file).expect("a fifo");
     for _ in 0..3 {
         asks_in_vain().await;
@@ -63,7 +62,7 @@ async fn a_token_s_file_that_hangs_keeps_one_thread_however_often_it_is_asked_fo
     let renewed = directory.path().join("renewed");
     fs::write(&renewed, "t0k3n").expect("a file");
     fs::rename(&renewed, &file).expect("ours");
-    writer.write_all(b"t0k3n").expect("somebody reads");
+    writer.write_all(b"t0k3n").expect("a reader");
     drop(writer);
     assert_eq!(make(&entra, Duration::from_secs(60)).await, Ok(()));
 }

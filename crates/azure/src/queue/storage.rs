@@ -1,23 +1,16 @@
-//! A queue that is an Azure storage queue, and which one: its name or its URL, by Azure's naming rules.
+//! Azure storage queues as a [`Queue`], and their names and URLs by Azure's rules.
 //!
-//! Called by the driver of `work` through [`Queue`] and [`Lock`](super::Lock). Maps what the service
-//! says to the five meanings of [`Failure`] and decides nothing.
+//! **A lock** is a message's visibility timeout, and its key a *pop receipt*, which every update replaces; see
+//! `storage/lock.rs`.
 //!
-//! **A lock** is a message's time of invisibility, and its key a *pop receipt*, which every update
-//! replaces. What must never happen here: a receipt is used that is not the newest confirmed one; an
-//! update is repeated by anything that does not know what the first may have done; a message is
-//! deleted before its copy is known to be in the poison queue. See `storage/lock.rs`.
+//! **One second more.** The service reports the ends of locks in whole seconds, and nothing promises that it keeps them
+//! more precisely. So trafficcop requests one second more than it counts on.
 //!
-//! **One second more.** The service tells the ends of locks in whole seconds, and nothing says that
-//! it keeps them finer. So it is asked for one second more than is counted on.
-//!
-//! **A message that expires** is gone for everybody, which is not the same as another's: its command may
-//! finish. Azure locks a message beyond its expiry when it is taken, and never by a renewal. So a message that
-//! is taken less than one lock before it expires is never renewed: no other worker can be given it. One that
-//! is taken earlier is held until the end of the last lock that the service grants, and stopped before
-//! that ends: another worker can be given it in what is left of its time.
-//!
-//! A URL's query is a secret, and never shown.
+//! **A message that expires** is gone for all workers, which differs from a lost one: its command may finish. Azure
+//! locks a message beyond its expiry when a worker takes it, and never by a renewal. So a message taken less than one
+//! lock before it expires is never renewed: no other worker can get it. One that was taken earlier is held until the
+//! end of the last lock that the service grants, and its command is stopped before that: another worker can get the
+//! message in the rest of its time.
 
 mod client;
 mod lock;
@@ -38,45 +31,44 @@ use crate::{Account, AccountError, Operation, ServiceError, is_label, shown, spl
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// The longest that the service hides a message.
+// The service's longest visibility timeout.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 // The shortest lock: less leaves no time to renew it.
 const SHORTEST: Duration = Duration::from_secs(2);
-// What may be shaved off by whole seconds.
+// The most that rounding to whole seconds takes away.
 const GRAIN: Duration = Duration::from_secs(1);
-// The service's limit for one answer: a greater number is an error to it (400).
+// Azure refuses a greater number (400).
 const MOST: usize = 32;
 
-// A message that is never there: to ask whether messages may be updated.
+// Id of a message that never exists, to test the right to update.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
-/// What a storage queue is made of.
+/// Settings of a storage queue.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which queue.
+    /// The queue.
     pub target: Target,
-    /// Whose ([`Account::find_queue`]), and how we prove who we are.
+    /// The account ([`Account::find_queue`]) with its credential.
     pub account: Account,
-    /// For how long a message is locked; whole seconds, 2 s to 7 days.
+    /// Lock duration of a message; whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
-    /// How senders encode; `None`: nobody has said, so the text is passed on as it is.
+    /// Encoding of the senders; `None` passes the text on unchanged.
     pub encoding: Option<Encoding>,
-    /// The largest body that is handed over, in bytes.
+    /// The largest body that a command gets, in bytes.
     pub max_body: usize,
-    /// The queue for what is put aside, unless it is `QUEUE-poison`. It is created when it is
-    /// needed.
+    /// The poison queue, created when it is needed; default `QUEUE-poison`.
     pub poison: Option<String>,
     /// Create the queue if it is missing.
     pub create: bool,
 }
 
-/// Why a storage queue could not be made.
+/// Reason why a storage queue cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The service has no such lock.
     #[error("a message is locked for 2 s to 7 days, in whole seconds, not for {0:?}")]
     LockTime(Duration),
-    /// The poison queue's name cannot be one.
+    /// The poison queue's name is not valid.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The official client refused the address.
@@ -88,29 +80,24 @@ pub enum OpenError {
 pub struct StorageQueue {
     service: Arc<Service>,
     encoding: Option<Encoding>,
-    /// A message that can have been encoded was warned of.
+    /// Whether the log has the warning about text that may be base64.
     warned: AtomicBool,
     max_body: usize,
     create: bool,
-    /// Taking has succeeded before.
+    /// Whether taking has succeeded before.
     proven: AtomicBool,
-    /// The queue was deleted, by the last answer.
     deleted: AtomicBool,
     account: Account,
 }
 
 impl StorageQueue {
-    /// Makes the queue; nothing is sent.
-    ///
-    /// # Errors
-    /// Numbers and names that the service does not know.
+    /// Creates the queue; sends nothing.
     pub fn open(config: Config) -> Result<StorageQueue, OpenError> {
         let asked = config.lock_time;
         if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
             return Err(OpenError::LockTime(asked));
         }
-        // At the service's own limit there is no second to add: there it is taken off what is
-        // counted on.
+        // At the service's own limit there is no second to add, so trafficcop counts on one less.
         let hidden = (asked + GRAIN).min(LONGEST);
         let poison = config.target.poison(config.poison.as_deref())?;
         let options = config.account.client_options();
@@ -122,8 +109,7 @@ impl StorageQueue {
                 .map_err(|error| OpenError::Address(error.why()))
         };
         let (name, client) = connect(config.target.queue())?;
-        // A client is for one address. A SAS that is for the one queue alone is found out when the
-        // first message is to be put aside.
+        // A SAS for the one queue only shows when the first message is dead-lettered.
         let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
@@ -144,7 +130,7 @@ impl StorageQueue {
         })
     }
 
-    /// The address of the queue for what is put aside; without a secret.
+    /// Address of the poison queue, without a secret.
     #[must_use]
     pub fn poison_name(&self) -> &str {
         &self.service.poison_name
@@ -179,8 +165,7 @@ impl StorageQueue {
             attempt: told.attempt,
             t0,
             lock_time: self.service.lock_time,
-            // We said ourselves for how long it is locked: no clock of another machine has to be
-            // believed.
+            // This worker set the lock duration, so it need not trust another machine's clock.
             first_renewal: None,
             body: encoding.read(&told.text, self.max_body),
             about: About {
@@ -188,8 +173,7 @@ impl StorageQueue {
                 ..told.about.clone()
             },
             id: told.id.clone(),
-            // The same end that the core counts with: nobody else has it before, if nothing is confirmed
-            // later.
+            // The core counts with the same end: before that no other worker has the message.
             lock: Arc::new(Held::new(
                 Arc::clone(&self.service),
                 told,
@@ -218,8 +202,7 @@ impl Queue for StorageQueue {
         match client.look(give_up_at).await {
             Ok(()) => {}
             Err(error) if error.code() == Some("QueueNotFound") => {
-                // Only where that was asked for: a mistyped name would be a queue that is empty for
-                // ever.
+                // A mistyped name would create a queue that stays empty.
                 if !self.create {
                     return Err(Missing::NoQueue(format!(
                         "no such queue {}: create it, or add --create",
@@ -233,16 +216,15 @@ impl Queue for StorageQueue {
             }
             Err(error) => return Err(told(error, Operation::LookAtQueue)),
         }
-        // Without the right to update, no lock could be renewed: every message would be taken, its
-        // command killed at the end of the first lock, and all of them end in the poison queue.
+        // Without the right to update, no lock could be renewed: each message would be taken, its command killed at the
+        // end of the first lock, and all of them would end in the poison queue.
         match client.update(NOBODY, NOBODY, 0, give_up_at).await {
             Err(
                 error @ ServiceError::Answer {
                     status: 401 | 403, ..
                 },
             ) => Err(told(error, Operation::Update)),
-            // 404 is the good answer: there is no such message, and we may. Silence is no refusal
-            // either.
+            // 404 is the good answer: the right exists, the message does not.
             _ => Ok(()),
         }
     }
@@ -257,8 +239,7 @@ impl Queue for StorageQueue {
         let deleted = matches!(&told, Err(error) if is_deleted(error));
         self.deleted.store(deleted, Ordering::Relaxed);
         let told = told.map_err(|error| {
-            // What has worked before is in doubt, not wrong: a right that is taken away for a moment
-            // must not end the worker.
+            // After a success a refusal is doubt: a right that is missing for a moment must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
             let failure = error.failure(Operation::Take, &self.service.name, proven);
             self.account.naming_the_credential(failure)
@@ -276,17 +257,17 @@ impl Queue for StorageQueue {
     }
 }
 
-// What a poison queue is called unless it is named: as Azure Functions calls it.
+// As in Azure Functions.
 const POISON: &str = "-poison";
 
-/// The queue that is worked on. `Debug` shows no secret.
+/// Name of the queue, or its URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     queue: String,
     url: Option<Url>,
 }
 
-/// Why a text names no queue. One line each, what to do included.
+/// Reason why a text names no queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// The name is against the rules.
@@ -295,12 +276,12 @@ pub enum TargetError {
          and ending with a letter or digit"
     )]
     Name(String),
-    /// With `-poison` behind it the name is too long.
+    /// The name is too long with `-poison` added.
     #[error(
         "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison queue with --poison-queue"
     )]
     Poison(usize),
-    /// What is put aside would come again at once.
+    /// Dead letters would return at once.
     #[error("'{0}' cannot be its own poison queue: name another with --poison-queue")]
     Itself(String),
     /// Not a URL.
@@ -320,10 +301,7 @@ pub enum TargetError {
 }
 
 impl Target {
-    /// Reads a queue's name, or its URL, which may carry a SAS.
-    ///
-    /// # Errors
-    /// What is wrong, by Azure's rules for names.
+    /// Parses a queue's name, or its URL, which may have a SAS.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
         if !text.contains("://") {
             check(text)?;
@@ -333,16 +311,16 @@ impl Target {
             });
         }
         let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
-        // No service takes one here, so it is a mistake, and it may hold a password.
+        // No service accepts a user name here, and it may come with a password.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(TargetError::Url("it has a user name".to_owned()));
         }
         let split = split_url(&url)?;
-        // Left there it would be part of every request of ours, and change what that asks for.
+        // It would change the meaning of each request.
         if url.query().is_some() && split.sas.is_none() {
             return Err(TargetError::Query);
         }
-        // The portal shows the endpoints side by side: another one's URL is the likely mistake.
+        // The portal shows the endpoints side by side.
         let elsewhere = [".blob.", ".file.", ".table.", ".dfs."];
         let host = url.host_str().unwrap_or_default();
         let queue = split.path.strip_suffix('/').unwrap_or(&split.path);
@@ -356,26 +334,22 @@ impl Target {
         })
     }
 
-    /// The queue's name.
+    /// Name of the queue.
     #[must_use]
     pub fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// The URL, if it was given as one: for [`crate::Account::find_queue`]. May hold a
-    /// secret.
+    /// URL of the queue, if it was given as one. May hold a secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {
         self.url.as_ref()
     }
 
-    /// The name of the queue for what is put aside: the one `named`, else `QUEUE-poison`.
-    ///
-    /// # Errors
-    /// If that can be none.
+    /// Returns the name of the poison queue: the one `named`, else `QUEUE-poison`.
     pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
         let Some(name) = named else {
-            // Said with the flag that helps: nobody typed the name that is too long.
+            // The error names the flag, because the user did not type the name that is too long.
             let name = format!("{}{POISON}", self.queue);
             return match check(&name) {
                 Ok(()) => Ok(name),
@@ -396,17 +370,16 @@ impl fmt::Debug for Target {
     }
 }
 
-/// The address of a queue under `endpoint`.
 fn address(endpoint: &Url, queue: &str) -> Url {
     let mut url = endpoint.clone();
-    // Azurite has the account's name in the path, in front of the queue's.
+    // Azurite has the account's name in the path.
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}/{queue}"));
     url
 }
 
 fn check(name: &str) -> Result<(), TargetError> {
-    // The service would say 400 to the first request, and not which rule was broken.
+    // The service's 400 would not tell which rule was broken.
     if is_label(name) {
         return Ok(());
     }
@@ -435,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_asked_for_a_second_longer_than_it_is_counted_on() {
+    fn lock_is_requested_one_second_longer_than_counted_on() {
         for (asked, hidden, counted) in [
             (2, 3, 2),
             (60, 61, 60),
@@ -453,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_does_not_know_is_refused() {
+    fn unsupported_lock_times_and_poison_names_are_refused() {
         for bad in [0, 1000, 1999, 2500, 604_800_001] {
             let said = StorageQueue::open(Config {
                 lock_time: Duration::from_millis(bad),
@@ -507,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_azure_would_refuse_is_refused() {
+    fn names_and_urls_that_azure_would_refuse_are_refused() {
         let long = "x".repeat(64);
         for bad in [
             "",
@@ -539,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_poison_queue_has_a_name_that_fits() {
+    fn poison_queue_name_fits_the_limit() {
         let of = |name: &str| Target::parse(name).expect(name);
         assert_eq!(of("jobs").poison(None).as_deref(), Ok("jobs-poison"));
         assert_eq!(of("jobs").poison(Some("aside")).as_deref(), Ok("aside"));

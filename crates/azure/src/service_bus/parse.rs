@@ -1,8 +1,6 @@
-//! What was typed to name a queue or a subscription, by Azure's rules for names, and a connection
-//! string of Service Bus, as Microsoft's clients take it.
+//! Parsers for the name of a queue or subscription, and for a connection string of Service Bus.
 //!
-//! Called by the parent alone. Must never guess: a slash that could mean two things is refused where
-//! the two differ. Must never show a value of a connection string: a key is among them.
+//! A slash with two possible meanings is refused where they differ.
 
 use azure_core::credentials::Secret;
 
@@ -10,17 +8,14 @@ use crate::account::{AccountError, contradiction, malformed, missing};
 use crate::address::shown;
 use crate::credential::{Credential, connection_string, refuse_quotes, unknown_part};
 
-// Between a topic and the name of a subscription to it, however it is written.
 const SUBSCRIPTIONS: &str = "Subscriptions";
-// Behind the path of what it belongs to.
 const DEAD_LETTERS: &str = "$DeadLetterQueue";
-// What stands behind a namespace's name in Azure's public cloud.
+// Of Azure's public cloud.
 const SUFFIX: &str = ".servicebus.windows.net";
 
-/// A queue or a subscription.
+/// A queue or a subscription, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Typed {
-    // Where, if that was said.
     pub(super) namespace: Option<Namespace>,
     // `QUEUE` or `TOPIC/Subscriptions/NAME`.
     pub(super) entity: String,
@@ -48,8 +43,8 @@ impl Typed {
                 let parts: Vec<&str> = text.split('/').collect();
                 let named = |name: &str| Namespace::named(name, &what);
                 let is_subscription = |at: usize| parts[at].eq_ignore_ascii_case(SUBSCRIPTIONS);
-                // Azure allows slashes in the names of queues, so `a/b` could be a queue as well. It is
-                // a namespace's queue here, which a connection string for another namespace refuses.
+                // Azure allows slashes in names of queues, so `a/b` could be one queue. Here it is a queue of a
+                // namespace, and a connection string for another namespace refuses it.
                 match parts.len() {
                     1 => (None, text.to_owned()),
                     3 if is_subscription(1) => (None, text.to_owned()),
@@ -78,7 +73,7 @@ impl Typed {
         }
     }
 
-    /// Whether `path`, of a connection string, is this entity, or the topic of this subscription.
+    /// Returns whether `path`, of a connection string, is this entity, or the topic of this subscription.
     pub(super) fn is_of(&self, path: &str) -> bool {
         let path = path.trim_matches('/');
         let topic = self.entity.split_once('/').filter(|(_, rest)| {
@@ -90,13 +85,13 @@ impl Typed {
     }
 }
 
-/// The entity's path, written as Microsoft's clients do.
+/// Checks the entity's path, and spells it as Microsoft's clients do.
 fn check(path: &str) -> Result<String, String> {
     if path.is_empty() {
         return Err("names no queue: it is QUEUE, NAMESPACE/QUEUE or sb://HOST/QUEUE".to_owned());
     }
     let parts: Vec<&str> = path.split('/').collect();
-    // By a flag alone: what works on dead letters must not come about by a name in a variable.
+    // Only a flag selects dead letters, never a name in a variable.
     if parts
         .iter()
         .any(|part| part.eq_ignore_ascii_case(DEAD_LETTERS))
@@ -147,17 +142,15 @@ pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountErro
     }
 }
 
-/// The host of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Namespace {
-    // In lower case; an IPv6 address is in brackets.
+    // In lower case; an IPv6 address has brackets.
     pub(super) host: String,
-    // If one was named.
     pub(super) port: Option<u16>,
 }
 
 impl Namespace {
-    /// `contoso`, or a whole host name, of any cloud.
+    /// Parses `contoso`, or a whole host name of any cloud.
     pub(super) fn named(text: &str, what: &str) -> Result<Namespace, AccountError> {
         let host = match text.contains('.') {
             true => text.to_owned(),
@@ -166,7 +159,7 @@ impl Namespace {
         Namespace::at(&host, what)
     }
 
-    /// `HOST` or `HOST:PORT`.
+    /// Parses `HOST` or `HOST:PORT`.
     pub(super) fn at(text: &str, what: &str) -> Result<Namespace, AccountError> {
         let refuse = |why: &str| Err(malformed(what, why.to_owned()));
         let (host, port) = match text.rsplit_once(':') {
@@ -199,13 +192,12 @@ impl Namespace {
         })
     }
 
-    /// Whether the other one is the same, as far as this one says.
+    /// Returns whether the other one is the same; a missing port here matches any.
     pub(super) fn is(&self, other: &Namespace) -> bool {
         self.host == other.host && self.port.is_none_or(|port| other.port == Some(port))
     }
 }
 
-/// A connection string.
 pub(super) struct Parts {
     pub(super) endpoint: Namespace,
     pub(super) entity: Option<String>,
@@ -215,7 +207,6 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Reads the text of the variable `source`.
     pub(super) fn read(text: &str, source: &str) -> Result<Parts, AccountError> {
         let whole = format!("copy the whole connection string into {source}");
         let (mut endpoint, mut entity, mut emulator) = (None, None, None);
@@ -229,7 +220,7 @@ impl Parts {
                 "sharedaccesskey" => ("SharedAccessKey", &mut key),
                 "sharedaccesssignature" => ("SharedAccessSignature", &mut signature),
                 "usedevelopmentemulator" => ("UseDevelopmentEmulator", &mut emulator),
-                // How long other clients wait.
+                // For other clients: how long they wait.
                 "operationtimeout" => continue,
                 "transporttype" if value.eq_ignore_ascii_case("amqp") => continue,
                 "transporttype" => {
@@ -246,7 +237,7 @@ impl Parts {
                     format!("is empty: {whole}"),
                 ));
             }
-            // Two strings that were pasted together: nobody knows which key is the right one.
+            // Two strings were pasted together: the right key is unknown.
             if slot.replace(value.to_owned()).is_some() {
                 return Err(malformed(format!("{word} in {source}"), "is there twice"));
             }

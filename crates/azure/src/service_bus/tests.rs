@@ -1,4 +1,4 @@
-//! Every form in which a queue on Service Bus can be named, and every way to get that wrong.
+//! Every form of a Service Bus queue's name, and every mistake in one.
 
 use super::*;
 use crate::Auth;
@@ -36,7 +36,7 @@ fn refused(entity: &str, vars: &[(&str, &str)], auth: Auth) -> String {
 }
 
 #[test]
-fn a_connection_string_is_read_as_by_microsofts_clients() {
+fn connection_string_is_parsed_as_by_microsofts_clients() {
     for (text, name, tls) in [
         (
             string("sb://contoso.servicebus.windows.net/", ""),
@@ -80,7 +80,7 @@ fn a_connection_string_is_read_as_by_microsofts_clients() {
         let bus = with("jobs", &text).expect(&text);
         assert_eq!(bus.name(), name);
         assert_eq!(bus.tls.is_some(), tls, "{name}");
-        // The key ends where the part ends, `=` and all.
+        // The key ends where the part ends, and keeps its '='.
         let Credential::Key { name, key } = &bus.credential else {
             panic!("{bus:?}");
         };
@@ -99,7 +99,7 @@ fn a_connection_string_is_read_as_by_microsofts_clients() {
 }
 
 #[test]
-fn a_signature_is_taken_as_it_is() {
+fn signature_is_kept_unchanged() {
     let sas = "SharedAccessSignature sr=sb%3A%2F%2Fh&sig=s3cret%3D&se=1900000000&skn=listen";
     let text = format!("Endpoint=sb://h.example/;SharedAccessSignature={sas}");
     let bus = with("jobs", &text).expect("a bus");
@@ -111,7 +111,7 @@ fn a_signature_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_queue_is_named_in_each_of_its_forms() {
+fn queue_name_is_parsed_in_every_form() {
     let text = string("sb://contoso.servicebus.windows.net/", "");
     for (entity, path) in [
         ("jobs", "jobs"),
@@ -144,7 +144,7 @@ fn a_queue_is_named_in_each_of_its_forms() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_names_and_parts_are_refused_by_name() {
     let good = string("sb://contoso.servicebus.windows.net/", "");
     for (entity, text, word) in [
         ("jobs", "Endpoint=sb://h;SharedAccessKeyName", "without '='"),
@@ -230,7 +230,7 @@ fn what_cannot_be_is_refused_by_name() {
         let said = refused(entity, &[(STRING, text)], Auth::Auto);
         assert!(said.contains(word), "{entity} {text}: {said}");
     }
-    // What was pasted in the wrong place is not shown either.
+    // Secrets pasted in the wrong place are not shown either.
     let pasted = format!("sb://u:{KEY}@h/jobs");
     refused(&pasted, &[], Auth::Auto);
     refused(&good, &[], Auth::Auto);
@@ -238,7 +238,7 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn the_credential_is_the_one_that_is_meant() {
+fn auth_flag_and_variables_select_the_credential() {
     let good = string("sb://contoso.servicebus.windows.net/", "");
     let emulator = format!("{good};UseDevelopmentEmulator=true");
     let secret = ("AZURE_CLIENT_SECRET", "s3cret");

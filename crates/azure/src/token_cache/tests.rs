@@ -1,11 +1,11 @@
-//! Renewal of tokens, with an issuer that does as it is told. The spans are short; what is asserted
-//! is what happened and in which order, not how long it took.
+//! Renewal of tokens, with a scripted issuer. The spans are short; the tests check what happened in which order, not
+//! how long it took.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// What the issuer does next; when there is nothing left, it hangs.
+/// Next answer of the issuer; without one it hangs.
 enum Play {
     Issue(&'static str, Duration),
     Refuse,
@@ -73,7 +73,7 @@ fn asked(script: &Script) -> u32 {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_before_the_first_request_and_many_requests_ask_once() {
+async fn first_request_asks_the_issuer_once_for_all_waiting_requests() {
     let (tokens, script) = tokens([Play::Issue("one", HOUR)]);
     tokio::task::yield_now().await;
     assert_eq!(asked(&script), 0);
@@ -86,24 +86,24 @@ async fn nothing_is_asked_before_the_first_request_and_many_requests_ask_once() 
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_long_before_its_end_and_served_while_the_issuer_hangs() {
+async fn old_token_is_served_while_the_issuer_hangs() {
     let (tokens, script) = tokens([Play::Issue("one", Duration::from_secs(20))]);
     assert_eq!(said(&tokens).await.as_deref(), Ok("one"));
     let until = tokens.left().expect("a token");
-    // At half its time, which is brought about here.
+    // Bring about half its life.
     tokens.shared.state().next = Instant::now();
     while asked(&script) < 2 {
         tokens.shared.look.notify_one();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The issuer hangs now. No request waits for it: this one has no time to.
+    // The issuer hangs now, but no request waits for it: this one has no time.
     let token = tokens.token(Instant::now()).await.expect("the old one");
     assert_eq!(token.secret(), "one");
     assert!(until > Duration::from_secs(18) && until < Duration::from_secs(20));
 }
 
 #[tokio::test]
-async fn it_is_asked_for_at_half_its_time() {
+async fn token_is_renewed_at_half_its_life() {
     let (tokens, _script) = tokens([
         Play::Issue("one", Duration::from_secs(3)),
         Play::Issue("two", HOUR),
@@ -111,11 +111,11 @@ async fn it_is_asked_for_at_half_its_time() {
     assert_eq!(said(&tokens).await.as_deref(), Ok("one"));
     let mut seen = Vec::new();
     while seen.last().map(String::as_str) != Some("two") {
-        // Without a gap: each of these has to be answered at once.
+        // Without a gap: each of these needs an answer at once.
         let token = tokens.token(Instant::now()).await;
         match token {
             Ok(token) => seen.push(token.secret().to_owned()),
-            // Only a machine that slept through the second half.
+            // Only if the machine slept through the second half.
             Err(none) => seen.push(none.why),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -123,9 +123,9 @@ async fn it_is_asked_for_at_half_its_time() {
     assert_eq!(seen.first().map(String::as_str), Some("one"));
 }
 
-/// From there on every request to the store fails: whoever gives a token by then is asked by then.
+/// Once the token ends every request to the store fails, so an issuer that works by then must be asked by then.
 #[tokio::test]
-async fn the_end_of_a_token_is_not_slept_over() {
+async fn renewal_is_tried_before_the_token_ends() {
     let (tokens, _script) = tokens([Play::Issue("one", Duration::from_secs(40))]);
     said(&tokens).await.expect("a token");
     tokens.shared.state().failures = 20;
@@ -140,12 +140,12 @@ async fn the_end_of_a_token_is_not_slept_over() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_and_what_is_doubtful_doubtful_and_both_are_asked_again() {
+async fn refusal_and_doubt_are_reported_and_retried() {
     for (play, refused) in [(Play::Refuse, true), (Play::Doubt, false)] {
         let (tokens, script) = tokens([play, Play::Issue("one", HOUR)]);
         let none = said(&tokens).await.expect_err("no token");
         assert_eq!((none.refused, none.why.as_str()), (refused, "no"));
-        // In its pause nobody waits.
+        // No request waits during the pause.
         if asked(&script) == 1 {
             let again = tokens.token(late()).await;
             assert!(again.is_ok() || again.is_err_and(|none| none.why == "no"));
@@ -161,7 +161,7 @@ async fn what_is_refused_is_refused_and_what_is_doubtful_doubtful_and_both_are_a
 }
 
 #[tokio::test]
-async fn without_a_token_the_time_limit_holds() {
+async fn request_without_a_token_keeps_its_time_limit() {
     let (tokens, _script) = tokens([]);
     let soon = Instant::now() + Duration::from_millis(200);
     let none = tokens.token(soon).await.expect_err("it hangs");
@@ -172,7 +172,7 @@ async fn without_a_token_the_time_limit_holds() {
 }
 
 #[tokio::test]
-async fn a_token_that_the_service_refuses_is_replaced_whatever_time_it_has_left() {
+async fn token_refused_by_the_service_is_replaced_soon() {
     let (tokens, script) = tokens([Play::Issue("one", HOUR), Play::Issue("two", HOUR)]);
     assert_eq!(said(&tokens).await.as_deref(), Ok("one"));
     tokens.refused(&Secret::new("another one"));
@@ -203,7 +203,7 @@ impl SharedMemory for Chest {
 }
 
 #[tokio::test]
-async fn what_was_forked_begins_with_the_token_that_was_there_and_asks_for_none() {
+async fn forked_process_starts_with_the_shared_token() {
     let (tokens, _script) = tokens([
         Play::Issue("one", Duration::from_secs(1)),
         Play::Issue("two", HOUR),

@@ -1,6 +1,4 @@
-//! The paper: shapes as SVG text, how a name is kept from being more than a name, the time axis, which
-//! says where a moment lies and which moments are worth a mark, and the legend, which explains what
-//! occurs in the picture and nothing else.
+//! Shapes as SVG text, the time axis, and the legend.
 
 use std::fmt::Write as _;
 
@@ -9,24 +7,21 @@ use crate::record;
 use crate::{At, Tenure, Timeline};
 use trafficcop_core::util::is_unprintable;
 
-/// A drawing in the making.
 #[derive(Debug, Default)]
 pub(super) struct Canvas {
     pub(super) body: String,
 }
 
-/// How wide a text of this size is, roughly; more often too wide than not.
+/// Estimates a text's width, more often too wide than too narrow.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars()
-        // No font is known here: measured by what is wide in any, so that nothing runs over its
-        // neighbour.
+        // The font is unknown, so this measures by a wide one.
         .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
         .sum::<f64>()
         * size
 }
 
-/// A text that fits, with an ellipsis where it had to be cut; empty where nothing of use would be
-/// left.
+/// Cuts a text to fit, with an ellipsis; returns nothing if too little would be left.
 pub(super) fn fitting(text: &str, size: f64, width: f64) -> String {
     if text_width(text, size) <= width {
         return text.to_owned();
@@ -38,14 +33,13 @@ pub(super) fn fitting(text: &str, size: f64, width: f64) -> String {
         }
         cut.push(c);
     }
-    // Two letters and an ellipsis tell nobody apart.
+    // Two letters and an ellipsis distinguish no names.
     if cut.chars().count() < 3 {
         return String::new();
     }
     cut + "…"
 }
 
-/// A text that is a text, whatever is in it.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::new();
     for c in text.chars() {
@@ -55,7 +49,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // XML has no place for these at all.
+            // XML does not allow these.
             c if is_unprintable(c) || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
@@ -64,15 +58,14 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 impl Canvas {
-    /// A rectangle; `more` are attributes, `title` is shown where the mouse rests, line by line.
+    /// Draws a rectangle; `more` are attributes, `title` is the tooltip, line by line.
     pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), more: &str, title: &str) {
         let _ = write!(
             self.body,
             r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" {more}"#,
             at.0,
             at.1,
-            // A negative width is an error, for which a browser shows nothing at all of the
-            // element.
+            // A browser does not show an element with a negative width.
             size.0.max(0.0),
             size.1
         );
@@ -92,7 +85,6 @@ impl Canvas {
         self.close("path", title);
     }
 
-    /// A text; `more` are attributes.
     pub(super) fn text(&mut self, at: (f64, f64), size: f64, more: &str, text: &str) {
         if text.is_empty() {
             return;
@@ -106,7 +98,6 @@ impl Canvas {
         );
     }
 
-    /// A text of several parts, each with its attributes.
     pub(super) fn spans(&mut self, at: (f64, f64), size: f64, parts: &[(&str, &str)]) {
         let _ = write!(
             self.body,
@@ -127,7 +118,7 @@ impl Canvas {
             let _ = writeln!(
                 self.body,
                 "><title>{}</title></{element}>",
-                // As a reference: a bare end of a line is a space to some.
+                // Some readers turn a bare line end into a space.
                 lines.join("&#10;")
             );
         }
@@ -135,14 +126,14 @@ impl Canvas {
 }
 
 const SECOND: i64 = 1_000_000_000;
-// Distances between marks that read well, in milliseconds.
+// Milliseconds.
 const STEPS: &[i64] = &[
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000,
     300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000,
     86_400_000,
 ];
 
-/// From moments to the paper.
+/// Scale from moments to the paper.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     from: At,
@@ -152,9 +143,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Everything from `from` to `to`, with some air, between `left` and `left + width`.
     pub(super) fn new(from: At, to: At, left: f64, width: f64) -> Axis {
-        // A single moment has no width: the axis would divide by nothing.
+        // A single moment has no width: the axis would divide by zero.
         let air = ((to - from) / 50).max(SECOND / 100);
         Axis {
             from: from.saturating_sub(air),
@@ -164,17 +154,17 @@ impl Axis {
         }
     }
 
-    /// Where on the paper, never off it.
+    /// Returns the position on the paper, never off it.
     pub(super) fn x(&self, at: At) -> f64 {
         let all = (self.to - self.from) as f64;
         let part = at.saturating_sub(self.from) as f64 / all;
         self.left + part.clamp(0.0, 1.0) * self.width
     }
 
-    /// The marks: moments, and how they are called.
+    /// Returns the marks with their labels.
     pub(super) fn marks(&self) -> Vec<(At, String)> {
         let span = self.to - self.from;
-        // A label with milliseconds is about so wide.
+        // The width of a label with milliseconds.
         let most = (self.width / 105.0).max(2.0) as i64;
         let mut steps = STEPS.iter().map(|millis| millis * (SECOND / 1000));
         let step = steps.find(|step| span / step <= most);
@@ -205,7 +195,7 @@ fn label(at: At, step: i64) -> String {
     part.unwrap_or_default().to_owned()
 }
 
-/// Draws it from `top` on; returns where it ends.
+/// Draws the legend from `top` on; returns where it ends.
 pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
     let solid = &*format!(r#"fill="{}" rx="3""#, colour(0));
@@ -216,7 +206,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     let overlap = r#"class="overlap" fill-opacity=".42""#;
     let band = |more| Sample::Bands(vec![(0.0, more)]);
     let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
-    // What does not occur is not explained: most pictures need six of them.
+    // Most pictures need six of these.
     let items = [
         (true, band(solid), "in control, with its token"),
         (true, Sample::Life, "standing by"),
@@ -262,7 +252,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
         ),
     ];
     let items = || items.iter().filter(|(there, ..)| *there);
-    // In columns: the widths of words are only guessed here, and guesses leave uneven gaps.
+    // Text widths are only estimates, and would leave uneven gaps.
     let widest = items().map(|(.., text)| text_width(text, 12.0));
     let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
     let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;
@@ -278,9 +268,9 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     y + 34.0
 }
 
-/// What the legend explains, 26 by 12.
+/// Symbol of a legend item, 26 by 12.
 enum Sample<'a> {
-    /// Rectangles upon each other: how far down each begins; all of them end at the same height.
+    /// Rectangles on top of each other: how far down each begins; all end at the same height.
     Bands(Vec<(f64, &'a str)>),
     Unseen(&'a str),
     Life,
@@ -317,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_few_and_round_whatever_the_span() {
+    fn marks_are_few_for_any_span() {
         let mut span = 1_000_000;
         while span < i64::MAX / 8 {
             let axis = Axis::new(
@@ -333,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_off_the_paper() {
+    fn moments_beyond_the_axis_stay_on_the_paper() {
         let axis = Axis::new(0, 10, 100.0, 50.0);
         assert!(axis.x(i64::MIN / 2) >= 100.0 && axis.x(i64::MAX / 2) <= 150.0);
         assert!(axis.x(0) < axis.x(10));

@@ -1,4 +1,4 @@
-//! Schedules by chance: what is made of their logs is what was played.
+//! Random schedules: the timeline of their logs shows what was played.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn schedules() -> impl Strategy<Value = Vec<Vec<(u64, u64, u8)>>> {
     prop::collection::vec(prop::collection::vec(tenure, 0..5), 1..5)
 }
 
-/// Instances on two machines; each tenure of one begins after its last.
+/// Plays instances on two machines; each tenure of one begins after its last.
 fn played(schedules: &[Vec<(u64, u64, u8)>]) -> Vec<Pen> {
     let mut pens = Vec::new();
     for (number, schedule) in schedules.iter().enumerate() {
@@ -20,7 +20,7 @@ fn played(schedules: &[Vec<(u64, u64, u8)>]) -> Vec<Pen> {
             now += wait;
             let token = token as u64 * 10 + number as u64;
             match fate {
-                // Killed, and started anew.
+                // Killed, and started again.
                 0 => {
                     pen.holds(now, token).starts(now, now + 580);
                     pen.common.run += 1;
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn what_two_lived_through_together_is_an_overlap_and_nothing_else_is(
+    fn only_a_time_with_two_holders_is_an_overlap(
         spans in prop::collection::vec((10..500_u64, 6..60_u64), 2..8),
     ) {
         let mut pens = Vec::new();
@@ -89,7 +89,6 @@ proptest! {
         }
         prop_assert_eq!(only(&timeline).overlaps.len(), pairs);
         prop_assert_eq!(timeline.has_overlap(), pairs > 0);
-        // A gap and a tenure never share a moment.
         for gap in &only(&timeline).gaps {
             for tenure in &only(&timeline).tenures {
                 prop_assert!(gap.to <= tenure.from || tenure.to() <= gap.from);

@@ -1,12 +1,12 @@
-//! When a tenure ended: as it was said, or as it must have been.
+//! Ends of tenures: as recorded, or as inferred.
 
 use super::*;
 
 #[test]
-fn a_hand_over_is_two_tenures_and_the_gap_between_them() {
+fn hand_over_is_two_tenures_with_a_gap() {
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1).word(51, EventKind::Done);
-    // Woken before the first had a chance to say that it had let go.
+    // Woken before the first one could report its release.
     two.tenure(60, 90, 2);
     let timeline = told(&[&one, &two]);
     let lock = only(&timeline);
@@ -24,7 +24,7 @@ fn a_hand_over_is_two_tenures_and_the_gap_between_them() {
 }
 
 #[test]
-fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
+fn killed_tenure_ends_by_its_deadline_or_by_the_next_beginning() {
     let killed = || {
         let mut one = Pen::new("web1", "a");
         one.holds(10, 1)
@@ -45,7 +45,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
         "{}",
         text(&alone)
     );
-    // Its guardian gave the lease back early.
+    // Its guardian released the lease early.
     let mut two = Pen::new("web2", "a");
     two.tenure(40, 90, 2);
     let timeline = told(&[&killed(), &two]);
@@ -53,7 +53,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
     let lock = only(&timeline);
     assert!(lock.gaps.is_empty() && lock.overlaps.is_empty());
     assert!(text(&timeline).ends_with("no overlap; 1 end not seen\n"));
-    // It ran out.
+    // The lease expired.
     let mut two = Pen::new("web2", "a");
     two.tenure(620, 700, 2);
     let timeline = told(&[&killed(), &two]);
@@ -71,7 +71,7 @@ fn who_was_killed_is_over_by_its_deadline_or_by_the_next_one_s_beginning() {
 }
 
 #[test]
-fn a_lock_without_a_deadline_says_so_where_an_end_was_not_seen() {
+fn unseen_end_without_a_deadline_is_reported_as_open() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1).word(10, EventKind::Starting);
     let timeline = told(&[&one]);
@@ -87,7 +87,7 @@ fn a_lock_without_a_deadline_says_so_where_an_end_was_not_seen() {
 }
 
 #[test]
-fn a_renewal_moves_the_deadline() {
+fn renewal_moves_the_deadline() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1).starts(10, 590);
     one.says(200, EventKind::Renewed, |record| {
@@ -117,7 +117,7 @@ fn restarts_within_a_tenure_are_one_tenure() {
 }
 
 #[test]
-fn slots_are_locks_of_their_own() {
+fn each_slot_is_a_separate_lock() {
     let (mut one, mut two) = pair();
     one.word(1, EventKind::Competing);
     one.common.lock = "file:/x.0".into();

@@ -1,4 +1,4 @@
-//! What is read, however broken, and in which forms it is told.
+//! Input, however broken, and the forms of output.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,6 @@ fn half_lines_rubbish_and_copies_do_no_harm() {
     let timeline = of(&torn);
     assert_eq!(timeline.locks, clean.locks);
     assert!(timeline.notes[0].contains("1 line ignored") && timeline.notes[0].contains("log:12"));
-    // A line glued to somebody's half line is found again.
     let glued = format!("{}{}\n{}", &whole[3][..30], whole[0], whole[1..].join("\n"));
     assert_eq!(of(&glued).locks, clean.locks);
     let twice = merge(
@@ -28,7 +27,7 @@ fn half_lines_rubbish_and_copies_do_no_harm() {
 }
 
 #[test]
-fn lost_lines_are_told() {
+fn lost_lines_are_reported() {
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
     one.lines.remove(2);
@@ -41,7 +40,7 @@ fn lost_lines_are_told() {
 }
 
 #[test]
-fn the_json_says_what_is_documented_and_nothing_else() {
+fn json_has_exactly_the_documented_fields() {
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1).word(51, EventKind::Done);
     two.tenure(40, 90, 2);
@@ -69,7 +68,7 @@ fn the_json_says_what_is_documented_and_nothing_else() {
 }
 
 #[test]
-fn a_name_is_no_more_than_a_name_in_the_picture() {
+fn names_are_escaped_in_the_picture() {
     let mut one = Pen::new("<script>alert('&\"1\u{1}')</script>", "a");
     one.common.lock = "file:/<x>&".into();
     one.tenure(10, 50, 1);
@@ -79,7 +78,7 @@ fn a_name_is_no_more_than_a_name_in_the_picture() {
 }
 
 #[test]
-fn the_picture_shows_what_is_worth_a_question() {
+fn picture_shows_gaps_overlaps_drains_doubts_and_unseen_ends() {
     let (mut one, mut two) = pair();
     one.holds(10, 1).starts(10, 590).word(20, EventKind::Doubt);
     two.tenure(100, 200, 2).tenure(300, 400, 3);
@@ -102,7 +101,7 @@ fn the_picture_shows_what_is_worth_a_question() {
 }
 
 #[test]
-fn a_doorbell_is_a_mark_on_the_track_of_who_heard_it() {
+fn doorbell_is_marked_on_the_track_that_heard_it() {
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1);
     two.word(20, EventKind::Competing);
@@ -112,12 +111,11 @@ fn a_doorbell_is_a_mark_on_the_track_of_who_heard_it() {
     let heard = told(&[&one, &two]);
     let rings: Vec<usize> = only(&heard).tracks.iter().map(|t| t.rings.len()).collect();
     assert_eq!(rings, [0, 1]);
-    // On the track, and in the legend.
     assert_eq!(svg(&heard).matches("class=\"bell\"").count(), 2);
 }
 
 #[test]
-fn a_tooltip_has_lines_and_a_name_only_one() {
+fn tooltip_has_lines_and_a_name_only_one() {
     let mut one = Pen::new("web\n1", "a");
     one.tenure(10, 50, 1);
     let picture = svg(&told(&[&one]));
@@ -129,7 +127,7 @@ fn a_tooltip_has_lines_and_a_name_only_one() {
 }
 
 #[test]
-fn nonsense_of_any_size_breaks_nothing() {
+fn extreme_times_do_not_panic() {
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
     for (boottime_ns, time) in [

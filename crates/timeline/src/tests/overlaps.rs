@@ -1,9 +1,7 @@
-//! What is an overlap, and what is not.
-
 use super::*;
 
 #[test]
-fn a_successor_that_speaks_before_its_predecessor_has_said_released_is_no_overlap() {
+fn successor_before_the_released_record_is_no_overlap() {
     let (mut one, mut two) = pair();
     one.holds(10, 1)
         .word(10, EventKind::Starting)
@@ -16,7 +14,7 @@ fn a_successor_that_speaks_before_its_predecessor_has_said_released_is_no_overla
 }
 
 #[test]
-fn two_at_the_same_time_are_an_overlap_as_long_as_both_lived() {
+fn overlap_lasts_as_long_as_both_lived() {
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1);
     two.tenure(49, 90, 2);
@@ -32,7 +30,7 @@ fn two_at_the_same_time_are_an_overlap_as_long_as_both_lived() {
 }
 
 #[test]
-fn one_within_another_s_time_is_an_overlap_even_if_it_ran_nothing() {
+fn tenure_within_another_is_an_overlap_even_without_a_command() {
     let (mut one, mut two) = pair();
     one.tenure(10, 90, 1);
     two.holds(40, 2)
@@ -42,7 +40,7 @@ fn one_within_another_s_time_is_an_overlap_even_if_it_ran_nothing() {
 }
 
 #[test]
-fn one_long_tenure_overlaps_with_each_that_began_within_it() {
+fn long_tenure_overlaps_with_each_that_began_within_it() {
     let (mut one, mut two) = pair();
     one.tenure(10, 200, 1);
     two.tenure(20, 40, 2).tenure(60, 80, 3);
@@ -50,7 +48,7 @@ fn one_long_tenure_overlaps_with_each_that_began_within_it() {
 }
 
 #[test]
-fn between_machines_what_the_clocks_may_differ_by_proves_nothing() {
+fn overlap_between_machines_within_the_skew_is_not_counted() {
     for (begin, within) in [(49, true), (48, false)] {
         let mut one = Pen::new("web1", "a");
         let mut two = Pen::new("web2", "b");
@@ -64,8 +62,8 @@ fn between_machines_what_the_clocks_may_differ_by_proves_nothing() {
 }
 
 #[test]
-fn a_clock_that_was_set_changes_nothing_on_its_machine() {
-    // Put back by an hour between the two: by the wall clock the second comes first.
+fn setting_the_clock_changes_nothing_on_its_machine() {
+    // Set back by an hour between the two: by the wall clock the second comes first.
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1).word(52, EventKind::Done);
     one.common.run = 8;
@@ -80,7 +78,7 @@ fn a_clock_that_was_set_changes_nothing_on_its_machine() {
         "{:?}",
         timeline.notes
     );
-    // And in the midst of a tenure.
+    // And in the middle of a tenure.
     let (mut one, mut two) = pair();
     one.holds(10, 1).word(10, EventKind::Starting);
     one.off = 7;
@@ -93,7 +91,7 @@ fn a_clock_that_was_set_changes_nothing_on_its_machine() {
 }
 
 #[test]
-fn one_that_cannot_exclude_an_overlap_itself_is_believed() {
+fn self_reported_overlap_counts() {
     let (mut one, mut two) = pair();
     one.holds(10, 1)
         .word(10, EventKind::Starting)
@@ -108,7 +106,7 @@ fn one_that_cannot_exclude_an_overlap_itself_is_believed() {
         "{}",
         text(&timeline)
     );
-    // After the lease had been left to run out, too.
+    // Also after the lease was left to expire.
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
     one.says(60, EventKind::Overlap, |record| record.overlap = Some(true));

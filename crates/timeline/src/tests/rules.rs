@@ -1,11 +1,11 @@
-//! The rules that one instance can break alone.
+//! Rules that one instance can break alone.
 
 use super::*;
 
 fn broken(pens: &[&Pen]) -> Vec<String> {
     let timeline = told(pens);
     let all = timeline.contradictions();
-    // Whoever is told of one is told everywhere.
+    // All outputs agree.
     assert_eq!(all.is_empty(), !text(&timeline).contains("BROKEN"));
     assert_eq!(json(&timeline)["violations"], all.len());
     assert!(!timeline.has_overlap());
@@ -21,7 +21,7 @@ fn assert_one(pens: &[&Pen], words: &str) {
 }
 
 #[test]
-fn a_tenure_under_a_lease_breaks_no_rule() {
+fn normal_tenure_breaks_no_rule() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)
@@ -33,7 +33,7 @@ fn a_tenure_under_a_lease_breaks_no_rule() {
 }
 
 #[test]
-fn a_token_that_is_not_greater_than_an_earlier_one_is_a_broken_rule() {
+fn token_must_be_greater_than_all_earlier_ones() {
     for (token, sound) in [(8, true), (7, false), (6, false)] {
         let (mut one, mut two) = pair();
         one.tenure(10, 50, 7);
@@ -41,14 +41,14 @@ fn a_token_that_is_not_greater_than_an_earlier_one_is_a_broken_rule() {
         let all = broken(&[&one, &two]);
         assert_eq!(all.is_empty(), sound, "{token}: {all:?}");
     }
-    // Not only than the one before.
+    // Compared with all earlier ones, not only the last.
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 7).tenure(60, 90, 3).tenure(100, 120, 5);
     assert_eq!(broken(&[&one]).len(), 2);
 }
 
 #[test]
-fn of_two_machines_tokens_are_compared_as_far_as_their_clocks_tell_who_was_first() {
+fn tokens_of_two_machines_are_compared_beyond_the_skew_only() {
     for (from, sound) in [(11, true), (12, false)] {
         let mut one = Pen::new("web1", "a");
         let mut two = Pen::new("web2", "b");
@@ -63,7 +63,7 @@ fn of_two_machines_tokens_are_compared_as_far_as_their_clocks_tell_who_was_first
 }
 
 #[test]
-fn a_deadline_that_is_not_before_the_lease_s_end_is_a_broken_rule() {
+fn deadline_must_be_before_the_lease_s_end() {
     for (deadline, sound) in [(149, true), (150, false), (151, false)] {
         let mut one = Pen::new("web1", "a");
         one.holds(10, 1)
@@ -75,14 +75,14 @@ fn a_deadline_that_is_not_before_the_lease_s_end_is_a_broken_rule() {
 }
 
 #[test]
-fn a_command_that_outlives_its_lease_is_a_broken_rule() {
+fn command_must_not_outlive_its_lease() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)
         .word(151, EventKind::TreeEmpty)
         .word(152, EventKind::LeftToRunOut);
     assert_one(&[&one], "lived for 0.100s after the end of its lease");
-    // Where it was renewed meanwhile it did not.
+    // No violation if it was renewed in time.
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)
@@ -93,13 +93,13 @@ fn a_command_that_outlives_its_lease_is_a_broken_rule() {
 }
 
 #[test]
-fn a_lease_that_is_given_back_before_the_tree_is_empty_is_a_broken_rule() {
+fn lease_must_not_be_released_before_the_tree_is_empty() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)
         .word(50, EventKind::Released);
     assert_one(&[&one], "gave the lease back before");
-    // Of a restart the second time counts.
+    // After a restart the second run counts.
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)
@@ -110,7 +110,7 @@ fn a_lease_that_is_given_back_before_the_tree_is_empty_is_a_broken_rule() {
 }
 
 #[test]
-fn where_lines_are_missing_nobody_is_accused_of_what_they_may_have_said() {
+fn missing_lines_are_not_counted_as_a_broken_rule() {
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1).leases(10, 140, 150);
     one.common.seq += 1;

@@ -1,4 +1,4 @@
-//! The same, where Entra ID may prove who we are.
+//! Sources of an account with Entra ID.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn said(env: &[(&str, &str)], options: &AuthOptions, url: Option<&str>) -> Strin
 }
 
 #[test]
-fn the_ways_to_a_token_come_in_their_order() {
+fn token_sources_have_a_fixed_order() {
     let all = [ACCT, TENANT, CLIENT, FILE, CLIENT_SECRET];
     assert_eq!(kind(&all, Auth::Auto), "Entra ID (workload identity)");
     assert_eq!(kind(&all, Auth::Entra), "Entra ID (workload identity)");
@@ -38,7 +38,7 @@ fn the_ways_to_a_token_come_in_their_order() {
 }
 
 #[test]
-fn a_key_or_a_sas_beside_a_client_s_own_credential_is_a_contradiction_unless_typed() {
+fn key_or_sas_with_a_client_credential_needs_a_choice() {
     for own in [FILE, CLIENT_SECRET] {
         for storage in [(KEY, SECRET), (SAS, A_SAS)] {
             let env = [ACCT, storage, TENANT, CLIENT, own];
@@ -48,14 +48,14 @@ fn a_key_or_a_sas_beside_a_client_s_own_credential_is_a_contradiction_unless_typ
         }
         let env = [ACCT, (KEY, SECRET), TENANT, CLIENT, own];
         assert_eq!(kind(&env, Auth::Key), "account key");
-        // The URL says which; the emulator's key is nobody's; no token goes to plain http.
+        // The URL chooses; the emulator's key is public; no token goes to plain http.
         let url = format!("{URL}?{A_SAS}");
         let account = find(&[TENANT, CLIENT, own], &AuthOptions::default(), Some(&url));
         assert_eq!(account.expect("an account").kind(), "SAS");
         let emulator = [(STRING, "UseDevelopmentStorage=true"), TENANT, CLIENT, own];
         assert_eq!(kind(&emulator, Auth::Auto), "emulator key");
     }
-    // Which machine this is, and who is logged in, contradicts nothing.
+    // The machine's identity and the CLI's login contradict nothing.
     assert_eq!(
         kind(&[ACCT, (KEY, SECRET), CLIENT], Auth::Auto),
         "account key"
@@ -74,7 +74,7 @@ fn a_key_or_a_sas_beside_a_client_s_own_credential_is_a_contradiction_unless_typ
 }
 
 #[test]
-fn what_a_way_needs_is_named_and_what_is_bad_is_refused() {
+fn missing_and_bad_variables_of_a_token_source_are_named() {
     for (env, auth, words) in [
         (
             vec![ACCT, FILE, TENANT],
@@ -124,7 +124,7 @@ fn what_a_way_needs_is_named_and_what_is_bad_is_refused() {
         let text = said(&env, &by(auth), None);
         assert!(text.contains(words), "{env:?}: {text}");
     }
-    // A connection string may do without a key where something else is named.
+    // A connection string needs no key if another credential is named.
     let string = string("EndpointSuffix=core.usgovcloudapi.net");
     let keyless = [(STRING, string.as_str())];
     assert!(said(&keyless, &AuthOptions::default(), None).contains("AccountKey"));

@@ -1,4 +1,4 @@
-//! The variables and parts that Azure's own tools know: each is read, refused by name, or changes nothing.
+//! Variables and connection string parts of Azure's own tools.
 
 use super::*;
 use crate::variables::{Role, VARIABLES, withheld};
@@ -6,8 +6,8 @@ use crate::variables::{Role, VARIABLES, withheld};
 const ACCT: (&str, &str) = (ACCOUNT, "myacct");
 const PLACE: (&str, &str) = ("IDENTITY_ENDPOINT", "https://localhost/token");
 
-/// Every variable that is documented: `DefaultAzureCredential` of .NET, Go, Java, JavaScript, Python and Rust, the
-/// managed identities of their hosts, and the storage commands of the Azure CLI.
+/// Documented variables of `DefaultAzureCredential` in .NET, Go, Java, JavaScript, Python and Rust, of their hosts'
+/// managed identities, and of the Azure CLI's storage commands.
 const DOCUMENTED: &str = "
     AZURE_TENANT_ID AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_FEDERATED_TOKEN_FILE AZURE_AUTHORITY_HOST
     AZURE_CLIENT_CERTIFICATE_PATH AZURE_CLIENT_CERTIFICATE_PASSWORD AZURE_CLIENT_SEND_CERTIFICATE_CHAIN
@@ -17,7 +17,7 @@ const DOCUMENTED: &str = "
     AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_CONNECTION_STRING AZURE_STORAGE_SAS_TOKEN
     AZURE_STORAGE_AUTH_MODE AZURE_STORAGE_SERVICE_ENDPOINT AZURE_CONFIG_DIR";
 
-/// The variables that have to be set beside one so that a tool would use it.
+/// Returns the variables that a tool needs together with `name`.
 fn beside(name: &str) -> Vec<(&'static str, &'static str)> {
     match name {
         "AZURE_PASSWORD" => vec![("AZURE_USERNAME", "x")],
@@ -44,7 +44,7 @@ fn every_documented_variable_has_a_row() {
 }
 
 #[test]
-fn every_refused_variable_is_named_and_every_idle_one_changes_nothing() {
+fn refused_variables_are_named_and_idle_ones_change_nothing() {
     for (name, role, _) in VARIABLES {
         let mut env = vec![ACCT, (*name, "s3cr3t")];
         env.extend(beside(name));
@@ -57,13 +57,13 @@ fn every_refused_variable_is_named_and_every_idle_one_changes_nothing() {
             Role::Idle(_) => assert_eq!(kind(&env, Auth::Auto), kind(&[ACCT], Auth::Auto)),
         }
     }
-    // An identity of another kind of host, which is told by what is not set.
+    // A host of another kind, recognised by a missing variable.
     let said = refused(&[ACCT, PLACE], &by(Auth::Managed));
     assert!(said.contains("IDENTITY_ENDPOINT"), "{said}");
 }
 
 #[test]
-fn a_choice_that_was_typed_goes_before_what_is_refused() {
+fn auth_flag_overrides_refused_variables() {
     let certificate = ("AZURE_CLIENT_CERTIFICATE_PATH", "/x.pem");
     let arc = ("MSI_ENDPOINT", "http://localhost");
     let key = (KEY, SECRET);
@@ -82,7 +82,7 @@ fn a_choice_that_was_typed_goes_before_what_is_refused() {
 }
 
 #[test]
-fn the_chain_variable_chooses_among_the_token_credentials() {
+fn azure_token_credentials_selects_the_source() {
     let chain = |value| [ACCT, ("AZURE_TOKEN_CREDENTIALS", value)];
     for (value, expected) in [
         ("prod", "Entra ID (managed identity)"),
@@ -108,7 +108,7 @@ fn the_chain_variable_chooses_among_the_token_credentials() {
 }
 
 #[test]
-fn the_mode_of_the_command_line_chooses_between_key_and_login() {
+fn azure_storage_auth_mode_selects_key_or_login() {
     let mode = |value| ("AZURE_STORAGE_AUTH_MODE", value);
     let key = (KEY, SECRET);
     let tokens = "Entra ID (managed identity, else Azure CLI)";
@@ -146,7 +146,7 @@ fn unknown_parts_of_a_connection_string_are_refused_without_their_values() {
 }
 
 #[test]
-fn credentials_that_are_refused_are_kept_from_the_command_too() {
+fn refused_credentials_are_withheld_from_the_command() {
     let all: Vec<_> = withheld().collect();
     for name in [
         "AZURE_CLIENT_CERTIFICATE_PASSWORD",

@@ -1,8 +1,8 @@
-//! The exchanges with the queue service that the store is made of, one method each, and what the text
-//! of a message means: a storage queue carries text only, and senders put anything else into base64.
+//! Requests to the queue service, and the encoding of message text: a storage queue holds text only, and senders encode
+//! everything else in base64.
 //!
-//! Called by the storage queue and its locks. Must never retry, and must never take an answer for
-//! the service's that lacks what the service always says. Must never change a text that it does not decode.
+//! It must never retry, never accept an answer that lacks what the service always sends, and never change a text that
+//! it does not decode.
 
 use azure_core::base64;
 use azure_core::http::{ClientOptions, RequestContent, Url};
@@ -18,10 +18,10 @@ use crate::queue::{About, Unreadable, date};
 use crate::{API_VERSION, ServiceError, header, limited, of_the_service, unhurried};
 use trafficcop_core::clock::Instant;
 
-// The service's own default is seven days: what was put aside for people would vanish unseen.
+// The default is seven days: dead letters would vanish before anyone looks.
 const FOR_EVER: i32 = -1;
 
-/// A message as the service told it.
+/// A message as the service sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) id: String,
@@ -29,19 +29,18 @@ pub(super) struct Received {
     pub(super) attempt: u32,
     pub(super) text: String,
     pub(super) about: About,
-    /// When it vanishes by itself, by the service's clock, in whole seconds.
+    /// When it expires, by the service's clock.
     pub(super) expires: Option<OffsetDateTime>,
-    /// It vanishes before its lock ends, so that no other worker can be given it.
+    /// Whether it expires before its lock ends, so that no other worker can get it.
     pub(super) is_last: bool,
 }
 
-/// The official client for one queue.
 pub(super) struct QueueApi {
     client: QueueClient,
 }
 
 impl QueueApi {
-    /// Makes the client; nothing is sent. The URL may hold a secret.
+    /// Creates the client; sends nothing. The URL may hold a secret.
     pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<QueueApi, ServiceError> {
         let options = QueueClientOptions {
             client_options: options.clone(),
@@ -52,17 +51,16 @@ impl QueueApi {
         Ok(QueueApi { client })
     }
 
-    /// Whether the queue is there: its properties, which are of no interest.
+    /// Checks that the queue exists.
     pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.client.get_properties(None)).await?;
         of_the_service(answer.headers())
     }
 
-    /// Creates the queue; that it is there already is success.
     pub(super) async fn create(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         match limited(give_up_at, self.client.create(None)).await {
             Ok(answer) => of_the_service(answer.headers()),
-            // With metadata of its own.
+            // The queue exists with other metadata.
             Err(error) if error.code() == Some("QueueAlreadyExists") => Ok(()),
             Err(error) => Err(error),
         }
@@ -80,15 +78,13 @@ impl QueueApi {
             visibility_timeout: Some(seconds),
             ..Default::default()
         };
-        // Up to 32 messages of 64 KiB: on a slow line that takes longer than any other exchange
-        // may.
+        // Up to 32 messages of 64 KiB need more time on a slow line than any other request may take.
         let answer = unhurried(give_up_at, self.client.receive_messages(Some(options))).await?;
         of_the_service(answer.headers())?;
         read(answer.body().as_ref())
     }
 
-    /// Makes the message visible again after `seconds` from now, its text untouched; the receipt
-    /// that is valid from now on.
+    /// Makes the message visible again `seconds` from now; returns the new receipt.
     pub(super) async fn update(
         &self,
         id: &str,
@@ -96,18 +92,15 @@ impl QueueApi {
         seconds: i32,
         give_up_at: Instant,
     ) -> Result<String, ServiceError> {
-        // Without a body the text stays as it was; sent back it would cost its length at each
-        // renewal.
+        // Without a body the text stays; sending it back would cost its length at each renewal.
         let update = self.client.update_message(id, receipt, seconds, None);
         let answer = limited(give_up_at, update).await?;
         header(answer.headers(), "x-ms-popreceipt")
             .map(str::to_owned)
-            // Without it nobody could renew or settle the message ever again: no answer of the
-            // service's.
+            // Without a receipt no worker could renew or settle the message again.
             .ok_or_else(|| ServiceError::foreign("a pop receipt", answer.headers()))
     }
 
-    /// Deletes the message.
     pub(super) async fn delete(
         &self,
         id: &str,
@@ -118,8 +111,7 @@ impl QueueApi {
         of_the_service(limited(give_up_at, delete).await?.headers())
     }
 
-    /// Puts a message with exactly this text into the queue, which stays there until somebody
-    /// deletes it.
+    /// Puts a message with exactly this text into the queue; it never expires.
     pub(super) async fn put(&self, text: &str, give_up_at: Instant) -> Result<(), ServiceError> {
         let content = RequestContent::from(written(text)?);
         let options = QueueClientSendMessageOptions {
@@ -131,7 +123,6 @@ impl QueueApi {
     }
 }
 
-/// A message as it is sent.
 fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
     let message = QueueMessage {
         message_text: Some(text.to_owned()),
@@ -140,16 +131,14 @@ fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
     Ok(escaped(&xml))
 }
 
-/// The messages of an answer.
 fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
-    // What cannot be read may have been locked all the same: it comes again when that has run out.
+    // Messages that do not parse may be locked; they return when the lock expires.
     let list: ReceivedMessages = from_xml(escaped(xml))
         .map_err(|_| ServiceError::Silence("unknown: the messages cannot be read".to_owned()))?;
     list.items.into_iter().flatten().map(told).collect()
 }
 
-// Carriage returns as references: a reader of XML makes line feeds of those that are not, and a
-// body is handed over, and put aside, as it is.
+// XML readers turn literal carriage returns into line feeds, but command and poison queue must get the body unchanged.
 fn escaped(xml: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(xml.len());
     for byte in xml {
@@ -168,16 +157,16 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
     if id.is_empty() || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
         return Err(lacks("a proper id"));
     }
-    // From 1: an attempt 0 would run once more than --max-attempts says.
+    // An attempt 0 would run once more than --max-attempts says.
     let count = message.dequeue_count.unwrap_or(1).max(1);
-    // The year 9999 is the service's word for never.
+    // The service writes "never" as the year 9999.
     let expires = message.expiration_time.filter(|at| at.year() < 9999);
     let locked_until = message.time_next_visible;
     Ok(Received {
         id,
         receipt: message.pop_receipt.ok_or_else(|| lacks("a pop receipt"))?,
         attempt: u32::try_from(count).unwrap_or(u32::MAX),
-        // An empty text is written as an empty element, which the reader takes for none.
+        // The parser reads an empty element as none.
         text: message.message_text.unwrap_or_default(),
         about: About {
             enqueued: message.insertion_time.and_then(date),
@@ -185,7 +174,7 @@ fn told(message: ReceivedMessage) -> Result<Received, ServiceError> {
             expires: expires.and_then(date),
             ..About::default()
         },
-        // Both are told in whole seconds, by one clock: a second more is later whatever was cut off.
+        // In whole seconds, by one clock: one second more is later whatever was cut off.
         is_last: matches!((expires, locked_until), (Some(end), Some(lock)) if lock > end),
         expires,
     })
@@ -203,10 +192,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The bytes of a message with this text; at most `most` of them.
-    ///
-    /// # Errors
-    /// `NotBase64` where it was to be, `TooLarge` beyond the limit.
+    /// Returns the bytes of a message with this text, at most `most`.
     pub(super) fn read(self, text: &str, most: usize) -> Result<Vec<u8>, Unreadable> {
         let bytes = match self {
             Encoding::Text => text.as_bytes().to_vec(),
@@ -218,8 +204,7 @@ impl Encoding {
                 })?
             }
         };
-        // After decoding: the limit is for what the command is handed, not for what the sender
-        // wrote.
+        // The limit is for what the command gets, not for what the sender wrote.
         if bytes.len() > most {
             return Err(Unreadable {
                 reason: "TooLarge",
@@ -233,14 +218,14 @@ impl Encoding {
     }
 }
 
-/// What the text encodes, if it is base64 in the one way that an encoder writes it.
+/// Decodes base64 exactly as an encoder writes it.
 fn canonical(text: &str) -> Option<Vec<u8>> {
     let bytes = base64::decode(text).ok()?;
-    // Written anew and compared: the decoder lets stray bits pass, which no encoder writes.
+    // The decoder accepts stray bits, which no encoder writes.
     (base64::encode(&bytes) == text).then_some(bytes)
 }
 
-/// Whether the text can have been encoded: many a word of plain text is base64 as well, so nobody can say.
+/// Returns whether the text may be base64: many words of plain text are, too.
 pub(super) fn is_ambiguous(text: &str) -> bool {
     canonical(text).is_some_and(|bytes| !bytes.is_empty())
 }
@@ -261,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_read_as_the_service_writes_it() {
+    fn message_is_parsed_as_the_service_writes_it() {
         let xml = message(
             "5f0c1a1e-0000-4000-8000-000000000001",
             "<InsertionTime>Fri, 09 Oct 2026 21:04:30 GMT</InsertionTime>\
@@ -281,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_no_date_can_say_is_left_out() {
+    fn time_outside_of_the_years_of_a_date_is_left_out() {
         let before = "<InsertionTime>Fri, 31 Dec -0001 23:59:59 GMT</InsertionTime>\
              <PopReceipt>A</PopReceipt>";
         let told = read(message("1", before).as_bytes()).expect("readable");
@@ -289,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_cannot_have_written_is_not_believed() {
+    fn messages_that_the_service_cannot_have_written_are_refused() {
         for xml in [
             message("1", ""),
             message("../other/messages/1", "<PopReceipt>A</PopReceipt>"),
@@ -306,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_written_so_that_any_reader_of_xml_gets_it_back() {
+    fn text_survives_any_xml_reader() {
         for (text, within) in [
             ("", "<MessageText/>"),
             ("a<&>\"", "<MessageText>a&lt;&amp;&gt;\"</MessageText>"),
@@ -320,7 +305,7 @@ mod tests {
     const PLENTY: usize = 1 << 20;
 
     #[test]
-    fn every_body_that_was_encoded_is_decoded_and_no_other_is_changed() {
+    fn encoded_bodies_are_decoded_and_others_stay_unchanged() {
         let all: Vec<u8> = (0..=255).cycle().take(48 * 1024).collect();
         for bytes in [
             b"hello".as_slice(),
@@ -340,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_an_encoder_would_write_is_base64() {
-        // Without its padding, with stray bits, of the other alphabet, with a line end behind it.
+    fn only_text_as_an_encoder_writes_it_is_base64() {
+        // Without its padding, with stray bits, of the other alphabet, with a line end.
         for text in ["aGVsbG8", "aGVsbG9=", "_-8eyJhIjoxfQ==", "aGVsbG8=\n"] {
             assert!(!is_ambiguous(text), "{text:?}");
         }
@@ -359,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_that_of_the_bytes_that_are_handed_over() {
+    fn body_limit_counts_decoded_bytes() {
         assert!(Encoding::Base64.read("aGVsbG8=", 5).is_ok());
         let said = Encoding::Base64.read("aGVsbG8=", 4).expect_err("too large");
         assert_eq!(said.reason, "TooLarge");

@@ -1,36 +1,32 @@
-//! The lock of one message, with the only copy of its newest pop receipt.
+//! Lock of one message, with the only copy of its newest pop receipt.
 //!
-//! Called by the driver through [`Lock`]. Must never use a receipt that the service has not
-//! confirmed, never overlap two requests about one message, and never delete a message whose copy is
-//! not known to be in the poison queue.
+//! It must never use a receipt that the service has not confirmed, never overlap two requests about one message, and
+//! never delete a message unless its copy is known to be in the poison queue.
 //!
 //! # A receipt is a compare-and-swap
-//! Every update and the delete bear the receipt that is valid now, and an update replaces it. So a
-//! request that is repeated, delayed on its way or overtaken does its work at most once: whichever
-//! comes first makes the others stale. Repeating is therefore safe; what is not safe is to believe
-//! what the repetition is told.
+//! Every update and the delete carry the receipt that is valid now, and an update replaces it. So a request that is
+//! repeated, delayed or overtaken takes effect at most once: the first to arrive makes the others stale. Repeating is
+//! therefore safe; believing the answer to the repetition is not.
 //!
 //! # When an update was not answered
-//! Either it was not carried out: our receipt is good, and the next renewal succeeds. Or it was:
-//! then the message is hidden for longer, but the receipt that it needs now was in the lost answer
-//! and cannot be asked for again. Our next request is refused (400 `PopReceiptMismatch`, or 404
-//! `MessageNotFound` as Azure sometimes says it), exactly as if another worker had taken the
-//! message. It is lost for us either way, because without a receipt nothing can be settled. But
-//! nobody else can have taken it before the end of the last lock that was *confirmed* (an update only
-//! moves that end away), so that is the `until` of [`Failure::Lost`]: the command is drained within
-//! it instead of being killed at once. A refusal that no doubt of ours explains means that somebody
-//! else has it, or has deleted it, and is told without an `until`.
+//! Either the service did not carry it out: the receipt is good, and the next renewal succeeds. Or it did: then the
+//! message is hidden for longer, but the new receipt was in the lost answer and cannot be requested again. The next
+//! request is refused (400 `PopReceiptMismatch`, or sometimes 404 `MessageNotFound`), exactly as if another worker had
+//! taken the message. It is lost either way, because without a receipt nothing can be settled. But no other worker can
+//! have taken it before the end of the last lock that was *confirmed* (an update only postpones that end), so that is
+//! the `until` of [`Failure::Lost`]: the command is drained by then instead of being killed at once. A refusal that no
+//! unanswered request explains means that another client took or deleted the message; it has no `until`.
 //!
-//! # When the message is gone for everybody
-//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss: as
-//! long as its last confirmed lock had not ended by then, nobody else has it, and nobody will. So
-//! renewals succeed from then on, and settlements have nothing left to do. A message that is not found
-//! before it expires was deleted by somebody, and is lost.
+//! # When the message is gone for all workers
+//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss: if its
+//! last confirmed lock had not ended by then, no other worker has it or will get it. So renewals succeed from then on,
+//! and settlements have nothing left to do. A message that is not found before it expires was deleted by another
+//! client, and is lost.
 //!
 //! # When a settlement was not answered
-//! If its repetition is refused, then the first one did it, as long as nobody else can have the
-//! message for another reason: the last confirmed lock has not ended, and no renewal was unanswered.
-//! Otherwise it cannot be said, and that is the answer: unconfirmed, not failed and not done.
+//! If its repetition is refused, then the first one took effect, provided that no other worker can have the message for
+//! another reason: the last confirmed lock has not ended, and no renewal was unanswered. Otherwise the answer is:
+//! unconfirmed, neither failed nor done.
 
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -47,49 +43,44 @@ use crate::{Operation, ServiceError};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-/// What all locks of a queue share.
 pub(super) struct Service {
-    /// The queue's address, without a secret.
     pub(super) name: String,
     pub(super) client: QueueApi,
-    /// The same of the queue for what is put aside.
     pub(super) poison_name: String,
     pub(super) poison: QueueApi,
-    /// For how long a message is hidden.
+    /// Visibility timeout of a message.
     pub(super) seconds: i32,
-    /// How much of that is counted on.
+    /// The part of it that trafficcop counts on.
     pub(super) lock_time: Duration,
 }
 
-/// A message that was taken.
 pub(super) struct Held {
     service: Arc<Service>,
-    /// As the service told it; its text is for the poison queue.
+    /// The message with its text, for the poison queue.
     message: Received,
     state: Mutex<State>,
-    /// The service has said that it is gone for everybody.
+    /// Whether it is gone for all workers.
     gone: AtomicBool,
 }
 
 struct State {
-    /// The newest confirmed one.
+    /// The newest confirmed receipt.
     receipt: String,
-    /// Nobody else can have it before, by the last answer that confirmed a lock.
+    /// No other worker can have it before.
     until: Instant,
-    /// A renewal was sent with this receipt and may have been carried out.
+    /// Whether a renewal with this receipt may have been carried out.
     renewing: bool,
-    /// A settlement was sent with this receipt and may have been carried out.
+    /// A settlement with this receipt that may have been carried out.
     settling: Option<Settlement>,
-    /// Its copy is in the poison queue.
+    /// Whether its copy is in the poison queue.
     put: bool,
-    /// Nothing can be done with it any more.
     closed: Option<Closed>,
 }
 
 impl State {
-    /// The service refused our receipt.
+    /// Records that the service refused the receipt.
     fn lose(&mut self, error: &ServiceError) -> Failure {
-        // After an unanswered settlement it may be anybody's.
+        // After an unanswered settlement any worker may have it.
         let unheard = self.renewing && self.settling.is_none();
         let why = match unheard {
             true => format!(
@@ -98,8 +89,7 @@ impl State {
             ),
             false => error.why(),
         };
-        // With an end, within which nobody else can have it, the command is drained; without one it
-        // is killed at once.
+        // With an end, the command is drained; without one it is killed at once.
         let until = unheard.then_some(self.until);
         let closed = Closed::Failed(Failure::Lost { until, why });
         let failure = closed.failure();
@@ -107,16 +97,14 @@ impl State {
         failure
     }
 
-    /// The receipt was refused to a settlement; `earlier`: one that was sent before and may have been
-    /// carried out.
+    /// Judges a settlement whose receipt was refused; `earlier` was sent before and may have been carried out.
     fn judge(
         &mut self,
         settlement: &Settlement,
         earlier: Option<&Settlement>,
         error: &ServiceError,
     ) -> Result<(), Failure> {
-        // Refused at the first try: no doubt of ours explains that, so somebody else has it, or has
-        // deleted it.
+        // No unanswered request explains that, so another client took or deleted the message.
         let Some(earlier) = earlier else {
             return Err(self.lose(error));
         };
@@ -124,17 +112,17 @@ impl State {
             settlement,
             Settlement::Complete | Settlement::DeadLetter { .. }
         );
-        // Of two kinds nobody can say which of them the service has carried out.
+        // Of two different kinds it is unknown which one the service carried out.
         let same = discriminant(earlier) == discriminant(settlement);
         let there = error.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
             if deletes && there {
-                // It was not deleted: it is there, under the receipt of another.
+                // It is there, under another worker's receipt.
                 return Err(self.lose(error));
             }
-            // No other worker could be given it until now: our own first request made our receipt stale. The
-            // moment of the answer counts, not that of the request, which can be late on its way: another worker
-            // may by then have taken the message and deleted it.
+            // No other worker could get it until now, so the first request made this receipt stale. The moment of the
+            // answer counts, because the request can be delayed: by then another worker may have taken the message and
+            // deleted it.
             if Instant::now() < self.until {
                 return Ok(());
             }
@@ -149,11 +137,10 @@ impl State {
     }
 }
 
-/// What settles a message in the end.
+/// Request that finally settles a message.
 #[derive(Clone, Copy)]
 enum Last {
     Delete,
-    /// Visible again in so many seconds.
     Show(i32),
 }
 
@@ -175,14 +162,14 @@ impl Held {
         }
     }
 
-    /// Whether this answer, which does not find the message, says that it is gone for everybody.
+    /// Returns whether an answer that does not find the message means that it is gone for all workers.
     fn has_gone(&self, state: &State, error: &ServiceError) -> bool {
-        // Another worker may have taken it before it vanished, and its command may run.
+        // Otherwise another worker may have taken it before it expired, and its command may run.
         let was_ours =
             state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
         let why = match (error.code(), self.message.expires, error.date()) {
             _ if is_deleted(error) => "its queue was deleted",
-            // By one clock, the service's, which tells both in whole seconds.
+            // Both are by the service's clock, in whole seconds.
             (Some("MessageNotFound"), Some(expires), Some(date)) if date + GRAIN >= expires => {
                 "it has expired"
             }
@@ -196,7 +183,7 @@ impl Held {
         was_ours
     }
 
-    /// Whether this refused to hide it for so long because it expires before that.
+    /// Returns whether the service refused because the message expires earlier.
     fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
         let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         let refused = matches!(error, ServiceError::Answer { status: 400, .. });
@@ -208,12 +195,12 @@ impl Held {
         }
     }
 
-    /// Whether no other worker can be given it, although nobody locks it any more.
+    /// Returns whether no other worker can get it even without a lock.
     fn keeps_itself(&self) -> bool {
         self.message.is_last || self.is_gone()
     }
 
-    /// Locks it anew, in its turn.
+    /// Renews the lock; the caller has the turn.
     async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
         let Service {
             client,
@@ -221,7 +208,7 @@ impl Held {
             lock_time,
             ..
         } = &*self.service;
-        // Written down before it is asked for: this call can be dropped at any await.
+        // Recorded before the request: this call can be dropped at any await.
         let doubt = std::mem::replace(&mut state.renewing, true);
         let t0 = Instant::now();
         match client
@@ -229,16 +216,15 @@ impl Held {
             .await
         {
             Ok(receipt) => {
-                // The new receipt counts from here: the old one names nothing any more.
                 state.receipt = receipt;
                 state.until = t0 + *lock_time;
-                // What bears an older receipt will never be carried out.
+                // Requests with an older receipt will never be carried out.
                 state.renewing = false;
                 state.settling = None;
                 Ok(())
             }
             Err(error) => {
-                // A clear refusal of this one says nothing of an earlier one whose answer was lost.
+                // A clear refusal says nothing about an earlier request without an answer.
                 if !error.is_unclear() {
                     state.renewing = doubt;
                 }
@@ -260,7 +246,7 @@ impl Held {
         }
     }
 
-    /// Sends what settles it, in its turn.
+    /// Sends the request that settles it; the caller has the turn.
     async fn finish(
         &self,
         state: &mut State,
@@ -269,7 +255,7 @@ impl Held {
         give_up_at: Instant,
     ) -> Result<(), Failure> {
         let (client, id) = (&self.service.client, self.message.id.as_str());
-        // Written down before it is asked for: this call can be dropped at any await.
+        // Recorded before the request: this call can be dropped at any await.
         let earlier = state.settling.replace(settlement.clone());
         let (answer, operation) = match last {
             Last::Delete => (
@@ -278,18 +264,17 @@ impl Held {
             ),
             Last::Show(seconds) => {
                 let update = client.update(id, &state.receipt, seconds, give_up_at);
-                // Its new receipt is forgotten: whoever gave a message back has no business with it
-                // any more.
+                // The new receipt is dropped: a worker that gave a message back must not touch it any more.
                 (update.await.map(drop), Operation::Update)
             }
         };
         if let Err(error) = answer {
-            // What was clearly refused has changed nothing: what was in doubt before still is.
+            // A clear refusal changes nothing: earlier doubts remain.
             if !error.is_unclear() {
                 state.settling.clone_from(&earlier);
             }
             match last {
-                // It stays hidden until its lock ends, and comes again then unless it has expired.
+                // It stays hidden until its lock ends, and then returns unless it has expired.
                 Last::Show(seconds) if self.outlasts_it(seconds, &error) => {
                     self.gone.store(self.message.is_last, Ordering::Relaxed);
                 }
@@ -302,10 +287,9 @@ impl Held {
         Ok(())
     }
 
-    /// Puts a copy into the poison queue, in its turn.
+    /// Puts a copy into the poison queue; the caller has the turn.
     async fn put_aside(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
-        // What is not ours any more is not ours to put aside: the copy would be one of a message
-        // that another worker has. And time is needed for what follows.
+        // Without the lock another worker may have the message as well. And the deletion needs time, too.
         let enough = Instant::now() + self.service.lock_time / 2;
         if !self.keeps_itself() && (state.renewing || state.until < enough) {
             self.relock(state, give_up_at).await?;
@@ -317,7 +301,7 @@ impl Held {
         } = &*self.service;
         let mut put = poison.put(&self.message.text, give_up_at).await;
         if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
-            // Refused where it may not be created; somebody else may have done it meanwhile.
+            // Fails without the right to create it, unless another client did so meanwhile.
             poison
                 .create(give_up_at)
                 .await
@@ -325,8 +309,7 @@ impl Held {
             put = poison.put(&self.message.text, give_up_at).await;
         }
         put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
-        // Kept beyond this call: where the deletion fails it is repeated alone, and no second copy
-        // is put.
+        // If the deletion fails only that is repeated, and no second copy appears.
         state.put = true;
         Ok(())
     }
@@ -350,8 +333,7 @@ impl Lock for Held {
         }
         let last = match settlement {
             Settlement::Complete => Last::Delete,
-            // The service knows no release: the attempt was counted when the message was taken, and
-            // stays so.
+            // A storage queue has no release: it counted the attempt already.
             Settlement::Release => Last::Show(0),
             Settlement::Retry(after) => Last::Show(seconds(*after)),
             Settlement::DeadLetter { .. } => {
@@ -373,17 +355,16 @@ impl Lock for Held {
     }
 }
 
-/// The service itself says that the message is not there under this receipt.
+/// Returns whether the service says that no message has this receipt.
 fn is_not_found(error: &ServiceError) -> bool {
     is_deleted(error) || matches!(error.code(), Some("PopReceiptMismatch" | "MessageNotFound"))
 }
 
-/// The service itself says that the queue is not there; it takes its messages along.
+/// Returns whether the service says that the queue does not exist; its messages are gone with it.
 pub(super) fn is_deleted(error: &ServiceError) -> bool {
     matches!(error.code(), Some("QueueNotFound" | "QueueBeingDeleted"))
 }
 
-/// In the service's whole seconds, never sooner than asked and never longer than it hides one.
 fn seconds(after: Duration) -> i32 {
     let whole = after.min(LONGEST);
     // The service cuts fractions: a delay of half a second would be none, and the retry a hot loop.
