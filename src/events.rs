@@ -33,11 +33,16 @@ pub use record::{EventKind, Record};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Instance that writes the events.
 #[derive(Clone, Debug)]
 pub struct Instance {
+    /// Name of the instance (`--identity`).
     pub identity: String,
+    /// Name of its machine.
     pub host: String,
+    /// Process id of its supervisor.
     pub pid: u32,
+    /// Address of the lock.
     pub lock: String,
 }
 
@@ -74,6 +79,7 @@ impl EventLog {
         log
     }
 
+    /// Records the end of a message.
     pub fn message(&mut self, now: Instant, row: &MessageRow) {
         self.tell(now, EventKind::Message, |record| {
             record.message_id = Some(row.id.clone());

@@ -61,6 +61,7 @@ pub enum Format {
     Json,
 }
 
+/// Amount of log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Volume {
     /// Warnings and errors.
@@ -132,9 +133,12 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("renewals", "on that line: how often its lock was renewed"),
 ];
 
+/// Values that every line of the log carries.
 #[derive(Clone, Debug)]
 pub struct Context {
+    /// Address of the lock.
     pub lock: String,
+    /// Name of the instance.
     pub identity: String,
     /// The command as it would be typed, for messages that it cannot run.
     pub command: String,

@@ -50,6 +50,7 @@ impl Status {
         self.holder.as_deref().map(report::plain)
     }
 
+    /// Notes a new state.
     pub fn enter(&mut self, state: &str) {
         // Writing the same state again must not make it look young.
         if self.state != state || self.since.is_empty() {

@@ -242,18 +242,26 @@ impl Observer for LogObserver {
     }
 }
 
+/// Line about a message that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRow {
+    /// Id of the message in its queue.
     pub id: String,
+    /// Session that the message belongs to.
     pub session: Option<String>,
+    /// Number of the attempt, from 1.
     pub attempt: u32,
+    /// Outcome in one word.
     pub outcome: &'static str,
+    /// Reason in one word, if something went wrong.
     pub reason: Option<String>,
     /// Details of the reason, for a person.
     pub detail: Option<String>,
     /// Exit status of the command, or 128+n for signal n.
     pub exit: Option<i32>,
+    /// Running time of the command.
     pub duration: Option<Duration>,
+    /// Number of renewals of the message's lock.
     pub renewals: u32,
     /// The command may have run at the same time as another one for this message.
     pub overlap: bool,

@@ -164,14 +164,18 @@ pub fn last_words(text: &str) {
     }
 }
 
+/// Progress of the lines that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProgress {
+    /// Every line is written.
     All,
+    /// The reader takes no more for now.
     Waits,
     /// The reader is gone: EPIPE if it hung up.
     Never(Errno),
 }
 
+/// Writer of whole lines to a reader that may not read.
 pub struct LineWriter<F> {
     fd: F,
     way: Way,
@@ -180,6 +184,7 @@ pub struct LineWriter<F> {
 }
 
 impl LineWriter<io::Stdout> {
+    /// Returns the writer of stdout.
     #[must_use]
     pub fn of_stdout() -> LineWriter<io::Stdout> {
         LineWriter::new(io::stdout())
@@ -197,6 +202,7 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
+    /// Queues a line in place of one that was not written yet.
     pub fn say(&mut self, line: String) {
         self.next = Some(line);
     }
@@ -212,6 +218,7 @@ impl<F: AsFd> LineWriter<F> {
         self.next.is_some() && self.rest.is_empty()
     }
 
+    /// Writes what the reader takes.
     pub fn push(&mut self) -> WriteProgress {
         loop {
             if self.rest.is_empty() {
@@ -347,6 +354,7 @@ impl LineSender {
         self.shared.out().retract();
     }
 
+    /// Returns the error that ended the output, if one did.
     #[must_use]
     pub fn gone(&self) -> Option<Errno> {
         *lock(&self.shared.gone)
@@ -375,6 +383,7 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
     }
 }
 
+/// Returns whether stderr is a terminal.
 #[must_use]
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()

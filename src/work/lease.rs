@@ -29,6 +29,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Pauses between two attempts to settle, first and longest.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
+/// Lock of one message, renewed while its command runs.
 pub struct MessageLease {
     name: String,
     lock_time: Duration,
@@ -94,6 +95,7 @@ impl MessageLease {
         self.lock.is_gone()
     }
 
+    /// Returns the number of renewals.
     #[must_use]
     pub fn renewals(&self) -> u32 {
         self.renewals.load(Ordering::Acquire)

@@ -308,9 +308,8 @@ fn clear(share: &Share, alive: &dyn Fn()) {
 mod tests {
     use super::super::share;
     use super::*;
-    use crate::inspect::{LockState, UNREAD};
-    use crate::version_record::{State, fresh_nonce};
-    use trafficcop_core::observed::LONGEST_LEASE;
+    use crate::inspect::LockState;
+    use crate::version_record::State;
 
     fn lock(record: &VersionRecord) -> (tempfile::TempDir, std::path::PathBuf, Share) {
         let dir = tempfile::tempdir().unwrap();
