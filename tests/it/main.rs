@@ -28,6 +28,7 @@ mod file_store;
 #[cfg(feature = "service-bus")]
 mod fuzzed;
 mod health;
+mod helper_store;
 mod layers;
 mod leader;
 mod listen;
@@ -47,8 +48,6 @@ mod storage_queue;
 mod support_itself;
 mod systemd;
 mod terminal;
-#[cfg(debug_assertions)]
-mod third_store;
 mod timeline;
 mod verbs;
 mod work;
