@@ -152,8 +152,8 @@ impl<S: System> EventLoop<S> {
             self.settled = true;
             self.system.take_precedence();
         }
-        // The timer goes before everything, and children before the socket: a frame that came meanwhile cannot
-        // undo what has happened.
+        // The timer goes before everything, and children before the socket: what has happened
+        // cannot be undone by a frame that lay there meanwhile.
         self.happened(Input::Ticked);
         if ready.wall && self.system.wall_clock_jumped() {
             self.tell(Event::Workload(WorkloadEvent::ClockJumped));
@@ -217,7 +217,7 @@ impl<S: System> EventLoop<S> {
                 let changes = payload..payload + env as usize;
                 self.set_release_info(changes.end, release_info);
                 self.in_control = in_control;
-                // The command may look at once.
+                // The command may ask at once.
                 self.show_control(ControlState::until(deadlines.kill_at));
                 let forked = self.descriptors(lock, input).and_then(|(lock, input)| {
                     self.lock = lock;
@@ -294,7 +294,7 @@ impl<S: System> EventLoop<S> {
             self.system.sweep()?;
         }
         self.system.prepare(program, &self.received[changes])?;
-        // Check this last: do not begin what would have to end at once.
+        // Looked at last: what is only to be ended again is not begun.
         if Instant::now() >= deadlines.first() {
             return Err(Errno::ETIME);
         }

@@ -237,7 +237,7 @@ pub struct SpawnRequest {
     pub lock: Option<OwnedFd>,
     /// Stdin of a program that is not in front; not together with a lock.
     pub input: Option<OwnedFd>,
-    /// Information for giving the lease back: see [`Setup::on_orphaned`]. The guardian forgets it when the
-    /// supervisor says so.
+    /// Information for giving the lease back: see [`Setup::on_orphaned`]. The guardian forgets it on the
+    /// supervisor's order.
     pub release_info: Vec<u8>,
 }
