@@ -211,7 +211,6 @@ impl Containment {
         }
     }
 
-    /// Kills everything inside at once, if this kind can.
     pub(super) fn kill(&self) {
         match self {
             Containment::None | Containment::Pidns(None) => {}

@@ -106,12 +106,10 @@ impl ControlFile {
         }
     }
 
-    /// Returns its path, for the command's environment.
     pub(super) fn path(&self) -> Option<&Path> {
         self.0.as_ref().map(|place| &*place.path)
     }
 
-    /// Returns the descriptor that holds its lock.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.0.as_ref().map(|place| place.file.as_raw_fd())
     }
@@ -201,7 +199,6 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// Writes "not in control" into a leftover.
 fn unsay(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
     let file = OpenOptions::new()

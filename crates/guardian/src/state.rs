@@ -198,7 +198,7 @@ impl GuardianState {
         }
     }
 
-    /// Limits the grace from the supervisor's death on, whatever was granted before.
+    /// Limits the grace from the supervisor's death on.
     #[must_use]
     pub fn orphaned_for(self, orphan_grace: Option<Duration>) -> GuardianState {
         GuardianState {
@@ -222,13 +222,12 @@ impl GuardianState {
         matches!(self.phase, Phase::Killing { .. })
     }
 
-    /// Whether the tree was asked to end.
     pub(super) fn is_draining(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Returns the content of the control file. The command may believe in its control until the deadline, but
-    /// no longer once it is asked to end because control is in doubt.
+    /// Returns the content of the control file. Once the command is asked to end because control is in doubt,
+    /// it may not believe in its control any more.
     pub(super) fn control(&self) -> ControlState {
         let kill_at = self.deadlines.kill_at;
         match self.phase {

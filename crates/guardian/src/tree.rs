@@ -32,23 +32,23 @@ pub enum Change {
     Stopped,
 }
 
-/// Sends `signal` to one process, which the caller knows to be un-reaped.
+/// Sends `signal` to one un-reaped process.
 pub(super) fn signal(pid: i32, signal: i32) {
     debug_assert!(pid > 1, "a process, not a group and not everybody");
     raw::kill(pid, signal);
 }
 
-/// Sends `signal` to a process group, whose leader the caller knows to be un-reaped.
+/// Sends `signal` to the process group of an un-reaped leader.
 pub(super) fn signal_group(leader: i32, signal: i32) {
     debug_assert!(leader > 1, "a group, not this one and not all");
     raw::kill(-leader, signal);
 }
 
-/// Continues every process that is stopped and that `concerns` accepts; a running one would get a SIGCONT that
-/// makes no sense, before the actual signal. Returns whether it could look. Allocates nothing.
+/// Continues every process that is stopped and that `concerns` accepts: a running one would get a needless
+/// SIGCONT, before the actual signal. Returns whether it could look. Allocates nothing.
 ///
-/// The process may not be a child, so a descriptor holds it before the look: the process that gets the signal
-/// is the one that was seen.
+/// The process may not be a child, so a descriptor holds it before the look: the one that gets the signal is
+/// the one that was seen.
 pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
     let mut able = true;
     let listed = each_process(|pid| {
@@ -75,7 +75,6 @@ pub(super) fn is_stopped(pid: i32) -> bool {
     stat_of(pid, |state, _| state == b'T').unwrap_or(false)
 }
 
-/// Whether `ancestor` is among the ancestors of `pid`.
 pub(super) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
     while pid > 1 {
         match parent_of(pid) {
@@ -203,7 +202,6 @@ pub(super) fn is_childless() -> bool {
     raw::waitid(Whose::Any, libc::WEXITED).err() == Some(Errno::ECHILD)
 }
 
-/// Whether `pid` is a child of this process, living or to be reaped.
 pub(super) fn is_child(pid: i32) -> bool {
     pid > 0 && raw::waitid(Whose::Child(pid), libc::WEXITED).is_ok()
 }
@@ -297,9 +295,9 @@ pub(super) fn children_of(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Kills and reaps every direct child of this process that is not in `spare`, repeatedly while that makes
-/// progress: this process adopts those that lose their parent. Returns whether the kernel confirms that none is
-/// left. Allocates: for the supervisor.
+/// Kills and reaps every direct child that is not in `spare`, as long as that makes progress: this process
+/// adopts those that lose their parent. Returns whether the kernel confirms that none is left. Allocates: for
+/// the supervisor.
 pub(super) fn sweep(spare: &[i32]) -> bool {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
@@ -328,8 +326,7 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
     false
 }
 
-/// Reaps the ended children of this process that are not in `spare`, and returns them. Allocates: for the
-/// supervisor.
+/// Reaps the ended children that are not in `spare`, and returns them. Allocates: for the supervisor.
 pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let mut children = children_of(me);

@@ -2,8 +2,8 @@
 //! command.
 //!
 //! The supervisor checks once whether it is in the foreground, and takes the terminal back when the command
-//! stopped or ended; the guardian gives it to the command's group. Neither may ever take it from a group of
-//! another job.
+//! stopped or ended; the guardian gives it to the command's group. Neither may take it from another job's
+//! group.
 
 use std::io::{self, stderr, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -24,7 +24,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Returns the terminal, if there is one and this process group was in its foreground.
+    /// Returns the terminal, if this process group is in its foreground.
     ///
     /// There is none in a pipeline: the other processes of the job are in this group, and would find themselves
     /// in the background (`trafficcop … | less`). Ctrl-C then reaches this process with them, and the command
@@ -39,8 +39,7 @@ impl Terminal {
             return None;
         }
         let ours = getpgrp();
-        // For any other than the controlling terminal this is an error (ENOTTY): so this also checks that it is
-        // the right one.
+        // This also checks that it is the controlling terminal: for any other this is an error (ENOTTY).
         let foreground = |fd: &OwnedFd| tcgetpgrp(fd) == Ok(ours);
         let standard = [
             stdin().as_fd().try_clone_to_owned(),
@@ -106,8 +105,7 @@ pub(super) struct Foreground {
 }
 
 impl Foreground {
-    /// Finds the terminal of the calling process; there is none if it is not in the foreground
-    /// ([`Terminal::ours`]).
+    /// Finds the terminal of the calling process, if it is in the foreground ([`Terminal::ours`]).
     pub(super) fn ours(sigint_is_ignored: bool) -> Foreground {
         Foreground {
             terminal: Terminal::ours(sigint_is_ignored),
@@ -129,7 +127,6 @@ impl Foreground {
         self.terminal.is_some()
     }
 
-    /// Returns the descriptor to keep.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.terminal.as_ref().map(|t| t.as_fd().as_raw_fd())
     }
@@ -223,7 +220,7 @@ pub fn is_in_foreground() -> bool {
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
 
-/// Sends a signal to this process group, because the terminal sent it only to the command's group.
+/// Sends a signal that only the command's group got from the terminal to this process group.
 pub fn pass_to_own_group(signal: i32) {
     raw::kill(0, signal);
 }
@@ -254,9 +251,9 @@ impl StopAsked {
 /// Stops this process. Returns when it was continued; at once if no process could continue it.
 ///
 /// After a Ctrl-Z that only the command received, this stops the whole group, as the terminal would have done:
-/// a shell script that waits for this process has to stop too, or the user's shell does not get its prompt. The
-/// kernel stops no orphaned group by SIGTSTP, because no shell is there to continue it: then a Ctrl-Z has no
-/// effect, and a `kill -TSTP` leads to a SIGSTOP.
+/// a shell script that waits for this process has to stop too, or the user's shell gets no prompt. The kernel
+/// stops no orphaned group by SIGTSTP, because no shell is there to continue it: then a Ctrl-Z has no effect,
+/// and a `kill -TSTP` leads to a SIGSTOP.
 ///
 /// # Errors
 /// Those of sigaction(2) and kill(2).

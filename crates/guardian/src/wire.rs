@@ -24,6 +24,7 @@ const VERSION: u8 = 1;
 // allocated.
 pub const PAYLOAD_MAX: usize = 4 << 20;
 
+/// Encoded frame.
 pub type Frame = [u8; FRAME];
 
 /// The other side sent something that this version does not know.
@@ -127,7 +128,6 @@ impl Fields {
     }
 }
 
-/// Puts two lengths into one word.
 fn join(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

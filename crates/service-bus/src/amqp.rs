@@ -190,7 +190,6 @@ async fn authorise(
     cbs.ask(marks, body, give_up_at).await?.result().map(drop)
 }
 
-/// Disposition for the link that messages come by.
 struct Disposition {
     info: DeliveryInfo,
     outcome: TerminalDeliveryState,
@@ -337,7 +336,6 @@ impl Connection {
         self.state.is_closed()
     }
 
-    /// Closes the connection in good order.
     pub(super) async fn close(&self, give_up_at: Instant) {
         let closing = async {
             // An AMQP session that is beginning has them until the service has answered.
@@ -465,7 +463,6 @@ impl Intake {
     }
 }
 
-/// Limits work by the general time limit.
 pub(super) async fn limited<T>(
     work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
 ) -> Result<T, BusError> {

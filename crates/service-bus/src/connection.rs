@@ -32,7 +32,6 @@ const REPEAT: Duration = Duration::from_millis(250);
 // tokio's timers stop while the machine sleeps, so the task looks at the clock this often.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Instruction of the queue.
 pub(super) enum Instruction {
     /// Take no more, and give back what was not handed out.
     Stop(Instant, oneshot::Sender<()>),
@@ -251,7 +250,6 @@ impl ConnectionTask {
         }
     }
 
-    /// Takes in a message.
     fn came(&self, delivery: Delivery, connection: &Connection) {
         // Without credit it should not be here: the age of its lock is unknown.
         let t0 = self.prefetch.came().unwrap_or(Instant::ZERO);
@@ -366,7 +364,6 @@ async fn release(taken: &Taken, give_up_at: Instant) {
     }
 }
 
-/// Gets a token, and connects with it.
 async fn connect(
     connector: &Connector,
     tokens: &dyn CbsTokens,
@@ -408,7 +405,6 @@ async fn token(tokens: &dyn CbsTokens, audience: &str) -> Result<CbsToken, BusEr
     token.map_or_else(late, |token| token.map_err(|failure| untokened(&failure)))
 }
 
-/// Maps a failure to get a token.
 fn untokened(failure: &Failure) -> BusError {
     let why = failure.to_string();
     match failure {

@@ -120,7 +120,6 @@ impl BusError {
         )
     }
 
-    /// Whether the service reports that there is no such queue.
     pub(super) fn is_not_found(&self) -> bool {
         self.condition() == "amqp:not-found" || self.status() == Some(404)
     }
@@ -210,7 +209,6 @@ impl BusError {
     }
 }
 
-/// Makes the service's text a part of one line.
 pub(super) fn one_line(text: &str) -> String {
     const MOST: usize = 400;
     // The service's texts have line ends and tracking ids, and go into one line of the log.
@@ -351,7 +349,6 @@ impl From<IllegalLinkStateError> for BusError {
     }
 }
 
-/// Maps an error from opening the connection to this host and port.
 pub(super) fn opening(error: &OpenError, host: &str, port: u16) -> BusError {
     match error {
         OpenError::ProtocolHeaderMismatch(said) => stranger(host, port, said),

@@ -290,7 +290,6 @@ impl<'a> ByteReader<'a> {
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Reads the state of a delivery.
     fn outcome(&mut self) -> Option<DeliveryState> {
         let (code, mut fields) = self.described_list()?;
         if code != 0x25 {

@@ -150,7 +150,6 @@ impl Drop for RequestLink {
     }
 }
 
-/// Reads the answers until the link ends.
 async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<ConnectionState>) {
     loop {
         match receiver.recv::<Body<Value>>().await {

@@ -108,7 +108,6 @@ pub(super) async fn take(
 pub(super) struct HeldSession {
     me: std::sync::Weak<HeldSession>,
     id: String,
-    /// Name of its link.
     link: String,
     taken: Instant,
     connection: Arc<Connection>,
@@ -143,7 +142,6 @@ impl HeldSession {
         }
     }
 
-    /// Maps an error to its meaning for the caller.
     fn failure(&self, what: &str, error: &BusError) -> Failure {
         if error.is_lost() {
             return self.lost_by(&error.why());
@@ -366,10 +364,8 @@ impl Session for HeldSession {
     }
 }
 
-/// Lock of a session's message.
 struct HeldMessage {
     session: Arc<HeldSession>,
-    /// Number of the delivery on the link.
     delivery: u32,
     lock: Option<LockToken>,
     number: Option<i64>,

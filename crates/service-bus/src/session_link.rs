@@ -35,7 +35,6 @@ const TIMEOUT: &str = "com.microsoft:timeout";
 // Time that its answer may take on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
 
-/// Attaches a link that messages come by.
 pub(super) async fn attach_receiver(
     name: &str,
     source: Source,
@@ -60,9 +59,7 @@ pub(super) async fn attach_receiver(
 
 /// Link that holds a session, for as long as the link lives.
 pub(super) struct SessionLink {
-    /// Name of the session.
     pub(super) id: String,
-    /// Name of the link.
     pub(super) name: String,
     pub(super) receiver: Receiver,
     amqp: SessionHandle<()>,
@@ -241,7 +238,6 @@ fn sequence_number(message: &[u8]) -> Option<i64> {
     }
 }
 
-/// Makes a request about a session.
 fn about<const N: usize>(
     operation: &'static str,
     session: &str,
@@ -267,7 +263,6 @@ fn text(filter: &Value) -> Option<String> {
     }
 }
 
-/// Order to the link of a session.
 pub(super) enum Want {
     Message,
     /// Settle the last message in this way.

@@ -119,9 +119,7 @@ impl SharedConnection {
 
 /// Message that came.
 pub(super) struct Taken {
-    /// The message to hand out.
     pub(super) message: Message,
-    /// Lock of the message.
     pub(super) held: Arc<Held>,
     /// Whether its lock was renewed since it came.
     pub(super) renewed: bool,

@@ -36,7 +36,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// Part of the names of links that are attached for a session.
 pub(super) const OF_SESSION: &str = ":session-";
 
-/// Stream of bytes, with any transport below.
 pub(super) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
@@ -70,7 +69,6 @@ pub(super) async fn connect(
     }
 }
 
-/// Explains why there is no TLS.
 fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(error): Option<&TlsError> = inner else {
@@ -294,7 +292,6 @@ fn numbered(channel: u16, delivery: u32) -> String {
     format!("{channel}:{delivery}")
 }
 
-/// Puts an observer into the stream.
 pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
     // Observe only the incoming half: the library knows what goes out.
     let (stream, write) = tokio::io::split(stream);

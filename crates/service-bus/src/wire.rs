@@ -90,7 +90,6 @@ impl fmt::Debug for LockToken {
     }
 }
 
-/// Decodes a message.
 pub(super) fn delivery(
     ticket: Ticket,
     tag: &[u8],
@@ -227,7 +226,6 @@ pub(super) fn millis(value: &Value) -> Option<i64> {
     }
 }
 
-/// Formats a time for people.
 fn moment(millis: i64) -> Option<String> {
     let nanos = i128::from(millis) * 1_000_000;
     date(OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?)
@@ -323,7 +321,6 @@ fn simple(value: &Value) -> Option<String> {
     })
 }
 
-/// Returns the operation and the body of a request to renew a lock.
 pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     (
         "com.microsoft:renew-lock",
@@ -359,7 +356,6 @@ pub(super) fn settlement(
     Ok(("com.microsoft:update-disposition", map(entries)))
 }
 
-/// Returns the disposition for a settlement.
 pub(super) fn outcome(how: &Settlement) -> TerminalDeliveryState {
     match how {
         Settlement::Complete => Accepted {}.into(),

@@ -29,7 +29,6 @@ const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegat
 /// Beginning of a cgroup's name. Three numbers with dots between them follow: the PID namespace, the
 /// supervisor's pid in it, and a count of its cgroups.
 const PREFIX: &str = "trafficcop-";
-/// Lines of `cgroup.events`.
 const EMPTY: &[u8] = b"populated 0";
 const POPULATED: &[u8] = b"populated 1";
 /// Attempts to make a cgroup and lock it before a sweeper removes it.

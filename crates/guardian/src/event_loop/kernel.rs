@@ -44,7 +44,6 @@ const WAITED: Duration = Duration::from_millis(1);
 /// Number of shorter waits that may follow each other: more than the starts and ends of a command make.
 const RUSH: u8 = 200;
 
-/// The machine.
 pub(crate) struct Kernel {
     setup: Setup,
     context: SpawnContext,
@@ -441,7 +440,6 @@ impl PollFds {
         );
     }
 
-    /// Whether the wall clock was set since the last call.
     fn wall_clock_jumped(&self) -> bool {
         let mut count = [0; 8];
         let jumped = nix::unistd::read(self.wall.as_fd(), &mut count) == Err(Errno::ECANCELED);

@@ -50,16 +50,10 @@ pub trait System {
 
     // --- the supervisor ---
 
-    /// Sends as many of these bytes as fit.
-    ///
-    /// # Errors
-    /// Those of send(2); EAGAIN if the supervisor does not read.
+    /// Sends as many of these bytes as fit. EAGAIN: the supervisor does not read.
     fn send(&mut self, bytes: &[u8]) -> nix::Result<usize>;
-    /// Receives what has arrived, and the descriptor that came along, if this process could take it; 0 bytes if
-    /// the supervisor's end is closed.
-    ///
-    /// # Errors
-    /// Those of recvmsg(2); EAGAIN if nothing has arrived.
+    /// Receives what has arrived, and the descriptor that came along, if this process could take it. 0 bytes:
+    /// the supervisor's end is closed. EAGAIN: nothing has arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)>;
 
     // --- the children ---
@@ -98,10 +92,7 @@ pub trait System {
 
     // --- what contains them ---
 
-    /// Ends what dead instances left beside this one.
-    ///
-    /// # Errors
-    /// EBUSY while some of it cannot be killed.
+    /// Ends what dead instances left beside this one. EBUSY: some of it cannot be killed.
     fn sweep(&mut self) -> Result<(), Errno>;
     /// Lets the processes inside live until this moment.
     fn extend(&mut self, kill_at: Instant);
@@ -109,7 +100,7 @@ pub trait System {
     fn term_hidden(&mut self);
     /// Kills everything inside at once, if that is possible.
     fn kill_contained(&mut self);
-    /// Whether this child is a helper of the guardian, and no part of the command's tree.
+    /// Whether this child is a helper of the guardian, outside the command's tree.
     fn is_helper(&self, pid: i32) -> bool;
     /// Whether a process is inside that is no child of the guardian and will not become one.
     fn hides_some(&self) -> bool;
@@ -122,16 +113,9 @@ pub trait System {
 
     // --- starts ---
 
-    /// Prepares a start of this program, with these encoded changes to its environment; does what may take its
-    /// time.
-    ///
-    /// # Errors
-    /// The reason why it cannot be started.
+    /// Prepares a start of this program, with these encoded changes to its environment; this may take its time.
     fn prepare(&mut self, program: u8, changes: &[u8]) -> Result<(), Errno>;
     /// Forks the process that becomes the program of [`System::prepare`]. Returns its id.
-    ///
-    /// # Errors
-    /// Those of fork(2) and of the containment.
     fn fork(
         &mut self,
         deadlines: Deadlines,
@@ -145,13 +129,13 @@ pub trait System {
 
     /// Whether every drain ends control for the command.
     fn yields(&self) -> bool;
-    /// Shows the command until when it may believe in its control, and whether it was asked to stop.
+    /// Shows the command the end of its control, and whether it was asked to stop.
     fn show_control(&self, control: ControlState);
     /// Gives the terminal to the command's group again, if it had it.
     fn lend_terminal_again(&mut self, group: i32);
     /// Takes the terminal from the command's group back for the supervisor.
     fn take_terminal_back(&mut self, group: i32);
-    /// Takes every means that the system grants to be on time.
+    /// Takes every means to be on time.
     fn take_precedence(&mut self);
     /// Makes this process an ordinary one again.
     fn give_up_precedence(&mut self);

@@ -26,15 +26,10 @@ pub trait Peer: Send {
     fn pid(&self) -> i32;
     /// Returns the path of the control file, if there is one.
     fn control_path(&self) -> Option<&Path>;
-    /// Sends as many of these bytes as fit, and the descriptor with the first of them.
-    ///
-    /// # Errors
-    /// Those of sendmsg(2); EAGAIN if it does not read.
+    /// Sends as many of these bytes as fit, and the descriptor with the first of them. EAGAIN: it does not
+    /// read.
     fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize>;
-    /// Receives what has arrived; 0 bytes if it has closed its end.
-    ///
-    /// # Errors
-    /// Those of recv(2); EAGAIN if nothing has arrived.
+    /// Receives what has arrived. 0 bytes: it has closed its end. EAGAIN: nothing has arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize>;
     /// Waits until something has arrived, or, if `full`, something can be sent.
     fn poll_socket(&mut self, context: &mut Context<'_>, full: bool) -> Poll<()>;
@@ -44,8 +39,7 @@ pub trait Peer: Send {
     fn kill(&mut self);
     /// Kills the guardian and takes over its tree, which is no longer in control.
     fn take_over(&mut self);
-    /// Makes one round of killing what it left; returns whether nothing is left. `long`: it should have been
-    /// done by now.
+    /// Makes one round of killing what it left; returns whether nothing is left. `long`: this takes too long.
     fn sweep(&mut self, long: bool) -> bool;
     /// Whether it has ended; then it is reaped and forgotten.
     fn has_ended(&mut self) -> bool;
@@ -53,13 +47,12 @@ pub trait Peer: Send {
     fn retire(&mut self);
 }
 
-/// Guardian that was forked.
 pub(super) struct Process {
     pid: i32,
     socket: UnixStream,
     containment: Containment,
     control: ControlFile,
-    /// The kernel's report that a child was stopped, was continued or has ended.
+    /// Reports that a child was stopped, was continued or has ended.
     children: Option<Signal>,
 }
 
@@ -80,8 +73,8 @@ impl Process {
         }
     }
 
-    /// Asks the kernel directly: the runtime's readiness may be older than a pause. Then clears the runtime's
-    /// readiness, or it would wake this task for nothing.
+    /// Asks the kernel: the runtime's readiness may be older than a pause. Then clears that, or it would wake
+    /// this task for nothing.
     fn ask(
         &self,
         interest: Interest,
