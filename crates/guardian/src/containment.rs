@@ -1,15 +1,11 @@
-//! Containment, which keeps the command's tree together beyond subreaper and walk: the one place where its
-//! kinds differ.
+//! Containment, which keeps the command's tree together beyond subreaper and walk. Its kinds differ only here.
 //!
-//! - [`Cgroup`]: a cgroup of its own, killed as one by the kernel when somebody asks for it.
-//! - [`Pidns`]: a PID namespace of its own, killed by the kernel when its init dies, for any reason,
-//!   and its init dies with the guardian or at the deadline. [`lock_holder`] holds a file's lock until
-//!   the namespace is empty.
+//! - [`Cgroup`]: a cgroup of its own, which the kernel kills as one when supervisor or guardian ask for it.
+//! - [`Pidns`]: a PID namespace of its own, which the kernel kills when its init dies; its init dies with the
+//!   guardian or at the deadline. [`lock_holder`] holds a file's lock until the namespace is empty.
 //!
-//! In each of them the guardian stays the parent of the command's main process. Called by
-//! [`super::fork`] (prepare, try out), [`super::event_loop`] (open, fork, kill, empty) and
-//! [`super::handle`] (kill, empty, when the guardian is dead). A kind that was asked for by
-//! name is had or refused, never replaced by a lesser one. Nothing here decides when to kill.
+//! With each of them the guardian stays the parent of the command's main process. A kind that was requested by
+//! name is provided or refused, never replaced by a weaker one. Nothing here decides when to kill.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +23,6 @@ mod cgroup;
 pub mod lock_holder;
 mod pidns;
 
-/// The containment that is in force.
 #[derive(Debug)]
 pub(super) enum Containment {
     /// Descent only: subreaper and walk.
@@ -38,21 +33,20 @@ pub(super) enum Containment {
     Pidns(Option<Space>),
 }
 
-/// A namespace in use.
 #[derive(Debug)]
 pub(super) struct Space {
     namespace: Pidns,
-    /// The process that holds the lock until the namespace is empty.
+    /// Process that holds the lock until the namespace is empty.
     lock_holder: Option<i32>,
     kill_at: Instant,
-    /// The rest has been told to end.
+    /// Whether the rest has got its signal to end.
     told: bool,
-    /// When its init was asked to kill the rest, in nanoseconds; 0: not yet.
+    /// Time of the order to init to kill the rest, in nanoseconds; 0: not yet.
     asked: AtomicU64,
 }
 
-/// So long init has to kill the others after it was asked to: it has to be scheduled for that, and waves of kills
-/// follow each other in less than a millisecond. A small part of what a lease leaves for the end of all.
+/// Time for init to kill the others after the order: it has to be scheduled first, and waves of kills follow
+/// each other in less than a millisecond. A small part of what a lease leaves for the end of the tree.
 const HEED: Duration = Duration::from_millis(20);
 
 fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
@@ -60,7 +54,7 @@ fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
 }
 
 impl Containment {
-    /// Makes what was asked for. A cgroup is still to be tried: see [`Containment::try_out`].
+    /// Makes the requested kind. A cgroup still has to be tried: see [`Containment::try_out`].
     pub(super) fn prepare(asked: Contain) -> Result<Containment, SetupError> {
         match asked {
             Contain::None => Ok(Containment::None),
@@ -74,11 +68,11 @@ impl Containment {
         }
     }
 
-    /// Tries it while the guardian that was forked with it gets ready, and makes of it what works. Says
-    /// whether it was left as that guardian knows it.
+    /// Tries the containment while the guardian that was forked with it gets ready, and replaces it if it does
+    /// not work. Returns whether it is unchanged, as that guardian knows it.
     pub(super) fn try_out(&mut self, asked: Contain) -> Result<bool, SetupError> {
         match self {
-            // Where nobody is born inside, that came out of an earlier trial.
+            // A cgroup without births inside comes from an earlier trial.
             Containment::Cgroup(cgroup) if cgroup.bears() => match cgroup.try_out() {
                 Ok(as_it_was) => Ok(as_it_was),
                 Err(why) if asked == Contain::Cgroup => Err(refusal("cgroup")(why)),
@@ -91,7 +85,6 @@ impl Containment {
         }
     }
 
-    /// Which kind this is.
     pub(super) fn kind(&self) -> Contain {
         match self {
             Containment::None => Contain::None,
@@ -100,8 +93,8 @@ impl Containment {
         }
     }
 
-    /// Before a command has control: ends what instances that have died meanwhile left beside us. While
-    /// something of that cannot be killed, nothing is started.
+    /// Ends what dead instances left beside this one, before a command gets control. Fails while some of it
+    /// cannot be killed; then nothing may start.
     pub(super) fn sweep(&self) -> Result<(), Errno> {
         match self {
             Containment::None | Containment::Pidns(_) => Ok(()),
@@ -110,7 +103,6 @@ impl Containment {
         }
     }
 
-    /// Makes it ready for one command.
     pub(super) fn open(
         &mut self,
         kill_at: Instant,
@@ -136,14 +128,14 @@ impl Containment {
         })
     }
 
-    /// Nothing is in it any more, or was never started.
+    /// Cleans up when it is empty, or the command was never started.
     pub(super) fn abandon(&mut self) {
         match self {
             Containment::None | Containment::Pidns(None) => {}
             Containment::Cgroup(cgroup) => cgroup.clear(),
             Containment::Pidns(space) => {
                 let Some(space) = space.take() else { return };
-                // It ends at once, and its lock_holder with it.
+                // Init ends at once, and its lock holder with it.
                 space.namespace.kill();
                 for pid in [Some(space.namespace.init()), space.lock_holder]
                     .into_iter()
@@ -177,16 +169,15 @@ impl Containment {
         }
     }
 
-    /// What `getppid` says in a child of process `parent`.
     pub(super) fn parent_seen(&self, parent: i32) -> i32 {
         match self {
             Containment::None | Containment::Cgroup(_) => parent,
-            // There is none in the namespace; the fork has looked whether the guardian lives.
+            // The parent is outside the namespace; the fork has checked that the guardian lives.
             Containment::Pidns(_) => 0,
         }
     }
 
-    /// A descriptor that a new process writes "0" to, to be inside, if it was not born there.
+    /// Returns a descriptor that a new process writes "0" to, to move inside, if it was not born there.
     pub(super) fn join(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Containment::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join()),
@@ -194,25 +185,24 @@ impl Containment {
         }
     }
 
-    /// What is inside may live until this moment.
     pub(super) fn extend(&mut self, kill_at: Instant) {
         if let Containment::Pidns(Some(space)) = self {
             space.namespace.extend(kill_at);
             if kill_at < space.kill_at {
-                // Init sleeps until the later one: no signal to anybody, but it looks again.
+                // Init sleeps until the later deadline: signal 0 reaches no process, but makes init look again.
                 let _ = space.namespace.signal_all(0);
             }
             space.kill_at = kill_at;
         }
     }
 
-    /// Tells to end, once, what does not come to the guardian when it loses its parent.
+    /// Sends SIGTERM, once, to processes that the guardian does not adopt when they lose their parent.
     pub(super) fn term_rest(&mut self) {
         if let Containment::Pidns(Some(space)) = self
             && !space.told
         {
             space.told = true;
-            // What cannot be told is killed at the end of the grace.
+            // Without the signal they are killed at the end of the grace.
             let _ = space.namespace.signal_all(libc::SIGTERM);
             let init = space.namespace.init();
             if !tree::resume_stopped(|pid| tree::descends_from(pid, init)) {
@@ -221,19 +211,18 @@ impl Containment {
         }
     }
 
-    /// Kills everything inside at once, if this kind can.
     pub(super) fn kill(&self) {
         match self {
             Containment::None | Containment::Pidns(None) => {}
             Containment::Cgroup(cgroup) => {
-                // It can only fail because the cgroup is gone, and then it is empty; the walk
-                // over the children follows anyway.
+                // This only fails because the cgroup is gone and so empty; the walk over the children follows
+                // anyway.
                 let _ = cgroup.kill();
             }
             Containment::Pidns(Some(space)) => {
-                // Init first kills the others itself: the kernel does so when init has died, and where the end of a
-                // process takes its time (while some are moved between cgroups, nobody's goes on), they would run
-                // on. In a later wave it dies in any case.
+                // First let init kill the others itself. The kernel does so only when init has died, and they
+                // would run on while an exit takes its time (no process can exit while some are moved between
+                // cgroups). A later wave kills init itself.
                 let now = Instant::now();
                 let order = Ordering::Relaxed;
                 let asks = space
@@ -248,13 +237,13 @@ impl Containment {
         }
     }
 
-    /// Whether this child is a helper of ours, and no part of the command's tree.
     pub(super) fn is_helper(&self, pid: i32) -> bool {
         matches!(self, Containment::Pidns(Some(space))
             if pid == space.namespace.init() || Some(pid) == space.lock_holder)
     }
 
-    /// For the supervisor, which does not know the lock_holders of a dead guardian: those among these.
+    /// Returns the lock holders among these children, for a supervisor that does not know those of a dead
+    /// guardian.
     pub(super) fn lock_holders(&self, children: &[i32]) -> Vec<i32> {
         let is_lock_holder = |pid: &i32| {
             std::fs::read(format!("/proc/{pid}/comm"))
@@ -266,12 +255,12 @@ impl Containment {
         }
     }
 
-    /// Whether something is inside that is no child of ours and will not become one.
+    /// Whether a process is inside that is no child of the guardian and will not become one.
     pub(super) fn hides_some(&self) -> bool {
         matches!(self, Containment::Pidns(Some(space)) if !space.namespace.is_empty())
     }
 
-    /// The main process was reaped and nothing else is known: lets the helpers go.
+    /// Lets the helpers go, after the main process was reaped and nothing else is known.
     pub(super) fn close(&self) {
         match self {
             Containment::None | Containment::Cgroup(_) | Containment::Pidns(None) => {}
@@ -279,7 +268,6 @@ impl Containment {
         }
     }
 
-    /// Whether nothing is inside, as far as this kind can tell.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Containment::None | Containment::Pidns(None) => true,
@@ -288,7 +276,7 @@ impl Containment {
         }
     }
 
-    /// Descriptors that the guardian needs although they are close-on-exec.
+    /// Returns descriptors that the guardian needs although they are close-on-exec.
     pub(super) fn keep(&self) -> Vec<RawFd> {
         match self {
             Containment::None | Containment::Pidns(_) => Vec::new(),
@@ -297,8 +285,8 @@ impl Containment {
     }
 }
 
-/// Closes every descriptor but these (ascending): a helper process must not keep a pipe of ours,
-/// or of the command's, open.
+/// Closes every descriptor but these (ascending): a helper process must not keep a pipe of the guardian or of
+/// the command open.
 fn close_all_but(kept: &[RawFd]) -> nix::Result<()> {
     debug_assert!(kept.is_sorted());
     let mut from = 0_u32;
@@ -325,7 +313,7 @@ mod tests {
 
     /// At the deadline two waves come in one turn of the guardian's loop.
     #[test]
-    fn an_init_that_was_just_asked_is_left_the_time_to_kill_the_others() {
+    fn second_kill_leaves_init_time_to_kill_the_others() {
         if let Err(why) = Pidns::available() {
             println!("NOT TESTED: {why}");
             return;
@@ -342,7 +330,7 @@ mod tests {
             };
             let init = Pid::from_raw(space.namespace.init());
             let ended = waitpid(init, None);
-            // A busy machine may not have let us run.
+            // A busy machine may have delayed this test.
             if in_time {
                 assert_eq!(ended, Ok(WaitStatus::Exited(init, 0)));
                 return;

@@ -1,17 +1,19 @@
-//! The control file: sixteen bytes that tell anybody on this machine until when the command may
-//! believe that it is in control, and whether it was asked to stop.
+//! The control file: sixteen bytes that tell any process of this machine until when the command may believe
+//! that it is in control, and whether it was asked to stop.
 //!
-//! Made by [`super::fork`] before the fork and mapped by both sides; the guardian moves it
-//! ([`super::event_loop`]), the supervisor only when the guardian is dead ([`super::handle`]). Read
-//! through [`View`]. It must never say more than the deadline the guardian kills at: so it stays
-//! true when whoever writes it is stopped or dead.
+//! [`super::fork`] makes it before the fork, and both sides map it. The guardian writes it
+//! ([`super::event_loop`]), the supervisor only when the guardian is dead ([`super::handle`]). It must never
+//! promise more than the deadline at which the guardian kills: so it stays true when its writer is stopped or
+//! dead.
 //!
 //! It is two native-endian `u64`, both nanoseconds of CLOCK_BOOTTIME. The first is the end of control: 0
 //! without control, `u64::MAX` for a lock that has no deadline. The second is the end of a drain: 0 while none
-//! was begun. The guardian writes it before it sends the first signal, whoever ordered the drain: so a death
-//! between the two leaves a command that begins nothing more, and never one that was signalled and still
-//! hears yes. A reader of the first word alone, and a file that has no other, are as before. While it lives its owner has it locked; one that nobody has locked is
-//! left over from owners that were killed: it says nothing any more, and is swept by the next.
+//! was begun. The guardian writes it before it sends the first signal: a death between the two leaves a command
+//! that begins nothing more, never one that got a signal and still reads "in control". A reader may use the
+//! first word alone, and a file may have no other.
+//!
+//! The file's owner locks it while it lives. A file without a lock is left over from owners that were killed:
+//! it has no meaning any more, and the next start sweeps it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -32,23 +34,23 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
 
-/// The name of the variable by which the command finds the file.
+/// Variable in which the command finds the path.
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
-// How the files' names begin.
+// Beginning of the files' names.
 const PREFIX: &str = "trafficcop-control.";
-// How the names end of those that are not locked yet.
+// End of the name of a file that is not locked yet.
 const UNFINISHED: &str = ".part";
 const LENGTH: usize = size_of::<SharedControl>();
-// Lengths that a reader takes: the first word alone, and these two with room for what a later version adds.
+// Lengths that a reader accepts: the first word alone, and both with room for what a later version adds.
 const READABLE: [RangeInclusive<u64>; 2] = [8..=8, 16..=64];
 
-/// Whether this is what a control file is called, whosever it is.
+/// Whether a path has the name of a control file of any instance.
 pub fn is_control_file(path: &Path) -> bool {
     let name = path.file_name();
     name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// Whether a control file is at this path whose owners live, as far as can be seen.
+/// Whether there is a control file at this path whose owners live, as far as that is visible.
 pub fn is_control_file_in_use(path: &Path) -> bool {
     View::open(path).is_ok_and(|view| is_locked_by_another(&view.file) == Ok(true))
 }
@@ -57,23 +59,24 @@ pub fn is_control_file_in_use(path: &Path) -> bool {
 struct Location {
     words: Mapping<SharedControl>,
     path: PathBuf,
-    /// Keeps the lock that tells others that the file is in use.
+    /// Holds the lock that marks the file as used.
     file: Arc<File>,
 }
 
-/// The file as its owners have it: nothing, where no directory would take one.
+/// The file as its owners have it; `None` if no directory would take one.
 #[derive(Debug)]
 pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
-    /// Makes one in the first directory that will do. It says "not in control".
+    /// Makes one, without control, in the first suitable directory.
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
-        // Several are separated by colons (systemd.exec(5)).
+        // Colons separate several (systemd.exec(5)).
         let of_the_unit = variable("RUNTIME_DIRECTORY")
             .and_then(|all| Some(std::env::split_paths(&all).next()?.into()));
-        // In memory first: a page of a disk that hangs would stop whoever writes the deadline. And what a service
-        // manager keeps for us before /dev/shm, which logind empties when the last session of our user ends.
+        // Directories in memory come first: a page of a disk that hangs would stop the process that writes the
+        // deadline. The service manager's directory comes before /dev/shm, which logind empties when the last
+        // session of the user ends.
         let places = [
             of_the_unit,
             Some("/run".into()),
@@ -83,7 +86,7 @@ impl ControlFile {
             Some("/tmp".into()),
         ];
         let mut why = None;
-        // The command, which is told of it, may go elsewhere.
+        // The command, which gets the path, may change its directory.
         let places = places.into_iter().flatten().map(PathBuf::from);
         for directory in places.filter(|directory| directory.is_absolute()) {
             match create_in(&directory) {
@@ -96,37 +99,34 @@ impl ControlFile {
         ControlFile(None)
     }
 
-    /// Removes what owners that were killed have left beside it: nothing that a start waits for.
+    /// Removes the leftovers of killed owners beside it, which no start waits for.
     pub(super) fn sweep_beside(&self) {
         if let Some(directory) = self.path().and_then(Path::parent) {
             sweep(directory);
         }
     }
 
-    /// Where it is, for the command's environment.
     pub(super) fn path(&self) -> Option<&Path> {
         self.0.as_ref().map(|place| &*place.path)
     }
 
-    /// The descriptor that keeps its lock.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.0.as_ref().map(|place| place.file.as_raw_fd())
     }
 
-    /// Tells the command this.
     pub(super) fn set(&self, control: ControlState) {
         if let Some(Location { words, .. }) = &self.0 {
             // Each is one store of eight bytes: a reader in another process sees the old one or the new one,
-            // never half of each. The drain goes first: whoever reads that control is gone finds it, too.
+            // never half of each. The drain goes first: a reader that sees the end of control sees it, too.
             let ControlState { until, drain } = control;
             words.drain.store(drain.as_nanos(), Ordering::Release);
             words.until.store(until.as_nanos(), Ordering::Release);
         }
     }
 
-    /// Says "not in control" for ever, and removes the file.
+    /// Writes "not in control" for ever, and removes the file.
     pub(super) fn retire(&mut self) {
-        // Before it is removed: whoever has it mapped goes on reading it.
+        // Write it first: a process that has the file mapped goes on reading.
         self.set(ControlState::NONE);
         if let Some(place) = self.0.take() {
             // The other side may have done so before.
@@ -136,7 +136,7 @@ impl ControlFile {
 }
 
 fn create_in(directory: &Path) -> io::Result<Location> {
-    // Another instance that starts at the same moment may sweep ours before it is locked.
+    // Another instance that starts at the same moment may sweep the file before it is locked.
     create_once_in(directory).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => create_once_in(directory),
         _ => Err(error),
@@ -144,23 +144,23 @@ fn create_in(directory: &Path) -> io::Result<Location> {
 }
 
 fn create_once_in(directory: &Path) -> io::Result<Location> {
-    // Whoever can rename our file could tell our command lies.
+    // A user who can rename the file could mislead the command.
     if !is_safe_from_others(&fs::metadata(directory)?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
-    // Under another name until it is locked: a file of the final name that is not locked is a leftover.
+    // Use another name until it is locked: a file of the final name without a lock is a leftover.
     let fresh = directory.join(format!("{PREFIX}{name}{UNFINISHED}"));
     let path = directory.join(format!("{PREFIX}{name}"));
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
-        // Never through a link that somebody has put there: /tmp is everybody's.
+        // Never follow a link: every user can make one in /tmp.
         .create_new(true)
         .mode(0o600)
         .open(&fresh)?;
     let made = (|| {
-        // Written, not only made long: there is room for it, and the mapping cannot fault.
+        // Write it instead of only making it long: so there is room for it, and the mapping cannot fault.
         file.write_all(&[0; LENGTH])?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK)))?;
@@ -181,7 +181,7 @@ fn create_once_in(directory: &Path) -> io::Result<Location> {
     }
 }
 
-/// Removes what owners that were killed have left.
+/// Removes the leftovers of killed owners.
 fn sweep(directory: &Path) {
     for path in ours_in(directory, PREFIX, Metadata::is_file) {
         let mut options = OpenOptions::new();
@@ -192,14 +192,13 @@ fn sweep(directory: &Path) {
             .open(&path)
             .is_ok_and(|file| is_locked_by_another(&file) == Ok(false))
         {
-            // For whoever has it open, or mapped.
+            // Write it for processes that still have it open, or mapped.
             let _ = unsay(&path);
             let _ = fs::remove_file(&path);
         }
     }
 }
 
-/// Writes "not in control" where nobody else will any more.
 fn unsay(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
     let file = OpenOptions::new()
@@ -213,7 +212,7 @@ fn unsay(path: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub struct View {
     words: Mapping<SharedControl>,
-    /// Tells whether whoever writes there lives.
+    /// Shows whether the writer lives.
     file: File,
 }
 
@@ -228,7 +227,7 @@ impl View {
             // A FIFO of that name would let a script's `check` wait for ever.
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
-        // Of the descriptor, and not of the path, which may be another file by now.
+        // Use the descriptor: the path may be another file by now.
         let found = file.metadata()?;
         let fits = READABLE.iter().any(|range| range.contains(&found.len()));
         if !found.is_file() || !fits {
@@ -240,8 +239,8 @@ impl View {
         Ok(View { words, file })
     }
 
-    /// Reads what it says now. What was written by those who are dead holds no more: nobody would have taken
-    /// it back.
+    /// Reads the present state. Without a living owner it is "not in control": no process would have revoked an
+    /// earlier one.
     #[must_use]
     pub fn read(&self) -> ControlState {
         let [until, drain] = [&self.words.until, &self.words.drain]
@@ -261,7 +260,7 @@ mod tests {
     use trafficcop_core::machine::lasting::{is_old, make_old};
 
     #[test]
-    fn what_is_written_is_read_until_the_end_and_after() {
+    fn view_reads_what_was_written_and_nothing_after_the_end() {
         let mut control = ControlFile::create();
         let path = control.path().expect("a place").to_owned();
         let view = View::open(&path).expect("a control file");
@@ -309,8 +308,8 @@ mod tests {
         fs::write(&unfinished, "").expect("written");
         let foreign = directory.path().join("something.else");
         fs::write(&foreign, "x").expect("written");
-        // A child that a neighbouring test is forking at this moment has the descriptor until it
-        // execs: then it is no leftover yet, and the next one sweeps it.
+        // A child that a neighbouring test is forking at this moment has the descriptor until it execs: then it
+        // is no leftover yet, and a later sweep removes it.
         let give_up_at = Instant::now() + std::time::Duration::from_secs(60);
         let next = ControlFile(Some(create_in(directory.path()).expect("a file")));
         while left.exists() && Instant::now() < give_up_at {
@@ -318,10 +317,10 @@ mod tests {
         }
         let next = next.0.expect("still there");
         assert!(!left.exists() && !unfinished.exists());
-        assert_eq!(view.read(), ControlState::NONE, "whoever wrote it is dead");
+        assert_eq!(view.read(), ControlState::NONE, "its writer is dead");
         let SharedControl { until, drain } = &*mapped.expect("mapped");
         let words = [until, drain].map(|word| word.load(Ordering::Acquire));
-        assert_eq!(words, [0, 0], "written by whoever swept it");
+        assert_eq!(words, [0, 0], "the sweeper wrote it");
         assert!(living.path.exists() && next.path.exists() && foreign.exists());
     }
 

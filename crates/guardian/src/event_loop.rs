@@ -1,11 +1,11 @@
-//! The guardian's loop: poll, look at the clock, at the children, at the socket; do what
-//! [`GuardianState`] says.
+//! The guardian's loop: poll, look at the clock, at the children, at the socket; do what [`GuardianState`]
+//! decides.
 //!
-//! [`super::fork`] goes round it in the forked child. While a command runs it does not allocate (but for
-//! release info larger than the one before), and it never waits for anything but `poll`: not for a supervisor
-//! that does not read, either. What it sees and does goes through [`System`], so that the simulated fleet plays
-//! this very loop. It must never act on a frame before all of it is there; and what is ordered too
-//! late is not begun, nor anything under a lock that we do not keep.
+//! [`super::fork`] runs it in the forked child. While a command runs it does not allocate (but for release info
+//! larger than the one before), and it waits in `poll` only, never for a supervisor that does not read. All
+//! that it sees and does goes through [`System`], so that the simulated fleet runs this very loop. It must
+//! never act on a frame before it is complete, never begin what is ordered too late, and never begin anything
+//! under a lock that it does not hold.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,24 +26,23 @@ mod system;
 pub(super) use kernel::Kernel;
 pub use system::{Ready, System, Wait};
 
-/// How many frames wait for a supervisor that does not read. A command's life makes ten.
+/// Number of frames that wait for a supervisor that does not read. A command's life makes ten.
 const UNSENT: usize = 64;
-/// Room for what arrives, and for release info, that is there from the beginning.
+/// Initial room for what arrives, and for release info.
 const ROOM: usize = 16 << 10;
-/// How many children outside the main process's group are remembered as told to end.
+/// Children outside the main process's group that are remembered after their SIGTERM.
 const TOLD: usize = 256;
-/// How long a new guardian waits for a first command before it makes itself at home, in ms.
+/// Wait of a new guardian for a first command before it takes precedence, in ms.
 const SETTLE: u8 = 20;
-/// How long the longest wait for the next look at what is going away is, in ms.
+/// Longest wait for the next look at a tree that is ending, in ms.
 const LONGEST_LOOK: u8 = 100;
 
-/// The command's main process. It stays un-reaped until everything else is gone: so long, its id
-/// and its group's can belong to nobody else.
+/// Main process of the command. It stays un-reaped until everything else is gone: until then no other process
+/// can get its id or its group's.
 struct Main {
     pid: i32,
     ended: bool,
     reaped: bool,
-    /// It is not yet known whether the exec succeeded.
     executing: bool,
 }
 
@@ -52,45 +51,44 @@ pub struct EventLoop<S> {
     pub(super) system: S,
     state: GuardianState,
     main: Option<Main>,
-    /// It is in control until its deadline.
+    /// Whether the command is in control until its deadline.
     in_control: bool,
     lock: Option<OwnedFd>,
     release_info: Vec<u8>,
     armed: Instant,
     received: Vec<u8>,
-    /// How much of that was done already.
+    /// Number of received bytes that are already handled.
     obeyed: usize,
-    /// A descriptor that arrived before the frame that tells what it is was complete.
+    /// Descriptor that arrived before its frame was complete.
     passed: Option<OwnedFd>,
     unsent: [u8; UNSENT * FRAME],
     unsent_len: usize,
     told: [i32; TOLD],
     told_len: usize,
-    /// The supervisor's end is closed; nothing is read or written any more.
+    /// Whether the supervisor's end is closed; nothing is read or written any more.
     deaf: bool,
-    /// How long the next look at a tree that is being killed may wait, in ms.
     patience: u8,
-    /// It has whatever the system grants for being on time.
     settled: bool,
     over: bool,
 }
 
 impl<S: System> EventLoop<S> {
-    /// The same, with this grace for what a command leaves behind.
+    /// Sets the grace for what a command leaves behind.
     #[must_use]
     pub fn leaving(mut self, left_behind: Option<Duration>) -> EventLoop<S> {
         self.state = self.state.leaving(left_behind);
         self
     }
 
-    /// The same, with at most this grace from the supervisor's death on.
+    /// Sets the longest grace from the supervisor's death on.
     #[must_use]
     pub fn orphaned_for(mut self, orphan_grace: Option<Duration>) -> EventLoop<S> {
         self.state = self.state.orphaned_for(orphan_grace);
         self
     }
 
-    /// Tells the supervisor that it is there. `grace` is that of a drain that no deadline gives one to.
+    /// Makes the loop and reports to the supervisor that it is ready. `grace` applies to a drain without a
+    /// deadline.
     pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
         let mut event_loop = EventLoop {
             system,
@@ -116,12 +114,12 @@ impl<S: System> EventLoop<S> {
         event_loop
     }
 
-    /// The supervisor wants it no more, or is dead and everything is done.
+    /// Whether the supervisor no longer needs it, or is dead and everything is done.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// What is to be waited for before the next turn; sets the timer.
+    /// Sets the timer, and returns what to wait for before the next turn.
     pub fn next_wait(&mut self) -> Wait {
         let next = self.state.next();
         if next != self.armed {
@@ -130,8 +128,8 @@ impl<S: System> EventLoop<S> {
         }
         let ended = self.main.as_ref().is_some_and(|main| main.ended);
         let millis = if self.state.is_killing() || ended {
-            // Orphans arrive without a signal, and those of a PID namespace end without one: look again,
-            // less and less often.
+            // Orphans arrive without a signal, and those of a PID namespace end without one: look again, less
+            // and less often.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             Some(self.patience)
         } else if self.settled {
@@ -147,9 +145,9 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// What is done when the wait is over.
+    /// Handles what the wait ended with.
     pub fn turn(&mut self, ready: Ready) {
-        // Not before a command that is to start at once, but before a wait that may be long.
+        // A command that is to start at once goes first, but this comes before a wait that may be long.
         if !self.settled && (ready.nothing || self.main.is_some()) {
             self.settled = true;
             self.system.take_precedence();
@@ -174,7 +172,7 @@ impl<S: System> EventLoop<S> {
 
     fn happened(&mut self, event: Input) {
         let steps = self.state.step(Instant::now(), event);
-        // Before anything is done about it: whoever is signalled finds the truth there.
+        // Show it before acting on it: a process that gets a signal finds the truth there.
         self.show_control(self.state.control());
         self.perform(&steps);
     }
@@ -203,7 +201,7 @@ impl<S: System> EventLoop<S> {
 
     fn obey(&mut self, request: Request, payload: usize) {
         match request {
-            // The handle knows better than to ask for a second.
+            // The handle never asks for a second one.
             Request::Start { .. } if !self.state.is_idle() => {}
             Request::Start {
                 program,
@@ -259,7 +257,7 @@ impl<S: System> EventLoop<S> {
                 self.set_release_info(payload, release_info);
             }
             Request::Ping(seq) => self.tell(Event::Pong(seq)),
-            // Never away from a tree.
+            // Never leave a tree.
             Request::Dismiss => self.over = self.state.is_idle(),
         }
     }
@@ -270,7 +268,6 @@ impl<S: System> EventLoop<S> {
             .extend_from_slice(&self.received[at..at + len as usize]);
     }
 
-    /// The lock and the program's stdin, of which one came along at most.
     fn descriptors(
         &mut self,
         lock: bool,
@@ -280,8 +277,8 @@ impl<S: System> EventLoop<S> {
             (_, false, false) => Ok((None, None)),
             (Some(passed), true, _) => Ok((Some(passed), None)),
             (Some(passed), false, true) => Ok((None, Some(passed))),
-            // It was sent, and we could not have it. A lock that nobody keeps, or a message that is
-            // not there, is worse than a command that is not started.
+            // A descriptor was sent, but this process could not take it. A lock that no process holds, or a
+            // missing message, is worse than a command that is not started.
             (None, ..) => Err(Errno::EMFILE),
         }
     }
@@ -328,7 +325,7 @@ impl<S: System> EventLoop<S> {
         self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
     }
 
-    /// Queues a frame; what a supervisor that does not read has not fetched is kept for it.
+    /// Queues a frame; keeps what a supervisor that does not read has not fetched.
     fn tell(&mut self, report: Event) {
         if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
             return;
@@ -341,8 +338,8 @@ impl<S: System> EventLoop<S> {
             return;
         }
         let frame = report.encode();
-        // A command can be stopped without end (`cpulimit`), and its own end must still find room. Of stops
-        // that nobody has fetched one says as much as all.
+        // A command can be stopped without end (`cpulimit`), and its own end must still find room. One unread
+        // report of a stop says as much as many.
         let stopped = report == Event::Workload(WorkloadEvent::Stopped);
         if stopped && self.unsent[..self.unsent_len].ends_with(&frame) {
             return;
@@ -366,7 +363,7 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// The next request, if all of it has arrived, and where what came with it lies in what was received.
+    /// Returns the next request, if all of it has arrived, and the offset of its payload in `received`.
     fn next_request(&mut self) -> Option<(Request, usize)> {
         while !self.over && !self.deaf {
             if let Some(frame) = self.received[self.obeyed..].first_chunk::<FRAME>() {
@@ -400,14 +397,14 @@ impl<S: System> EventLoop<S> {
         None
     }
 
-    /// The supervisor is dead, or out of its mind.
+    /// Handles a supervisor that is dead or sends nonsense.
     fn orphaned(&mut self) {
         self.deaf = true;
         self.unsent_len = 0;
         self.happened(Input::Orphaned);
     }
 
-    /// The supervisor is dead and nothing of the tree lives: give its lease back.
+    /// Gives the lease of a dead supervisor back, when nothing of the tree lives.
     fn depart(&mut self) {
         self.over = true;
         if !self.release_info.is_empty() {

@@ -1,9 +1,8 @@
-//! Making a guardian: a child of the supervisor that is small, named, hard to starve and holds
-//! nothing that is not its own.
+//! Creation of a guardian: a small child process of the supervisor that is named, hard to starve and holds only
+//! its own descriptors.
 //!
-//! [`fork`] is called by the drivers before there is a runtime or a second thread. What the
-//! guardian then does all its life is in [`super::event_loop`]. Nothing here may return into the caller
-//! from inside the guardian.
+//! The drivers call [`fork`] before there is a runtime or a second thread. [`super::event_loop`] is the rest of
+//! the guardian's life. Nothing here may return into the caller from inside the guardian.
 
 use std::ffi::{CStr, OsString};
 use std::io::{self, IoSliceMut, Read};
@@ -34,18 +33,17 @@ use super::{Contain, Setup, SetupError, process, raw, tree};
 use trafficcop_core::machine::procfs;
 use trafficcop_core::util::with_awaited_children;
 
-/// What a process list shows: not the product's name, so that a `pkill` by that name leaves the
-/// one process alone that has to clean up after it.
+/// Name in a process list: not the product's, so that a `pkill` by that name spares the process that has to
+/// clean up.
 const NAME: &CStr = c"tc-guardian";
 
-/// So many descriptors are tried one by one where they cannot be listed: some 5 ms.
+/// Number of descriptors to try one by one if they cannot be listed: some 5 ms.
 const TRIED: RawFd = 1 << 16;
 
-/// Children of this process that are not a command's tree: what an handle that kills a dead
-/// guardian's tree has to spare.
+/// Children that belong to no command's tree, to be spared when a dead guardian's tree is killed.
 static UNRELATED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// The guardians that live, and the children we were started with.
+/// Returns the living guardians and the children that this process was started with.
 pub(super) fn unrelated_children() -> Vec<i32> {
     UNRELATED
         .lock()
@@ -59,7 +57,7 @@ fn spare(pid: i32) {
     }
 }
 
-/// A guardian has been reaped (or is about to be killed): its id may become anybody's.
+/// Forgets a guardian that has been reaped (or is about to be killed): another process may get its id.
 pub(super) fn forget_unrelated(pid: i32) {
     process::wait_no_more(pid);
     if let Ok(mut pids) = UNRELATED.lock() {
@@ -67,8 +65,8 @@ pub(super) fn forget_unrelated(pid: i32) {
     }
 }
 
-/// Reaps what came to us and is nobody's: as process 1 of a container we are given all that lose their parent
-/// in it, and nobody but us can let them go. What a guardian leaves is swept in its place.
+/// Reaps ended processes that this process has adopted. As process 1 of a container it adopts every process
+/// that loses its parent, and no other process can reap them. The handle sweeps what a guardian leaves.
 pub(super) fn reap_adopted() {
     with_awaited_children(|awaited| {
         let spare = [process::guardians().as_slice(), awaited].concat();
@@ -78,7 +76,7 @@ pub(super) fn reap_adopted() {
     });
 }
 
-/// A guardian that waits for its handle. Dropped, it goes away by itself.
+/// Guardian that waits for its handle. It exits by itself when this is dropped.
 #[derive(Debug)]
 pub struct Guardian {
     pid: i32,
@@ -90,56 +88,56 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// The containment that is in force: never [`Contain::Auto`].
+    /// Returns the containment that is in force: never [`Contain::Auto`].
     #[must_use]
     pub fn containment(&self) -> Contain {
         self.containment.kind()
     }
 
-    /// The guardian's process, for people.
+    /// Returns the guardian's process id, for people.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Where the control file is, if one could be made.
+    /// Returns the path of the control file, if one could be made.
     #[must_use]
     pub fn control_file(&self) -> Option<&Path> {
         self.control.path()
     }
 
-    /// Whether we were started in the foreground of a terminal, so that a command that stops is
-    /// one that was stopped with Ctrl-Z, and we stop with it.
+    /// Whether this process was started in the foreground of a terminal. A command that stops was then stopped
+    /// with Ctrl-Z, and this process stops with it.
     #[must_use]
     pub fn has_terminal(&self) -> bool {
         self.foreground
     }
 
-    /// What the command reads to know whether it is in control, for others of this process.
+    /// Opens the control file for other parts of this process.
     ///
     /// # Errors
-    /// Where no directory would take a control file, or it cannot be read.
+    /// If no directory would take a control file, or it cannot be read.
     pub fn view(&self) -> io::Result<View> {
         let none = || io::Error::other("no directory would take a control file");
         View::open(self.control.path().ok_or_else(none)?)
     }
 
-    /// By which others of this process ask whether we are sound, once it is attended.
+    /// Returns the check by which other parts of this process ask whether the supervisor works, after
+    /// [`attend`](Self::attend).
     #[must_use]
     pub fn health_check(&self) -> Arc<HealthCheck> {
         Arc::clone(&self.health_check)
     }
 
-    /// The supervisor's side of it, once it has said its first word: it was forked to get ready
-    /// while we do.
+    /// Waits until the guardian is ready, and returns the supervisor's side of it.
     ///
     /// # Errors
-    /// Where it could not get ready, or its socket cannot be registered with the runtime.
+    /// If the guardian could not get ready, or its socket cannot be registered with the runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time and I/O.
     pub fn attend(mut self) -> Result<GuardianHandle, SetupError> {
-        // Done while the guardian gets ready.
+        // Use the time in which the guardian gets ready.
         self.control.sweep_beside();
         if let Err(refusal) = hear_ready(&self) {
             tree::signal(self.pid, libc::SIGKILL);
@@ -160,13 +158,13 @@ impl Guardian {
     }
 }
 
-/// Forks a guardian. The process becomes a child subreaper.
+/// Forks a guardian. This process becomes a child subreaper.
 ///
-/// To be called early: the first one captures the signal mask and dispositions as those that every
-/// command will get, and every descriptor that is close-on-exec by now is closed in the guardian.
+/// Call it early. The first call captures the signal mask and dispositions that every command will get, and the
+/// guardian closes every descriptor that is close-on-exec by now.
 ///
 /// # Errors
-/// When something that was asked for cannot be had, or the kernel refuses; nothing is left behind.
+/// If a requested feature is not available, or the kernel refuses; nothing is left behind.
 pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     let programs = &setup.programs;
     if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
@@ -183,7 +181,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     if threads != 1 {
         return Err(SetupError::Threads(threads));
     }
-    // Containment or not: what is left of a command is looked for there.
+    // With or without containment, the guardian looks there for what is left of a command.
     tree::proc_is_ours().map_err(|seen| SetupError::Proc {
         seen,
         pid: std::process::id(),
@@ -195,12 +193,12 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     let mut context = SpawnContext::capture();
     if setup.tells_others {
         context.foreground = Foreground::nobody_s();
-        // It has no use of them, and what was inherited is not looked at.
+        // The command has no use for them, and its inherited ones are not checked.
         context.sockets = None;
     }
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
-    // Whoever ignores SIGCHLD has children that reap themselves: none of ours may. And whoever blocks it
-    // does not hear that a guardian was stopped.
+    // Children of a process that ignores SIGCHLD reap themselves, which would lose their status. A process that
+    // blocks it does not notice that its guardian was stopped.
     raw::set_default(libc::SIGCHLD);
     let blocked = SigSet::from(Signal::SIGCHLD);
     blocked
@@ -208,8 +206,8 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
         .map_err(errno("unblocking SIGCHLD"))?;
     let foreground = context.foreground.is_there();
     if foreground {
-        // While the command has the terminal, our log comes from the background: `stty tostop` would
-        // stop us for it.
+        // While the command has the terminal, this process logs from the background: `stty tostop` would stop
+        // it for that.
         raw::ignore(libc::SIGTTOU);
     }
     let mut control = ControlFile::create();
@@ -220,14 +218,14 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
         // returns from `live`.
         match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
             nix::unistd::ForkResult::Child => {
-                // By its number, whatever else can be closed: while this end is open here, the guardian
-                // cannot hear of the supervisor's death.
+                // Close it even if nothing else can be closed: while this end is open in the guardian, the
+                // guardian cannot notice the supervisor's death.
                 drop(ours);
                 live(setup, context, containment, control, its)
             }
             nix::unistd::ForkResult::Parent { child } => {
                 drop(its);
-                // Both do it, so that it is done before either relies on it.
+                // Parent and child both do this, so that it is done before either relies on it.
                 let _ = nix::unistd::setpgid(child, child);
                 let tried = containment.try_out(setup.contain);
                 if let Ok(true) = tried {
@@ -242,8 +240,8 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
                         foreground,
                     });
                 }
-                // It has been told nothing yet, and goes without a word; with it what it knows of a
-                // containment that is another now.
+                // The guardian has no orders yet and can be killed: the containment that it knows is no longer
+                // in use.
                 tree::signal(child.as_raw(), libc::SIGKILL);
                 let _ = nix::sys::wait::waitpid(child, None);
                 tried.inspect_err(|_| control.retire())?;
@@ -267,13 +265,13 @@ fn errno(what: &'static str) -> impl Fn(Errno) -> SetupError {
     }
 }
 
-/// How many threads this process has.
+/// Returns the number of threads of this process.
 ///
 /// # Errors
-/// What keeps us from reading it.
+/// If /proc cannot be read.
 pub fn threads() -> io::Result<usize> {
-    // What stat(2) says of the directory of threads: two links and one for each. It costs a tenth
-    // of reading about them, which is left for when it says something else than "one".
+    // stat(2) counts two links, and one for each thread. This costs a tenth of reading the status file, which
+    // is only needed if the count is not one.
     if std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3) {
         return Ok(1);
     }
@@ -285,7 +283,7 @@ pub fn threads() -> io::Result<usize> {
         .ok_or_else(|| io::Error::other("no line \"Threads:\""))
 }
 
-/// A shell that became us by `exec` leaves us its background jobs as children.
+/// Spares the background jobs of a shell that became this process by `exec`.
 fn note_inherited_children() {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let known = unrelated_children();
@@ -296,12 +294,12 @@ fn note_inherited_children() {
     }
 }
 
-/// Waits for the guardian's first word, and makes the socket what the runtime wants it to be.
+/// Waits for the guardian's first word, and prepares the socket for the runtime.
 fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
     let what = "waiting for its first word";
     let mut frame = [0; FRAME];
     let mut socket = &guardian.socket;
-    // Generous: a fresh process on a starved machine.
+    // Generous, for a fresh process on a starved machine.
     socket
         .set_read_timeout(Some(Duration::from_secs(30)))
         .map_err(system(what))?;
@@ -320,7 +318,7 @@ fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
     socket.set_nonblocking(true).map_err(system(what))
 }
 
-/// The guardian's life, from fork to exit.
+/// Runs the guardian, from fork to exit.
 fn live(
     setup: Setup,
     context: SpawnContext,
@@ -328,12 +326,12 @@ fn live(
     control: ControlFile,
     socket: UnixStream,
 ) -> ! {
-    // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which
-    // kills the command, and the supervisor does the rest.
+    // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which kills the
+    // command, and the supervisor does the rest.
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
-        // All of them: no Ctrl-C and no `kill` of the job ends the one who has to clean up, and
-        // the terminal can be handed over without being stopped for it.
+        // No Ctrl-C and no `kill` of the job may end the process that has to clean up, nor may it be stopped
+        // when it hands over the terminal.
         let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
         let mut keep = containment.keep();
         keep.push(socket.as_raw_fd());
@@ -355,9 +353,8 @@ fn live(
         let mut event_loop = EventLoop::begin(kernel, grace)
             .leaving(left_behind)
             .orphaned_for(orphan_grace);
-        // The supervisor has been told to go on: what does not have to be there first comes now.
+        // The supervisor already goes on: do now what did not have to be done first.
         rename_arguments();
-        // Until the supervisor wants it no more, or is dead and everything is done.
         while !event_loop.is_over() {
             let wait = event_loop.next_wait();
             let ready = event_loop.system.wait(wait);
@@ -365,16 +362,15 @@ fn live(
         }
         event_loop.system.retire();
     }));
-    // Without the exit handlers of the supervisor, whose copy this is.
+    // Skip the exit handlers of the supervisor, whose copy this process is.
     raw::exit(i32::from(lived.is_err()))
 }
 
-/// Closes every descriptor that is close-on-exec: it was opened by us, not inherited for the
-/// command. Above all the supervisor's ends of other guardians' sockets: while one of those is
-/// open, its guardian cannot see the supervisor's death; and a lock's file would stay locked.
+/// Closes every descriptor that is close-on-exec: the supervisor opened it, and it is not meant for the
+/// command. While the supervisor's end of another guardian's socket is open, that guardian cannot notice the
+/// supervisor's death; and a lock's file would stay locked.
 ///
-/// # Errors
-/// Those of close_range(2), where /proc does not list them all either: some may be open.
+/// Fails if /proc does not list the descriptors and close_range(2) fails: some may be open.
 fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
     let close = |fd| {
         // The objects that own these are never used or dropped in this process, which leaves by _exit.
@@ -386,13 +382,13 @@ fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
         listed.into_iter().for_each(close);
         return Ok(());
     }
-    // Each number is tried. The high ones go unseen, although a command might have inherited one.
+    // Try each number. Close the high ones without a look at their flags, although a command might have
+    // inherited one.
     let end = keep.iter().fold(TRIED, |end, fd| end.max(fd + 1));
     (0..end).for_each(close);
     raw::close_range(end.unsigned_abs(), u32::MAX)
 }
 
-/// The descriptors of this process, all of them.
 fn open_descriptors() -> io::Result<Vec<RawFd>> {
     let mut listed = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -420,9 +416,9 @@ fn rename_arguments() {
     if start == 0 || end <= start + name.len() {
         return;
     }
-    // SAFETY: the kernel tells where the strings of the command line lie on our own stack. They
-    // are writable memory that nothing else refers to as anything but bytes, there is one thread,
-    // and what is written ends with NULs before `end`.
+    // SAFETY: the kernel tells where the strings of the command line lie on this process's own stack. They are
+    // writable memory that nothing else refers to as anything but bytes, there is one thread, and what is
+    // written ends with NULs before `end`.
     unsafe {
         let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
         std::ptr::write_bytes(area, 0, end - start);
@@ -430,15 +426,15 @@ fn rename_arguments() {
     }
 }
 
-/// Whatever the system grants for being on time on a machine that is starved of processor or
-/// memory. None of it is needed, so none of it may fail.
+/// Takes every means to be on time that the system grants on a machine short of processor or memory. None of it
+/// is required, so failures are ignored.
 pub(super) fn take_precedence(context: &mut SpawnContext) {
-    // What is in memory stays; what is not is not fetched for that (MCL_ONFAULT): the guardian
-    // remains as small as it is. Memory locks are not inherited by the command.
+    // Lock only pages that are in memory (MCL_ONFAULT fetches no others): the guardian stays small. The command
+    // does not inherit memory locks.
     let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(
         libc::MCL_CURRENT | libc::MCL_ONFAULT,
     ));
-    // A real-time parent has children of niceness 0: what cannot be undone is not done.
+    // A real-time parent has children of niceness 0: leave out what the command could not undo.
     if raw::is_scheduled_normally() && context.nice() >= 0 {
         raw::schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
     }
@@ -450,14 +446,14 @@ pub(super) fn take_precedence(context: &mut SpawnContext) {
     }
 }
 
-/// Becomes an ordinary process again: for what is done after the supervisor's death, which may take its time.
+/// Makes this process an ordinary one again: its work after the supervisor's death may take its time.
 pub(super) fn give_up_precedence() {
     let _ = nix::sys::mman::munlockall();
     raw::schedule(libc::SCHED_OTHER, 0);
 }
 
-/// Receives bytes, and a descriptor that came along with them; none, where we could not have it (the
-/// limit of open files): the frame says whether there was one.
+/// Receives bytes, and a descriptor that came with them, unless this process could not take it (limit of open
+/// files): the frame says whether there was one.
 pub(super) fn receive(
     socket: RawFd,
     buffer: &mut [u8],
@@ -470,7 +466,7 @@ pub(super) fn receive(
     for control in message.cmsgs().into_iter().flatten() {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for descriptor in descriptors {
-                // SAFETY: the kernel has just made this descriptor for us alone.
+                // SAFETY: the kernel has just made this descriptor for this process alone.
                 passed = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
             }
         }

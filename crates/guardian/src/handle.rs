@@ -1,9 +1,8 @@
-//! The supervisor's side of a guardian: what it is asked for. What it tells, and what is done in its place when
-//! it can no longer do it itself, is in `events`.
+//! The supervisor's side of a guardian: orders to it. `events` has its reports, and the work in its place when
+//! it cannot work any more.
 //!
-//! Made by [`Guardian::attend`](super::Guardian::attend), used by the driver's workloads. Its methods never block:
-//! what the socket does not take is kept, and a guardian that takes nothing is a silent guardian.
-//! It must never start a command without the descriptor meant for it.
+//! The methods never block: frames that the socket does not take are kept, and a guardian that takes nothing
+//! counts as silent. A command must never start without the descriptor meant for it.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,24 +31,24 @@ use events::Rescue;
 pub use peer::Peer;
 use peer::Process;
 
-/// How long a dismissed guardian may take.
+/// Time for a dismissed guardian to end.
 const DISMISSAL: Duration = Duration::from_secs(1);
-/// How often we look whether it has gone, where the kernel does not tell, and whether it can be
-/// told more.
+/// Time between looks whether it has ended, if the kernel does not report that, and whether it takes more
+/// frames.
 const NAP: Duration = Duration::from_millis(2);
 
 enum State {
-    /// The guardian is there.
+    /// The guardian lives.
     Well,
-    /// The guardian was killed, and we do its work.
+    /// The guardian was killed, and the supervisor does its work.
     Lost(Rescue),
-    /// So it is, and the tree cannot be killed; that was said, and nothing more will come.
+    /// Likewise, but the tree cannot be killed; that is reported, and no event follows.
     Stuck(Rescue),
-    /// Nothing more will come.
+    /// No event follows.
     Finished,
 }
 
-/// Bytes on their way, and the descriptor that goes with the first of them.
+/// Bytes to send, and the descriptor that goes with the first of them.
 struct OutFrame {
     bytes: Vec<u8>,
     sent: usize,
@@ -66,22 +65,22 @@ impl OutFrame {
     }
 }
 
-/// The supervisor's side of a guardian. Dropped, it is to the guardian as if the supervisor had
-/// died: the tree is drained, and the lease given back.
+/// The supervisor's side of a guardian. To the guardian, dropping it looks like the supervisor's death: it
+/// drains the tree, and gives the lease back.
 pub struct GuardianHandle {
     peer: Box<dyn Peer>,
     state: State,
-    /// From an order to its end; only meanwhile must the guardian answer.
+    /// Whether an order is not finished; only then must the guardian answer.
     busy: bool,
-    /// From when on a silent guardian costs the promise: when it is to kill what a lease is for.
+    /// Time from which a silent guardian breaks the promise: when it has to kill what needs the lease.
     hurry_at: Instant,
-    /// The guardian said that the tree cannot be killed.
+    /// Whether the guardian reported that the tree cannot be killed.
     stuck: bool,
-    /// The present or last tree has a lock, which lives as long as somebody keeps its descriptor.
+    /// Whether the present or last tree has a lock, which lives as long as a process holds its descriptor.
     locked: bool,
     liveness: LivenessTimer,
     health_check: Arc<HealthCheck>,
-    /// The latest question of `health_check` that the latest ping is for.
+    /// Latest question of `health_check` that the latest ping is for.
     carried: u64,
     outgoing: VecDeque<OutFrame>,
     incoming: Vec<u8>,
@@ -100,7 +99,7 @@ impl GuardianHandle {
         GuardianHandle::of(Box::new(process), health_check)
     }
 
-    /// The same for a guardian that is no process of ours: of the simulated fleet.
+    /// Makes a handle for a guardian of the simulated fleet, without a process.
     #[doc(hidden)]
     #[must_use]
     pub fn of(peer: Box<dyn Peer>, health_check: Arc<HealthCheck>) -> GuardianHandle {
@@ -120,9 +119,9 @@ impl GuardianHandle {
         }
     }
 
-    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. One at a time: the
-    /// next one only after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). An order whose deadline has
-    /// passed by the time the guardian reads it is not started (ETIME).
+    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. Only one runs
+    /// at a time: start the next after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). The guardian refuses an
+    /// order whose deadline has passed when it reads it (ETIME).
     pub fn start(&mut self, request: SpawnRequest) {
         if !matches!(self.state, State::Well) {
             return self.refuse(Errno::ESRCH as i32);
@@ -131,7 +130,7 @@ impl GuardianHandle {
             return self.refuse(Errno::EBUSY as i32);
         }
         let mut payload = Vec::new();
-        // Empty where there is none: an outer trafficcop's would answer for another lock.
+        // Set it even if it is empty: an outer trafficcop's would answer for another lock.
         let path = self
             .peer
             .control_path()
@@ -162,7 +161,6 @@ impl GuardianHandle {
         ) else {
             return self.refuse(Errno::E2BIG as i32);
         };
-        // One descriptor goes with a frame.
         if request.lock.is_some() && request.input.is_some() {
             return self.refuse(Errno::EINVAL as i32);
         }
@@ -190,8 +188,7 @@ impl GuardianHandle {
         self.flush();
     }
 
-    /// An order that could not be made, for this error number: [`WorkloadEvent::NotStarted`] follows as if it
-    /// had been given.
+    /// Refuses an order that could not be made, with this error number: [`WorkloadEvent::NotStarted`] follows.
     pub fn refuse(&mut self, errno: i32) {
         self.inbox.push_back(WorkloadEvent::NotStarted { errno });
     }
@@ -203,14 +200,14 @@ impl GuardianHandle {
         self.send(Request::Extend(deadlines), &[]);
     }
 
-    /// The deadline that was told last is its own, for what it asks or does: no lease ends before this moment,
-    /// and until then the guardian has its whole second to answer.
+    /// Sets a later time from which silence matters. The last deadline was one for the command alone: no lease
+    /// ends before this moment, and until then the guardian has its whole second to answer.
     pub fn hurry_at(&mut self, kill_at: Instant) {
         self.hurry_at = kill_at;
     }
 
-    /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of
-    /// `end_of_grace` and the deadline to kill.
+    /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of `end_of_grace` and the
+    /// deadline to kill.
     pub fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         let request = Request::Drain {
             signal,
@@ -221,13 +218,13 @@ impl GuardianHandle {
 
     /// Kills the whole tree, now.
     pub fn kill(&mut self) {
-        // Who insists does not wait for a start.
+        // A kill does not wait for a start.
         self.liveness.started();
         self.send(Request::Kill, &[]);
     }
 
-    /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole
-    /// group, others to its main process.
+    /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole group, others to
+    /// its main process.
     pub fn signal(&mut self, signal: i32) {
         self.send(Request::Signal(signal), &[]);
     }
@@ -237,8 +234,8 @@ impl GuardianHandle {
         self.send(Request::Resume, &[]);
     }
 
-    /// Replaces the last release info; an empty one is none. It outlasts the tree: the guardian gives
-    /// the lease back by it, too, when the supervisor dies between two commands.
+    /// Replaces the release info; an empty one is none. It outlasts the tree: the guardian also gives the lease
+    /// back with it when the supervisor dies between two commands.
     ///
     /// # Panics
     /// If it is longer than 4 MiB.
@@ -255,11 +252,11 @@ impl GuardianHandle {
         self.send(request, release_info);
     }
 
-    /// Ends the guardian, which should have nothing to guard (what it has is killed first), and
-    /// reaps it. The lease is not given back.
+    /// Ends the guardian, which should have nothing to guard (its tree is killed first), and reaps it. The
+    /// lease is not given back.
     ///
-    /// Whoever is the last to keep the lock of a tree that cannot be killed stays as long as that
-    /// lives: the guardian, or, where that is dead, we.
+    /// The last holder of the lock of a tree that cannot be killed stays as long as the tree: the guardian, or
+    /// this process if the guardian is dead.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
@@ -300,8 +297,8 @@ impl GuardianHandle {
                     return self.peer.retire();
                 }
                 self.flush();
-                // Told by the kernel: a nap would be most of the life of a short command. Under a
-                // debugger its end is not ours to reap at that moment.
+                // Wait for the kernel's report: a pause would be most of the life of a short command. The timer
+                // is for a debugger, under which this process cannot reap it at that moment.
                 tokio::select! {
                     () = poll_fn(|context| self.peer.poll_children(context)) => {}
                     () = sleep(NAP) => {}
@@ -322,7 +319,6 @@ impl GuardianHandle {
         }
     }
 
-    /// Sends as much as the guardian takes.
     fn flush(&mut self) {
         while let Some(frame) = self.outgoing.front_mut() {
             let descriptor = frame
@@ -341,8 +337,8 @@ impl GuardianHandle {
                 Err(Errno::EINTR) => {}
                 // Full, or closed: reading will tell which.
                 Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
-                // The kernel does not pass its descriptor on (too many are on their way): nothing is
-                // started without.
+                // The kernel does not pass its descriptor on (too many are on their way): start nothing without
+                // it.
                 Err(errno) if frame.descriptor.is_some() => {
                     self.outgoing.pop_front();
                     self.busy = false;

@@ -3,11 +3,11 @@
 //! ```text
 //! supervisor (GuardianHandle) ══ stream socketpair, frames ══ guardian ── command ── its tree
 //! ```
-//! [`fork`] makes the guardian while the process has one thread and no runtime; [`GuardianHandle`] is
-//! the supervisor's side of it inside the runtime. Only this room sends signals, forks or reads
-//! /proc. It knows nothing of leases: it is given absolute deadlines and obeys them.
+//! [`fork`] makes the guardian while the process has one thread and no runtime. [`GuardianHandle`] is the
+//! supervisor's side of it inside the runtime. Only this crate sends signals, forks or reads /proc. It knows
+//! nothing of leases: it obeys absolute deadlines.
 
-// The hidden ones are open for the simulated fleet (tests/fleet.rs); they are no interface.
+// Hidden items are public for the simulated fleet only (tests/fleet.rs); they are no interface.
 pub mod containment;
 mod control;
 mod event_loop;

@@ -1,10 +1,9 @@
-//! Whether the guardian lives: when the supervisor asks it ([`LivenessTimer`], pure), and who else of
-//! this process wants to know ([`HealthCheck`]). One ping serves both.
+//! Liveness of the guardian: when the supervisor pings it ([`LivenessTimer`], pure), and who else in this
+//! process wants to know ([`HealthCheck`]). One ping serves both.
 //!
-//! Called by [`super::handle`] each time it looks, after it has read everything that had
-//! arrived. It must never take a pause of the supervisor (stopped, starved, suspended) for the
-//! silence of the guardian: what was asked before a pause is asked again after it, and only time
-//! in which we looked regularly counts.
+//! [`super::handle`] looks after it has read everything that had arrived. A pause of the supervisor (stopped,
+//! starved, suspended) must never count as silence of the guardian: after a pause it pings again, and only time
+//! in which it looked regularly counts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,32 +15,30 @@ use tokio::sync::Notify;
 
 use trafficcop_core::clock::Instant;
 
-// From one ping to the next. Rare, because each wakes two processes of a machine that may have
-// nothing else to do: a guardian that is stopped is asked at once, on the kernel's word, and at the
-// deadline all are. What is left for this is one that runs and is stuck.
+// Time between pings. They are rare, because each wakes two processes of a machine that may be idle. The kernel
+// reports a stopped guardian, which is pinged at once, and all are at the deadline: this is left for one that
+// runs and is stuck.
 const EVERY: Duration = Duration::from_secs(4);
-// Nothing in its loop waits, so on a sound machine it answers at once: a second is what a starved
-// one needs.
+// The guardian's loop never blocks, so it answers at once: only a starved machine needs a second.
 const PATIENCE: Duration = Duration::from_secs(1);
-// How long it may be silent while it starts a command: a fork, a namespace and an exec are the
-// kernel's work, and on a starved machine that takes seconds. What it must do in time is not put
-// off by that: see the next.
+// Allowed silence while it starts a command: fork, namespace and exec take the kernel seconds on a starved
+// machine. That does not delay a kill: see the next.
 const PATIENCE_AT_THE_START: Duration = Duration::from_secs(10);
-// How long it may be silent once the tree's deadline is reached: less than the margin of the
-// shortest lease (500 ms), so that what it does not do is still done in time.
+// Allowed silence once the tree's deadline is reached: less than the margin of the shortest lease (500 ms), so
+// that the supervisor can still kill in time.
 const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
-// Several times within the patience above, so that it is over by a look and not by a late one.
+// Several looks fit into that time, so that no single late one decides.
 const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
-/// How often to look while an answer is missing.
+/// Time between looks while an answer is missing.
 const LOOK: Duration = Duration::from_millis(150);
-// More than twice the time that we sleep while we wait: we were stopped, suspended or starved, and
-// the guardian may have answered long ago.
+// A gap of more than twice `LOOK` means that this process was stopped, suspended or starved, and the guardian may
+// have answered long ago.
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// What a look leads to.
+/// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// Nothing to do before [`LivenessTimer::next`].
+    /// No action before [`LivenessTimer::next`].
     Quiet,
     /// Send a ping with this number.
     Ping(u64),
@@ -53,11 +50,11 @@ pub enum Beat {
 pub struct LivenessTimer {
     seq: u64,
     answered: bool,
-    /// Somebody wants to know, and was not yet asked for.
+    /// A caller wants to know, and there is no ping for it yet.
     wanted: bool,
     asked: Instant,
     looked: Instant,
-    /// How long we have listened for the answer.
+    /// Time spent listening for the answer.
     listened: Duration,
     /// A command is being started.
     starting: bool,
@@ -67,7 +64,7 @@ pub struct LivenessTimer {
 
 #[expect(clippy::new_without_default, reason = "open for a test only")]
 impl LivenessTimer {
-    /// Nothing asked; the first look asks.
+    /// Makes a timer whose first look pings.
     pub fn new() -> LivenessTimer {
         LivenessTimer {
             seq: 0,
@@ -81,8 +78,7 @@ impl LivenessTimer {
         }
     }
 
-    /// The guardian was told to start a command. The numbers go on: an answer that is still on its way
-    /// is none to what is asked from here on.
+    /// Begins anew with the start of a command. The numbers go on: a late answer does not count for a new ping.
     pub fn starts(&mut self) {
         *self = LivenessTimer {
             seq: self.seq,
@@ -91,13 +87,12 @@ impl LivenessTimer {
         };
     }
 
-    /// Somebody wants to know now: the next look asks, or the one after the answer that is awaited.
+    /// Requests a ping at the next look, or after the awaited answer.
     pub fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// Looks for those who want to know of a guardian that has nothing to guard: its silence is nobody's
-    /// business.
+    /// Looks for callers of a health check while there is nothing to guard: silence has no consequence.
     pub fn look_idle(&mut self, now: Instant) -> Beat {
         if self.wanted && self.answered {
             self.ask(now)
@@ -106,13 +101,13 @@ impl LivenessTimer {
         }
     }
 
-    /// The start counts no more: the command was started, or is to go at once.
+    /// Ends the long patience of a start: the command was started, or has to end at once.
     pub fn started(&mut self) {
         self.starting = false;
         self.listened = Duration::ZERO;
     }
 
-    /// The deadline is reached: the guardian has to answer anew, and quickly.
+    /// Pings anew when the deadline is reached: the guardian has to answer quickly.
     pub fn hurry(&mut self, now: Instant) -> Beat {
         if self.urgent {
             return Beat::Quiet;
@@ -122,7 +117,7 @@ impl LivenessTimer {
         self.ask(now)
     }
 
-    /// The guardian answered this ping.
+    /// Notes an answer.
     pub fn answered(&mut self, seq: u64) {
         // An older answer may have been on its way since before a pause.
         self.answered |= seq == self.seq;
@@ -139,15 +134,13 @@ impl LivenessTimer {
                 Beat::Quiet
             };
         }
-        // Asked anew: the answer to the last ping may be older than the pause, and say nothing of
-        // now.
+        // Ping again: the answer to the last ping may be older than the pause, and prove nothing now.
         if gap > PAUSE {
             return self.ask(now);
         }
-        // Summed up from looks, and not by the clock from the ping on: only while we looked could
-        // it be heard.
-        // At the deadline a pause of ours is shorter than that, and one late look is no silence either: the
-        // answer that came meanwhile is heard before the next.
+        // Add up the looks instead of the time since the ping: an answer could only be read while this process
+        // looked. At the deadline, where shorter pauses matter, one late look is no silence either: an answer
+        // that came meanwhile is read before the next.
         self.listened += match self.urgent {
             true => gap.min(PATIENCE_AT_THE_END.saturating_sub(LOOK_AT_THE_END)),
             false => gap,
@@ -166,7 +159,7 @@ impl LivenessTimer {
         }
     }
 
-    /// How long after `now` to look again.
+    /// Returns the time from `now` to the next look.
     pub fn next(&self, now: Instant) -> Duration {
         if self.answered && self.wanted {
             Duration::ZERO
@@ -194,29 +187,29 @@ impl LivenessTimer {
     }
 }
 
-/// A question that goes once round: from any thread through the supervisor's loop to the guardian, and
-/// back. Asked by whoever has to say whether this instance is sound (a health check, a watchdog). It
-/// costs nothing while nobody asks, and a guardian that is silent is not asked again before it spoke.
+/// Question from any thread through the supervisor's loop to the guardian, and back. A health check or a
+/// watchdog asks it, to report whether this instance works. It costs nothing otherwise, and a silent guardian
+/// gets no further ping before it has answered.
 #[derive(Debug, Default)]
 pub struct HealthCheck {
-    /// The number of the latest question.
+    /// Number of the latest question.
     wanted: AtomicU64,
-    /// The number of the latest question that was answered.
+    /// Number of the latest question that was answered.
     answered: AtomicU64,
     asked: Notify,
     told: Notify,
 }
 
 impl HealthCheck {
-    /// Resolves when a question that is asked now has been answered: the supervisor's loop has
-    /// turned and the guardian has spoken. It may never resolve.
+    /// Asks, and resolves when the answer is there: the supervisor's loop has turned and the guardian has
+    /// answered. It may never resolve.
     pub async fn round_trip(&self) {
         let number = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
-        // It leaves a permit where nobody waits yet: the loop may just be doing something else.
+        // This leaves a permit if nothing waits yet: the loop may be busy.
         self.asked.notify_one();
         loop {
             let mut told = pin!(self.told.notified());
-            // Listening before looking, or an answer between the two would be missed.
+            // Listen before looking, or an answer between the two would be missed.
             told.as_mut().enable();
             if self.answered.load(Ordering::Acquire) >= number {
                 return;
@@ -225,25 +218,25 @@ impl HealthCheck {
         }
     }
 
-    /// Resolves when somebody asks.
+    /// Resolves when a caller asks.
     pub(super) async fn asked(&self) {
         self.asked.notified().await;
     }
 
-    /// The number of the latest question: a ping that is sent now is for all up to this one.
+    /// Returns the number of the latest question: a ping that is sent now serves all up to this one.
     pub(super) fn latest(&self) -> u64 {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// The questions up to this one were answered.
+    /// Answers the questions up to this one.
     pub(super) fn answer(&self, number: u64) {
-        // The greatest: two answers may come in another order than their questions.
+        // Keep the greatest: answers may come in another order than their questions.
         self.answered.fetch_max(number, Ordering::AcqRel);
         self.told.notify_waiters();
     }
 }
 
-/// Resolves when each of them has answered a question that is asked now. It may never resolve.
+/// Asks each of them, and resolves when all have answered. It may never resolve.
 pub async fn all_answer(health_check: &[Arc<HealthCheck>]) {
     join_all(health_check.iter().map(|one| one.round_trip())).await;
 }
@@ -257,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_is_asked_every_four_seconds() {
+    fn ping_is_repeated_every_four_seconds_after_an_answer() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.answered(1);
@@ -267,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_wanted_is_asked_at_once_and_once_at_a_time() {
+    fn wanted_ping_is_sent_at_once_or_after_the_awaited_answer() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.want();
@@ -287,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_before_the_start_is_none() {
+    fn answer_from_before_the_start_does_not_count() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.starts();
@@ -326,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_not_waited_for_without_end() {
+    fn start_without_an_answer_becomes_silence() {
         let mut liveness = LivenessTimer::new();
         liveness.starts();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
@@ -337,18 +330,18 @@ mod tests {
     }
 
     #[test]
-    fn at_the_deadline_one_late_look_is_not_silence() {
+    fn one_late_look_at_the_deadline_is_not_silence() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.answered(1);
         assert_eq!(liveness.hurry(at(100)), Beat::Ping(2));
         assert_eq!(liveness.look(at(400)), Beat::Quiet);
-        // What came meanwhile has been read by now.
+        // An answer would have been read by now.
         assert_eq!(liveness.look(at(420)), Beat::Silent);
     }
 
     #[test]
-    fn at_the_deadline_a_tenth_of_a_second_is_silence() {
+    fn tenth_of_a_second_at_the_deadline_is_silence() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         liveness.answered(1);
@@ -361,11 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_ours_is_not_silence() {
+    fn pause_of_the_supervisor_is_not_silence() {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         assert_eq!(liveness.look(at(150)), Beat::Quiet);
-        // Stopped for an hour; the guardian is asked anew, and the answer from before is not one.
+        // The supervisor was stopped for an hour: the earlier answer does not count.
         assert_eq!(liveness.look(at(3_600_000)), Beat::Ping(2));
         liveness.answered(1);
         assert!(!liveness.is_answered());
@@ -376,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_answer_when_the_last_one_has() {
+    async fn all_answer_resolves_after_the_last_answer() {
         let health_check = [
             Arc::new(HealthCheck::default()),
             Arc::new(HealthCheck::default()),
@@ -395,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_is_answered_by_its_own_answer_or_a_later_one() {
+    async fn round_trip_resolves_with_its_own_or_a_later_answer() {
         let health_check = Arc::new(HealthCheck::default());
         let ask = || {
             let health_check = Arc::clone(&health_check);

@@ -1,21 +1,19 @@
-//! How the supervisor's process begins, and what becomes of it when it panics.
+//! Start of the supervisor's process, and its end after a panic.
 //!
-//! It begins in place of Rust's own start. That one looks for the guard page of a
-//! stack that nobody of ours overflows, which is a tenth of a millisecond of reading /proc, and it
-//! ignores SIGPIPE over whatever there was: the command is to find it as we did.
-//! What would kill us for a write that cannot be done (into a pipe without a reader, or beyond the
-//! limit of a file's size) is ignored instead: there it is an error, with words.
+//! [`begin`] replaces Rust's own start, which reads /proc for a tenth of a millisecond to find a guard page
+//! that this program does not need, and overrides the inherited setting of SIGPIPE, which the command must get.
+//! Signals that kill for an impossible write (into a pipe without a reader, or beyond the limit of a file's
+//! size) are ignored: the write then fails with an error message.
 //!
-//! After a panic what we supervise is drained and given back as at any other end.
-//! The guardian does that whenever the supervisor is gone, and a panic makes it gone, as soon as can
-//! be: this process is replaced by a fresh image of the same program, in which there is no lock that
-//! nobody unlocks and no other thread that goes on. What was ours alone is closed with that, above all
-//! the guardians' sockets. The new image keeps our process id until the guardians have ended, because
-//! a service manager or a container kills what is left where the main process ends. Then it leaves
-//! with a status that says so.
+//! After a panic, the command is drained and the lease given back as at any other end. The guardian does that
+//! whenever the supervisor is gone, and a panic makes it go as soon as possible. The process replaces itself
+//! with a fresh image of the same program, which has no lock that stays locked and no other thread. The exec
+//! also closes what belonged to the supervisor alone, above all the guardians' sockets. The new image keeps the
+//! process id until the guardians have ended, because a service manager or a container kills what is left when
+//! the main process ends.
 //!
-//! Called by `main`, first of all and once. [`begin`] must never print: there is nobody to tell yet; and
-//! who panics must never wait for anything that another thread of ours may hold.
+//! `main` calls [`begin`], first of all and once. [`begin`] must not log: logging is not set up yet. A
+//! panicking thread must never wait for anything that another thread may hold.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -35,39 +33,35 @@ use nix::unistd::{Pid, execv};
 use super::raw::{self, Disposition};
 use trafficcop_core::util::is_unprintable;
 
-/// What the machine refuses: the status of `exit`, which is above this room.
+/// Exit status when the machine refuses something (see `exit`, above this crate).
 const UNAVAILABLE: c_int = 69;
 
-/// What we ignore, and whether it was ignored when we were started, and not by us.
+/// Signals that this process ignores, and whether they were ignored before.
 static IGNORED: [(libc::c_int, AtomicBool); 2] = [
     (libc::SIGPIPE, AtomicBool::new(false)),
     (libc::SIGXFSZ, AtomicBool::new(false)),
 ];
 
-/// Why we end before anything began.
 const NOTHING_TO_PUT: &[u8] = b"trafficcop: error: stdin or stdout is closed, and there is no /dev/null to put in its place: start it with both, or mount /dev; exit status 69\n";
-/// What is our stdout was closed when we were started.
 static NO_STDOUT: AtomicBool = AtomicBool::new(false);
 
-/// It was us who ignored them.
+/// Whether [`begin`] made this process ignore them.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// The first word of the new image, followed by the guardians' process ids.
+/// First word of the new image, followed by the guardians' process ids.
 const NAME: &CStr = c"trafficcop: failed";
-/// The status of `exit` for control that was lost, which is above this room.
+/// Exit status for lost control (see `exit`, above this crate).
 const LOST: libc::c_int = 70;
-/// The longest text of a panic that is told.
+/// Longest text of a panic that is reported.
 const TEXT_MAX: usize = 300;
 
-/// The guardians that live.
 static GUARDIANS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-/// The process that is to end so. A guardian is none: its end is its tree's.
+/// Process id of the supervisor, which leaves in this way after a panic. A guardian just ends, and its tree with it.
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
-/// Somebody panicked, and is at it.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Makes the process what the rest of us expects (descriptors 0 to 2 are open, a write into a
-/// closed pipe or beyond a limit is an error and no death), and says with which words it was started.
+/// Prepares the process: descriptors 0 to 2 are open, and an impossible write is an error instead of a fatal
+/// signal. Returns the words of the command line.
 ///
 /// # Safety
 /// `words` are the `count` strings that the C library gives `main`, and there is one thread.
@@ -90,9 +84,8 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         .collect()
 }
 
-/// Whether this signal, which is ignored now, was not when we were started. Of SIGPIPE that is said
-/// also where Rust's own start was before us (in a program that embeds us), which ignores it and
-/// leaves nothing to see.
+/// Whether this signal is ignored now but was not at the start. Also true for SIGPIPE if Rust's own start ran
+/// first (in a program that embeds this crate): it leaves no trace of the earlier setting.
 pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     let ours = IGNORED.iter().find(|(number, _)| *number == signal);
     ours.is_some_and(|(number, was_ignored)| {
@@ -101,8 +94,8 @@ pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     })
 }
 
-/// What is opened next must not become somebody's stdin, stdout or stderr: the log would be written
-/// into the lock's record. Where there is nothing to put there instead, that is the end.
+/// Opens /dev/null in place of a missing stdin, stdout or stderr. Otherwise the next file would become one of
+/// them, and the log would be written into the lock's record. Without a /dev/null the process ends.
 fn open_the_first_three() {
     for number in 0..3 {
         if raw::closes_on_exec(number).is_some() {
@@ -115,7 +108,7 @@ fn open_the_first_three() {
         let nothing = open(c"/dev/null", OFlag::O_RDWR, Mode::empty());
         if nothing.map(IntoRawFd::into_raw_fd).is_err() {
             if raw::closes_on_exec(libc::STDERR_FILENO).is_some() {
-                // SAFETY: it was seen to be open, and nobody closes it before we end.
+                // SAFETY: it was seen to be open, and nothing closes it before this process ends.
                 let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
                 let _ = nix::unistd::write(stderr, NOTHING_TO_PUT);
             }
@@ -124,27 +117,26 @@ fn open_the_first_three() {
     }
 }
 
-/// Whether we were started without a stdout: what is written there since is read by nobody.
+/// Whether this process was started without a stdout: what it writes there is lost.
 #[must_use]
 pub fn stdout_was_closed() -> bool {
     NO_STDOUT.load(Ordering::Relaxed)
 }
 
-/// From now on a panic, on whatever thread, ends this process so. `tell` says one line to people, and
-/// takes no lock for it.
+/// Sets the panic hook, which ends this process as described above. `tell` prints one line for people, without
+/// taking a lock.
 pub fn leave_by_the_guardians(tell: fn(&str)) {
     SUPERVISOR.store(process::id(), Ordering::Relaxed);
     std::panic::set_hook(Box::new(move |info| panicked(info, tell)));
 }
 
-/// This guardian is waited for.
+/// Makes the process wait for a guardian after a panic.
 pub(super) fn wait_for(guardian: i32) {
     if let Ok(mut guardians) = GUARDIANS.lock() {
         guardians.push(guardian);
     }
 }
 
-/// Those that live.
 pub(super) fn guardians() -> Vec<i32> {
     GUARDIANS
         .lock()
@@ -152,7 +144,6 @@ pub(super) fn guardians() -> Vec<i32> {
         .unwrap_or_default()
 }
 
-/// This guardian is gone.
 pub(super) fn wait_no_more(guardian: i32) {
     if let Ok(mut guardians) = GUARDIANS.lock() {
         guardians.retain(|known| *known != guardian);
@@ -165,7 +156,7 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         raw::exit(1);
     }
     if PANICKED.swap(true, Ordering::SeqCst) {
-        // The first one ends us all.
+        // The first thread that panicked ends the process.
         loop {
             std::thread::park();
         }
@@ -174,7 +165,7 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         "trafficcop itself failed: {}: the guardian stops the command and gives the lock back; please report this",
         text(info)
     ));
-    // Nobody may end us before that is done. What is blocked stays so in the new image.
+    // No signal may end this process before that is done. The new image inherits the blocked signals.
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
     let guardians = GUARDIANS.try_lock();
     let guardians = guardians.map(|pids| pids.clone()).unwrap_or_default();
@@ -183,13 +174,13 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         let words: Vec<CString> = std::iter::once(NAME.to_owned())
             .chain(pids.flatten())
             .collect();
-        // Where it fails they do it without us.
+        // If this fails, the guardians finish without this process.
         let _ = execv(c"/proc/self/exe", &words);
     }
     raw::exit(LOST);
 }
 
-/// If this is the image that we left in our place: waits for the guardians, and does not return.
+/// Waits for the guardians and exits, if this is the new image after a panic.
 fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
     if words.next() != Some(NAME) {
         return;
@@ -204,7 +195,7 @@ fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
     raw::exit(LOST);
 }
 
-/// What happened where, in one line.
+/// Returns the message and place of a panic, in one line.
 fn text(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
     let said = payload.downcast_ref::<&str>().copied();
@@ -216,7 +207,7 @@ fn text(info: &PanicHookInfo<'_>) -> String {
         .take(TEXT_MAX)
         .collect();
     if let Some(location) = info.location() {
-        // Where the sources lay when it was built is nobody's business.
+        // Leave out the directory of the build machine.
         let file = location.file().rsplit('/').next().unwrap_or_default();
         text = format!("{text} ({file}:{})", location.line());
     }

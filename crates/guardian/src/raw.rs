@@ -1,7 +1,6 @@
-//! The system calls that no crate wraps, or wraps so that it allocates or refuses real-time signals:
-//! `clone3` in the shape of `fork`, pidfds, waitid, and what is done to signals and descriptors by number.
+//! System calls that no crate wraps, or wraps so that it allocates or refuses real-time signals.
 //!
-//! Called by the other files of this room, which so need no `unsafe` but to fork. Nothing here
+//! The other files of this crate call these functions, so that they need `unsafe` only to fork. Nothing here
 //! allocates: all of it may run in the guardian or between fork and exec.
 
 use std::io;
@@ -17,14 +16,14 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 
 use trafficcop_core::Exit;
 
-/// The C library's crate has it in a type that is too small for it (clone(2), Linux 5.7).
+/// Flag of clone(2), Linux 5.7; its type in the `libc` crate is too small.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// How long a loop rests that cannot wait (poll(2) has no memory, say): at real-time priority it would
-/// leave the others of this machine no processor. Short enough for every deadline.
+/// Rest of a loop that cannot wait (poll(2) has no memory, say): at real-time priority it would leave no
+/// processor to others. Short enough for every deadline.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
-/// Which side of a fork this is.
+/// Side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forked {
     /// The caller; the child has this pid.
@@ -33,26 +32,23 @@ pub enum Forked {
     Child,
 }
 
-/// What `clone3` is called with; all zero is a `fork` without an exit signal.
+/// Arguments of `clone3`; all zero is a `fork` without an exit signal.
 #[derive(Default)]
 pub(super) struct Clone3<'a> {
     /// CLONE_ flags; never one that shares memory.
     pub(super) flags: u64,
-    /// What the parent gets at the child's end; 0 with CLONE_PARENT.
+    /// Signal to the parent at the child's end; 0 with CLONE_PARENT.
     pub(super) exit_signal: i32,
-    /// Where the child's pidfd is to go (close-on-exec).
+    /// Receives the child's pidfd (close-on-exec).
     pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
-    /// Where the kernel writes the child's pid, as we see it, before the child does anything.
+    /// Receives the child's pid, as the caller sees it, before the child does anything.
     pub(super) parent_tid: Option<&'a AtomicI32>,
-    /// The directory of the cgroup that the child is born in, if not in ours.
+    /// Directory of the cgroup that the child is born in; `None`: the caller's cgroup.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
 
 impl Clone3<'_> {
     /// Forks.
-    ///
-    /// # Errors
-    /// Those of clone3(2).
     ///
     /// # Safety
     /// If the process has other threads, the child may only make async-signal-safe calls.
@@ -75,8 +71,8 @@ impl Clone3<'_> {
             args.flags |= CLONE_INTO_CGROUP;
             args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
         }
-        // SAFETY: no memory is shared and no stack given, so the child goes on here with a copy of
-        // everything, as after fork; `args` and `pidfd` outlive the call.
+        // SAFETY: no memory is shared and no stack given, so the child goes on here with a copy of everything,
+        // as after fork; `args` and `pidfd` outlive the call.
         let pid = unsafe {
             libc::syscall(
                 libc::SYS_clone3,
@@ -89,7 +85,7 @@ impl Clone3<'_> {
             0 => Ok(Forked::Child),
             pid => {
                 if let Some(place) = self.pidfd {
-                    // SAFETY: the kernel has just opened it for us.
+                    // SAFETY: the kernel has just opened it for this process.
                     *place = Some(unsafe { OwnedFd::from_raw_fd(pidfd) });
                 }
                 Ok(Forked::Parent(i32::try_from(pid).unwrap_or(-1)))
@@ -98,15 +94,12 @@ impl Clone3<'_> {
     }
 }
 
-/// Has a process be born in a cgroup, look at `events` from in there, and end; gives how many bytes it
-/// has read into `text`. The process is reaped.
+/// Creates a process in a cgroup that reads `events` from inside, and reaps it. Returns how many bytes it read
+/// into `text`.
 ///
-/// It shares our memory while we wait for it (what `vfork` does), so that nothing of ours is copied:
-/// a third of what a fork costs, and no fault on every page that is written after it. In exchange the
-/// child may touch no more than `text`: it is six instructions, and no compiler's.
-///
-/// # Errors
-/// Those of clone3(2), and of pread(2) in the child.
+/// The child shares the caller's memory while the caller waits (as with `vfork`), so nothing is copied: a third
+/// of a fork's cost, and no later page faults. In exchange the child may touch only `text`: it is six
+/// instructions that no compiler wrote.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn look_from_inside(
     cgroup: BorrowedFd<'_>,
@@ -118,14 +111,14 @@ pub(super) fn look_from_inside(
     args.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
     args.exit_signal = libc::SIGCHLD as u64;
     args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
-    // What the child writes, and what it leaves alone where it is killed first.
+    // The child leaves this alone if it is killed first.
     let mut read = -i64::from(libc::ECHILD);
     let born: i64;
     let _quiet = Quiet::begin();
-    // SAFETY: clone3 with CLONE_VFORK holds us until the child has ended. The child runs on our stack
-    // pointer but neither pushes nor calls: it makes two system calls, by which the kernel writes to
-    // `text` (which we have borrowed for that) and the child to `read`, and ends. Its registers are its
-    // own; no signal can run a handler in it, because all are blocked.
+    // SAFETY: CLONE_VFORK holds this process until the child has ended. The child runs on the same stack
+    // pointer but neither pushes nor calls: it makes two system calls, and ends. In them the kernel writes to
+    // `text` (borrowed here for that) and the child to `read`. The child has its own registers, and no signal
+    // can run a handler in it, because all are blocked.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -164,10 +157,7 @@ pub(super) fn look_from_inside(
     usize::try_from(read).map_err(|_negative| failed(read))
 }
 
-/// Only where its six instructions are written: elsewhere a child is forked for it.
-///
-/// # Errors
-/// Always.
+/// Fails: the six instructions exist for x86_64 only, and the caller forks a child instead.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn look_from_inside(
     _cgroup: BorrowedFd<'_>,
@@ -177,10 +167,7 @@ pub(super) fn look_from_inside(
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// `fork` itself.
-///
-/// # Errors
-/// Those of fork(2).
+/// Calls fork(2).
 ///
 /// # Safety
 /// If the process has other threads, the child may only make async-signal-safe calls.
@@ -193,8 +180,8 @@ pub(super) unsafe fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Forks a helper of the guardian, which runs this and exits. The guardian has one thread, so the helper's memory
-/// is consistent; it makes system calls only.
+/// Forks a helper of the guardian, which runs `run` and exits. The guardian has one thread, so the helper's
+/// memory is consistent; the helper makes system calls only.
 pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
     // SAFETY: one thread, and the child does not return from here.
     let Forked::Parent(pid) = (unsafe { fork() })? else {
@@ -204,12 +191,12 @@ pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
     Ok(pid)
 }
 
-/// A descriptor for a living (or un-reaped) process; close-on-exec.
+/// Opens a close-on-exec descriptor for a process that is not reaped.
 pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes two integers.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just opened it for us.
+    // SAFETY: the kernel has just opened it for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -228,8 +215,8 @@ pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()>
     Ok(Errno::result(done).map(drop)?)
 }
 
-/// Whether one of these has `events` (or an error or a hang-up) within `timeout`. False, too, where it
-/// was interrupted or could not wait: then after a [`PAUSE`], because the caller asks again.
+/// Whether one of `fds` has `events` (or an error or a hang-up) within `timeout`. If poll(2) fails or is
+/// interrupted, returns false after a [`PAUSE`], because the caller tries again.
 pub(super) fn poll<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     events: PollFlags,
@@ -243,13 +230,12 @@ pub(super) fn poll<const N: usize>(
     ready.is_ok_and(|ready| ready > 0)
 }
 
-/// Whether it can be read, or was hung up, by now.
+/// Whether `fd` is readable or hung up now.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     poll([fd], PollFlags::POLLIN, PollTimeout::ZERO)
 }
 
-/// Waits for a child to end and reaps it. One that somebody else reaps (an ignored SIGCHLD) counts
-/// as reaped.
+/// Waits for a child to end and reaps it. A child that reaps itself (SIGCHLD is ignored) counts as reaped.
 pub(super) fn reap(pid: i32) -> Option<i32> {
     let mut status = 0;
     loop {
@@ -264,15 +250,14 @@ pub(super) fn reap(pid: i32) -> Option<i32> {
     }
 }
 
-/// Closes the descriptors of these numbers. Linux 5.9.
+/// Closes a range of descriptors. Linux 5.9.
 pub(super) fn close_range(first: u32, last: u32) -> nix::Result<()> {
     // SAFETY: takes three integers; the caller is a process of its own that uses none of them.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     Errno::result(done).map(drop)
 }
 
-/// Blocks every signal, for the time in which a helper process is made: no handler of ours may run
-/// in it. The old mask comes back when this is dropped.
+/// Blocks every signal until it is dropped, so that no handler runs in a helper process that is made meanwhile.
 pub(super) struct Quiet(Option<SigSet>);
 
 impl Quiet {
@@ -287,31 +272,27 @@ impl Drop for Quiet {
     }
 }
 
-/// Sends `signal`, which may be one that has no name, to a process, or to a group (negative).
+/// Sends `signal`, which may have no name, to a process, or to a group (negative).
 pub(super) fn kill(whom: i32, signal: i32) {
-    // SAFETY: numbers only. It fails where nobody is there any more, or who is there is not ours to
-    // signal; the callers judge by whether it goes away.
+    // SAFETY: numbers only. It fails if the process is gone, or this one may not signal it; the callers watch
+    // whether it goes away.
     unsafe { libc::kill(whom, signal) };
 }
 
-/// Which children are meant.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Whose {
     Any,
     Child(i32),
 }
 
-/// Asks for what has become of children, without waiting and without reaping anybody: of whom it tells
-/// something, and how that one ended, if that is what was asked for.
-///
-/// # Errors
-/// ECHILD where there is no such child.
+/// Returns what became of a child, without waiting and without reaping it: its pid, and how it ended, if `what`
+/// includes that. ECHILD if there is no such child.
 pub(super) fn waitid(whose: Whose, what: i32) -> Result<Option<(i32, Exit)>, Errno> {
     let (kind, id) = match whose {
         Whose::Any => (libc::P_ALL, 0),
         Whose::Child(pid) => (libc::P_PID, libc::id_t::from(pid.unsigned_abs())),
     };
-    // A stop is taken in, or it would be told again and again.
+    // Consume a stop, or waitid would report it again and again.
     let keep = if what == libc::WSTOPPED {
         0
     } else {
@@ -335,7 +316,6 @@ pub(super) fn waitid(whose: Whose, what: i32) -> Result<Option<(i32, Exit)>, Err
     Ok((pid != 0).then_some((pid, exit)))
 }
 
-/// What a signal does; handlers are not ours to tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
     Default,
@@ -343,7 +323,7 @@ pub(super) enum Disposition {
     Handled,
 }
 
-/// What this signal does now. The C library's own signals do what they do by default.
+/// Returns the action of this signal. The C library's own signals count as `Default`.
 pub(super) fn disposition(signal: i32) -> Disposition {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: with no new action sigaction(2) only writes the old one to a valid pointer; where it
@@ -359,20 +339,19 @@ pub(super) fn disposition(signal: i32) -> Disposition {
     }
 }
 
-/// From now on this signal is ignored.
 pub(super) fn ignore(signal: i32) {
     dispose(signal, libc::SIG_IGN);
 }
 
-/// From now on this signal does what it does by default.
 pub(super) fn set_default(signal: i32) {
     dispose(signal, libc::SIG_DFL);
 }
 
-/// What fails (the C library's own signals, SIGKILL) was not changed by anybody either.
+/// Sets an action. Errors do not matter: signals that refuse it (the C library's own, SIGKILL) have their
+/// original action.
 fn dispose(signal: i32, disposition: libc::sighandler_t) {
-    // SAFETY: a structure of integers and an empty set, for which zero is a value, that lives as long
-    // as the call; neither of the two dispositions runs code of ours.
+    // SAFETY: a structure of integers and an empty set, for which zero is a value, that lives as long as the
+    // call; neither of the two dispositions runs code of this program.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = disposition;
@@ -380,10 +359,7 @@ fn dispose(signal: i32, disposition: libc::sighandler_t) {
     }
 }
 
-/// Lets a signal do what it does by default, until what this gives is dropped.
-///
-/// # Errors
-/// Those of sigaction(2).
+/// Gives a signal its default action until the returned value is dropped.
 pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
     struct Before(Signal, SigAction);
     impl Drop for Before {
@@ -393,38 +369,36 @@ pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
         }
     }
     let plain = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs no code of ours.
+    // SAFETY: the default action runs no code of this program.
     Ok(Before(signal, unsafe { sigaction(signal, &plain) }?))
 }
 
-/// The niceness of this process.
 pub(super) fn nice() -> i32 {
     // SAFETY: getpriority(2) takes numbers; for ourselves it cannot fail.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
-/// Sets it, where that is allowed.
 pub(super) fn set_nice(nice: i32) {
     // SAFETY: numbers only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// Whether this process is scheduled as most are. By the kernel's own call: musl's library has
-/// functions of these names that always fail.
+/// Whether this process has the default scheduling policy. musl's functions of these names always fail, so this
+/// is the system call itself.
 pub(super) fn is_scheduled_normally() -> bool {
     // SAFETY: a number, and no pointer.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     policy == libc::c_long::from(libc::SCHED_OTHER)
 }
 
-/// Sets the policy and the priority by which this process is scheduled, where that is allowed.
+/// Sets the scheduling policy and priority, if that is allowed.
 pub(super) fn schedule(policy: libc::c_int, priority: libc::c_int) {
     // SAFETY: numbers, and a pointer to what the kernel takes for its parameter, one number, that
     // lives as long as the call.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }
 
-/// Whether this number is an open descriptor, and if so whether it is closed by an exec.
+/// Whether this number is an open descriptor, and if so whether an exec closes it.
 pub(super) fn closes_on_exec(fd: RawFd) -> Option<bool> {
     // SAFETY: numbers only.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -437,26 +411,26 @@ pub(super) fn keep_through_exec(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Errno::result(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
 }
 
-/// Closes a number. Only for a forked process in which whatever owns descriptors is neither used nor
-/// dropped any more: it leaves by `_exit`, or by exec.
+/// Closes a number, in a forked process that neither uses nor drops the owners of descriptors any more: it
+/// leaves by `_exit`, or by exec.
 pub(super) fn close(fd: RawFd) {
-    // SAFETY: a number; nobody in this process relies on what it stood for (see above).
+    // SAFETY: a number; nothing in this process relies on what it stood for (see above).
     unsafe { libc::close(fd) };
 }
 
-/// Puts this on descriptor 0, in a forked process: see [`close`]. The copy is not close-on-exec.
+/// Puts `fd` on descriptor 0, in a forked process: see [`close`]. The copy is not close-on-exec.
 pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     match fd.as_raw_fd() {
-        // There already (we were started without a stdin): only its flag is to be cleared.
+        // Already there (the process was started without a stdin): only clear its flag.
         0 => keep_through_exec(fd),
         // SAFETY: a valid descriptor and a number.
         other => Errno::result(unsafe { libc::dup2(other, 0) }).map(drop),
     }
 }
 
-/// Reads entries of a directory, in the kernel's own format; gives how many bytes they take.
+/// Reads directory entries in the kernel's own format; returns how many bytes they take.
 pub(super) fn getdents(directory: BorrowedFd<'_>, entries: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: getdents64(2) writes no more than it is told to into a buffer that is ours.
+    // SAFETY: getdents64(2) writes no more than its length argument into a buffer that is borrowed here.
     let read = unsafe {
         libc::syscall(
             libc::SYS_getdents64,
@@ -468,13 +442,12 @@ pub(super) fn getdents(directory: BorrowedFd<'_>, entries: &mut [u8]) -> Result<
     Errno::result(read).map(|read| usize::try_from(read).unwrap_or(0))
 }
 
-/// The capabilities that this kernel knows.
 pub(super) fn capabilities() -> impl Iterator<Item = u64> {
     // SAFETY: integers only.
     (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
 }
 
-/// Those that we, and whoever we become, can have.
+/// Returns the capabilities that this process, and any program it executes, can have.
 pub(super) fn bounding_set() -> u64 {
     // SAFETY: integers only.
     let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
@@ -483,7 +456,7 @@ pub(super) fn bounding_set() -> u64 {
         .fold(0, |set, bit| set | 1 << bit)
 }
 
-/// Nobody in here, nor whoever we become, can have it.
+/// Removes a capability for this process and all that it forks or executes.
 pub(super) fn drop_capability(capability: u64) {
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };

@@ -1,23 +1,21 @@
-//! Socket activation: the listening descriptors a service manager opened for us (`LISTEN_FDS`) are
-//! the command's, and `LISTEN_PID` has to be its process id, which nobody knows before the fork.
+//! Socket activation: the listening descriptors that a service manager opened for this process (`LISTEN_FDS`)
+//! belong to the command. `LISTEN_PID` has to be the command's process id, which is unknown before the fork.
 //!
-//! Used by [`super::spawn`]. The variables are rewritten only where they are addressed to this
-//! process; whoever else they are for, they pass through untouched. What is called in the child must
-//! not allocate.
+//! The variables are rewritten only if they are addressed to this process, and pass through untouched
+//! otherwise. Functions that run in the child must not allocate.
 
 use std::ffi::{OsStr, OsString};
 
 use super::raw;
 
-/// The first descriptor that a service manager passes.
+/// First descriptor that a service manager passes.
 const FIRST: i32 = 3;
-// More than that is nobody's socket activation.
+// No service manager passes more than that.
 const MOST: i32 = 4096;
-/// Whose they are, how many, and what they are called.
 const WHOSE: &str = "LISTEN_PID";
 const COUNT: &str = "LISTEN_FDS";
 const NAMES: &str = "LISTEN_FDNAMES";
-/// All that belongs to them; the last one names the process a second time.
+/// All variables of socket activation; the last one names the process a second time.
 const ALL: [&str; 4] = [WHOSE, COUNT, NAMES, "LISTEN_PIDFDID"];
 
 /// Descriptors that were passed to this process.
@@ -27,7 +25,6 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Those of this process, if any were passed to it.
     pub(super) fn ours() -> Option<Sockets> {
         let variable = |name| std::env::var_os(name);
         Sockets::of(std::process::id(), variable(WHOSE)?, &variable(COUNT)?)
@@ -36,23 +33,22 @@ impl Sockets {
     fn of(pid: u32, whose: OsString, count: &OsStr) -> Option<Sockets> {
         let whose: u32 = whose.to_str()?.parse().ok()?;
         let count: i32 = count.to_str()?.parse().ok()?;
-        // sd_listen_fds(3): a number for another process was inherited by mistake, and its
-        // descriptors are not ours.
+        // sd_listen_fds(3): a number for another process was inherited by mistake, and its descriptors are not
+        // this process's.
         (whose == pid && (1..=MOST).contains(&count)).then_some(Sockets { count })
     }
 
-    /// Whether a variable is to be left out of what a program finds: it is written anew, or
-    /// (`for_command` is false) speaks of what the program does not get.
+    /// Whether a program's environment leaves out a variable: it is written anew, or (`for_command` is false)
+    /// describes what the program does not get.
     pub(super) fn hides(name: &OsStr, for_command: bool) -> bool {
         let keeps = |hidden: &str| for_command && [COUNT, NAMES].contains(&hidden);
         ALL.iter().any(|hidden| name == *hidden && !keeps(hidden))
     }
 
-    /// In a child that is not the command: closes them. What is close-on-exec is ours, whatever
-    /// number it has.
+    /// Closes the descriptors, in a child that is not the command. A close-on-exec one is this process's own.
     pub(super) fn close(self) {
         for fd in FIRST..FIRST + self.count {
-            // Numbers in this range that were free have been used for our own since.
+            // This process may have used free numbers in this range since.
             if raw::closes_on_exec(fd) == Some(false) {
                 raw::close(fd);
             }
@@ -60,18 +56,16 @@ impl Sockets {
     }
 }
 
-/// `NAME=...`, with room for the process id of the command that finds it, which is filled in after the
-/// fork.
+/// `NAME=...`, with room for the process id of the command that reads it, which the child fills in.
 pub(super) struct OwnPid(Vec<u8>);
 
-/// What else has to be the command's own process id, where it is set for it (`sd_watchdog_enabled(3)`).
+/// Another variable that has to hold the command's own process id, if it is set (`sd_watchdog_enabled(3)`).
 pub(super) const WATCHED: &str = "WATCHDOG_PID";
 
 /// Digits of the greatest process id.
 const DIGITS: usize = 10;
 
 impl OwnPid {
-    /// Whose the sockets are.
     pub(super) fn of_sockets() -> OwnPid {
         OwnPid::named(WHOSE)
     }
@@ -82,16 +76,16 @@ impl OwnPid {
         OwnPid(text)
     }
 
-    /// The entry for the environment: it stays where it is, and always ends with NUL.
+    /// Returns the entry for the environment: it never moves, and always ends with NUL.
     pub(super) fn as_ptr(&self) -> *const libc::c_char {
         self.0.as_ptr().cast()
     }
 
-    /// In the child: puts this process id in. Allocates nothing.
+    /// Fills in the process id, in the child. Allocates nothing.
     pub(super) fn fill(&mut self, pid: u32) {
         let begin = self.0.len() - DIGITS - 1;
         let room = &mut self.0[begin..];
-        // The entry has been filled before, for a command with a longer id.
+        // The entry may hold a longer id from an earlier command.
         room.fill(0);
         let mut digits = [0; DIGITS];
         let (mut rest, mut first) = (pid, DIGITS);
@@ -116,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_addressed_to_us_is_ours() {
+    fn sockets_for_another_process_are_ignored() {
         assert_eq!(of("7", "2"), Some(2));
         for (whose, count) in [
             ("8", "2"),
@@ -131,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_written_in_place() {
+    fn process_id_is_written_in_place() {
         let mut address = OwnPid::of_sockets();
         let before = address.as_ptr();
         for (pid, text) in [(1, "1"), (u32::MAX, "4294967295"), (42, "42")] {
@@ -143,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_keeps_their_number_and_names_and_nobody_else_does() {
+    fn only_the_command_sees_number_and_names_of_the_sockets() {
         let hidden = |for_command| {
             let names = ALL
                 .iter()

@@ -1,9 +1,8 @@
-//! Turning an order into a process: what `execvp` needs, prepared before the fork, and the few
-//! system calls between fork and exec.
+//! Start of a command: what `execvp` needs, prepared before the fork, and the few system calls between fork and
+//! exec.
 //!
-//! Called by [`super::event_loop`]. The child must not do anything here that could block, allocate
-//! or unwind; and the command must find everything (environment, directory, descriptors, signal
-//! dispositions, priority) as trafficcop itself was given it.
+//! The child must do nothing here that could block, allocate or unwind. The command must inherit everything
+//! (environment, directory, descriptors, signal dispositions, priority) as trafficcop itself did.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,34 +26,31 @@ use super::socket_activation::{OwnPid, Sockets, WATCHED};
 use super::tty::Foreground;
 use super::wire::Change;
 
-/// Signals 1..=64, as numbers.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
-/// Signals whose dispositions `guardian` changes after they were captured.
+/// Signals whose dispositions `fork` changes after they were captured.
 const OURS: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
 
-/// What trafficcop was started with and the command shall find again.
+/// State that trafficcop was started with and that the command inherits.
 pub(super) struct SpawnContext {
     dispositions: &'static Dispositions,
     nice: i32,
     oom_score_adj: Option<Vec<u8>>,
-    /// The terminal, if we were started in its foreground.
     pub(super) foreground: Foreground,
-    /// What a service manager listens on for us.
     pub(super) sockets: Option<Sockets>,
 }
 
-/// What becomes of signals.
 struct Dispositions {
     ignored: [bool; 65],
-    /// Not what the command is to find, or changed by us: the others, which are many, need not be set.
+    /// Signals whose disposition is not the command's, or was changed here. The others, which are many, need
+    /// not be set.
     differs: [bool; 65],
     mask: SigSet,
 }
 
 impl Dispositions {
-    /// An ignored signal stays ignored (that is what `nohup` is), a blocked one blocked. Some are
-    /// ignored by ourselves: see [`begin`](super::begin).
+    /// Reads the signals. An ignored signal stays ignored (that is how `nohup` works), a blocked one blocked.
+    /// Some are ignored by [`begin`](super::begin) itself.
     fn read() -> Dispositions {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
@@ -64,7 +60,7 @@ impl Dispositions {
             *ignored = found == Disposition::Ignored && !is_ignored_by_us(number);
             *differs = OURS.contains(&number) || (found != Disposition::Default && !*ignored);
         }
-        // What no name stands for is in it, too.
+        // Includes real-time signals, which have no name.
         let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
         Dispositions {
             ignored,
@@ -79,8 +75,7 @@ impl Dispositions {
 }
 
 impl SpawnContext {
-    /// Reads what is in force now. To be called before anything of ours changes it, which is what each
-    /// guardian does to the signals: of those the first one's look holds.
+    /// Reads what is in force now. Each guardian changes the signals, so the first call's view of them counts.
     pub(super) fn capture() -> SpawnContext {
         static AT_FIRST: OnceLock<Dispositions> = OnceLock::new();
         let dispositions = AT_FIRST.get_or_init(Dispositions::read);
@@ -93,17 +88,15 @@ impl SpawnContext {
         }
     }
 
-    /// The priority we were started with.
     pub(super) fn nice(&self) -> i32 {
         self.nice
     }
 
-    /// The guardian changed its own OOM score: this is the one the command gets.
     pub(super) fn restore_oom_score(&mut self, text: Vec<u8>) {
         self.oom_score_adj = Some(text);
     }
 
-    /// In the child: puts everything back. `oom` is the child's /proc/self/oom_score_adj.
+    /// Restores everything, in the child.
     fn restore(&self) {
         if let Some(score) = &self.oom_score_adj
             && let Ok(file) = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY, Mode::empty())
@@ -127,29 +120,27 @@ impl SpawnContext {
     }
 }
 
-/// A command with its environment, ready for exec: arrays of pointers into strings it owns.
+/// Command with its environment, ready for exec: arrays of pointers into strings it owns.
 pub(super) struct ExecImage {
-    /// What to try, in this order.
+    /// Files to try, in this order.
     files: Vec<CString>,
     _args: Vec<CString>,
     _env: Vec<CString>,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    /// For a file without a format: `/bin/sh FILE ARGS`; the second place is filled in.
+    /// Arguments for a file without a format: `/bin/sh FILE ARGS`; `exec` fills in the second place.
     shell_argv: Vec<*const libc::c_char>,
-    /// It gets our stdin and the terminal.
+    /// Whether it gets this process's stdin and the terminal.
     pub(super) in_front: bool,
-    /// It gets the sockets that are passed to us.
+    /// Whether it gets the sockets that a service manager passed.
     listens: bool,
-    /// What holds its own process id: some of `envp`.
+    /// Entries of `envp` that hold the command's own process id.
     own_pids: Vec<OwnPid>,
 }
 
 impl ExecImage {
-    /// Finds out what `execvp` would do with `program` in our environment with these changes.
-    ///
-    /// # Errors
-    /// EINVAL where a word holds a NUL or a variable's name is none.
+    /// Prepares what `execvp` would do with `program` in this environment with these changes. EINVAL if a word
+    /// holds a NUL or a variable's name is invalid.
     pub(super) fn prepare(
         program: &Program,
         changes: Vec<Change>,
@@ -199,7 +190,7 @@ impl ExecImage {
         let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
         shell_argv.extend_from_slice(&argv[1..]);
         let mut envp = pointers(env.iter());
-        // Before the null that ends them.
+        // Keep the null at the end.
         envp.splice(0..0, own_pids.iter().map(OwnPid::as_ptr));
         Ok(ExecImage {
             argv,
@@ -214,7 +205,7 @@ impl ExecImage {
         })
     }
 
-    /// In the child: becomes the command, or tells why not.
+    /// Becomes the command, in the child, or returns why not.
     fn exec(&mut self) -> Errno {
         let mut exec_result = Errno::ENOENT;
         let mut denied = false;
@@ -225,7 +216,7 @@ impl ExecImage {
             }
             exec_result = Errno::last();
             if exec_result == Errno::ENOEXEC {
-                // A script without "#!": what execvp does since ever.
+                // A script without "#!": `execvp` runs it with sh, too.
                 self.shell_argv[1] = file.as_ptr();
                 // SAFETY: as above; "/bin/sh" is a constant.
                 unsafe {
@@ -238,7 +229,7 @@ impl ExecImage {
                 return Errno::last();
             }
             match exec_result {
-                // Perhaps a later directory has one that we may run.
+                // A later directory may have a file that this process may run.
                 Errno::EACCES => denied = true,
                 Errno::ENOENT
                 | Errno::ENOTDIR
@@ -259,7 +250,7 @@ fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::
         .collect()
 }
 
-/// The files that `execvp` would try for `name`, with this `PATH` or without any.
+/// Returns the files that `execvp` would try for `name`, with or without a `PATH`.
 fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno> {
     let name = name.as_bytes();
     if name.is_empty() {
@@ -283,14 +274,13 @@ fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno>
         .collect()
 }
 
-/// Whether `name` can be executed, found by `path` (the variable), as far as can be seen before anybody
-/// competes or takes a message: a standby that can never work would be found out by the fail-over, and a
-/// typo would cost a queue an attempt of each message. What it cannot see (a missing interpreter, another
-/// architecture) is found out with the first start.
+/// Checks that `name` can be executed, with `path` as the variable `PATH`, before an instance competes or takes
+/// a message. Otherwise the fail-over would find out that a standby can never work, and a typo would cost an
+/// attempt of each message. Only the first start can find a missing interpreter or another architecture.
 ///
 /// # Errors
-/// ENOENT if there is no such command; EACCES if there is, and it may not be executed, or if a directory that
-/// may not be searched can have it. Of a command that is named by a path what stat(2) says of that.
+/// ENOENT if there is no such command. EACCES if it may not be executed, or if a directory that may not be
+/// searched could have it. For a path, the error of stat(2).
 pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
     let mut found = Errno::ENOENT;
     let is_a_path = name.as_bytes().contains(&b'/');
@@ -300,7 +290,7 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
             Ok(_) if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() => {
                 return Ok(());
             }
-            // What is hidden from us is not known to be missing.
+            // A file that this process may not see is not known to be missing.
             Ok(_) | Err(Errno::EACCES) => Errno::EACCES,
             Err(errno) if is_a_path => errno,
             // Another directory may have it.
@@ -310,27 +300,20 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
     Err(found)
 }
 
-/// A child between fork and exec, or beyond.
 pub(super) struct Child {
     /// The process, and the process group that it leads.
     pub(super) pid: i32,
-    /// Carries four bytes of error number if the exec fails, and ends without if it succeeds.
+    /// Pipe that carries four bytes of error number if the exec fails, and is closed empty if it succeeds.
     pub(super) exec_result: OwnedFd,
 }
 
-/// Descriptors that are handed to one command.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassedFds<'a> {
-    /// Kept open by the command under the number it has.
     pub(super) lock: Option<BorrowedFd<'a>>,
-    /// Its stdin, if it is not in front.
     pub(super) input: Option<BorrowedFd<'a>>,
 }
 
-/// Forks a child that becomes the command, while its parent is still this one.
-///
-/// # Errors
-/// What pipe(2) and fork(2) say.
+/// Forks a child that becomes the command, if its parent is still this process.
 pub(super) fn spawn(
     parent: i32,
     image: &mut ExecImage,
@@ -347,15 +330,15 @@ pub(super) fn spawn(
     match unsafe { containment.fork() }? {
         Forked::Child => become_command(image, context, handed, join, parent, tell.as_fd()),
         Forked::Parent(pid) => {
-            // Both do it, so that it is done before either relies on it. It fails if the child has
-            // execed, having done it.
+            // Parent and child both do this, so that it is done before either relies on it. It fails if the
+            // child has already executed the command.
             let _ = setpgid(Pid::from_raw(pid), Pid::from_raw(pid));
             Ok(Child { pid, exec_result })
         }
     }
 }
 
-/// The child's part: no allocation, no lock, no unwinding, and no way back.
+/// Runs the child: no allocation, no lock, no unwinding, and no return.
 fn become_command(
     image: &mut ExecImage,
     context: &SpawnContext,
@@ -367,11 +350,11 @@ fn become_command(
     // All signals are blocked until `restore`.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-    // Had the guardian died before that, nothing would tell us any more.
+    // If the guardian died before that, no signal comes any more.
     if getppid().as_raw() != parent {
         raw::exit(127);
     }
-    // Outside of what is to contain it the command must not run.
+    // The command must not run outside its containment.
     if let Some(file) = join
         && let Err(errno) = nix::unistd::write(file, b"0")
     {
@@ -395,11 +378,11 @@ fn become_command(
     give_up(tell, image.exec())
 }
 
-/// In the child: what stands on stdin is for another.
+/// Replaces stdin, in the child: the inherited one belongs to another program.
 fn read_nothing() -> Result<(), Errno> {
-    // Under its own number where we were started without a stdin: that one must live through the exec.
+    // If this process was started without a stdin, this gets number 0, and has to live through the exec.
     let nothing = open(c"/dev/null", OFlag::O_RDONLY, Mode::empty());
-    // In a container without a /dev: a pipe that nobody writes into has as little to read.
+    // A container may have no /dev: a pipe without a writer is as empty.
     let nothing = nothing.or_else(|_| pipe().map(|(end, _)| end))?;
     let done = raw::put_on_stdin(nothing.as_fd());
     if nothing.as_raw_fd() == 0 {
@@ -414,7 +397,7 @@ fn give_up(tell: BorrowedFd<'_>, errno: Errno) -> ! {
     raw::exit(127)
 }
 
-/// What the pipe of a [`Child`] says so far: nothing yet, executed, or an error number.
+/// Reads the pipe of a [`Child`]: nothing yet, executed, or an error number.
 pub(super) fn exec_result(pipe: BorrowedFd<'_>) -> Option<Result<(), i32>> {
     let mut bytes = [0; 4];
     match nix::unistd::read(pipe, &mut bytes) {
@@ -438,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_for_as_execvp_does() {
+    fn name_is_searched_as_by_execvp() {
         assert_eq!(tried("ls", "/bin:/usr/bin"), ["/bin/ls", "/usr/bin/ls"]);
         assert_eq!(tried("./ls", "/bin"), ["./ls"]);
         assert_eq!(tried("ls", ":/bin"), ["ls", "/bin/ls"]);
@@ -446,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_whose_parent_is_already_another_does_not_become_the_command() {
+    fn child_without_its_parent_does_not_become_the_command() {
         let me = nix::unistd::getpid().as_raw();
         for (parent, expected) in [(me, 7), (1, 127)] {
             let program = Program::script(OsStr::new("exit 7"));
@@ -467,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_is_refused() {
+    fn nul_in_a_variable_is_refused() {
         let program = Program::command(vec!["true".into()]);
         let bad = vec![("A".into(), Some("x\0y".into()))];
         assert_eq!(
@@ -477,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_found_as_execvp_finds_it() {
+    fn which_finds_what_execvp_finds() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, mode| {
             let path = dir.path().join(name);

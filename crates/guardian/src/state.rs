@@ -1,25 +1,24 @@
-//! What the guardian decides: deadlines, drains and kills, as a function of time and events.
+//! Decisions of the guardian: deadlines, drains and kills, as a function of time and events.
 //!
-//! Called by [`super::event_loop`] with every event; it answers with steps to be taken in order. It
-//! is pure: it reads no clock, sends no signal, and never allocates.
+//! [`super::event_loop`] passes every event in, and takes the returned steps in order. This module is pure: it
+//! reads no clock, sends no signal, and never allocates.
 //!
 //! ```text
 //! Idle ──▶ Running ──▶ Draining ──▶ Killing ──▶ Idle
 //!              └───────────┴── the tree is empty ─▲
 //! ```
-//! In every call the clock is looked at first, whatever the event is, so a renewal that was
-//! waiting in the socket when its deadline passed is an expiry. Nothing leaves `Killing` but the
-//! end of the tree.
+//! Every call looks at the clock first, so a renewal that was waiting in the socket when its deadline passed is
+//! an expiry. Only the end of the tree leaves `Killing`.
 
 use std::time::Duration;
 
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
 
-/// How long a killed tree may take before it is called stuck.
+/// Time that a killed tree may take before it counts as stuck.
 pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// What happened.
+/// Event that the guardian decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Time has passed.
@@ -30,32 +29,32 @@ pub enum Input {
         stop_signal: i32,
         pid: i32,
     },
-    /// Its image was replaced by the command's.
+    /// The exec of the command succeeded.
     Executed,
-    /// It could not be, for this error number; the process is about to exit.
+    /// The exec failed with this error number; the process is about to exit.
     NotExecuted { errno: i32 },
-    /// The supervisor told new deadlines.
+    /// The supervisor set new deadlines.
     Extended(Deadlines),
     /// The supervisor wants a drain.
     DrainAsked { signal: i32, end_of_grace: Instant },
     /// The supervisor wants the tree killed.
     KillAsked,
-    /// The supervisor is dead (or talks nonsense).
+    /// The supervisor is dead (or sends nonsense).
     Orphaned,
     /// The main process ended.
     MainExited(Exit),
-    /// The main process has ended, and others of its tree live. Told as often as it is seen.
+    /// The main process has ended, and others of its tree live. Repeated each time that is seen.
     OthersLive,
-    /// Nothing of the tree is left, reaped or not.
+    /// The tree is empty: no process is alive or to be reaped.
     Emptied,
 }
 
 /// Content of a control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlState {
-    /// The command may believe in its control until then; [`Instant::ZERO`] is never.
+    /// End of the time in which the command may believe in its control; [`Instant::ZERO`] is never.
     pub until: Instant,
-    /// The tree is killed at this moment, as it was asked to stop; [`Instant::ZERO`]: it was not.
+    /// Time of the kill after a stop signal; [`Instant::ZERO`]: there was none.
     pub drain: Instant,
 }
 
@@ -82,17 +81,17 @@ pub enum StopTo {
     Main,
 }
 
-/// What is to be done.
+/// Action for the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Tell the supervisor.
+    /// Report to the supervisor.
     Tell(WorkloadEvent),
-    /// Send this signal to the main process's group, and then SIGCONT to those of it who are stopped.
+    /// Send this signal to the main process's group, and then SIGCONT to its stopped processes.
     SignalGroup(i32),
-    /// Send this signal to the main process alone, and then SIGCONT to those of its group who are stopped.
+    /// Send this signal to the main process alone, and then SIGCONT to the stopped processes of its group.
     SignalMain(i32),
-    /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT
-    /// if it is stopped.
+    /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT if it is
+    /// stopped.
     TermRest,
     /// Kill the whole tree, and go on until it is empty.
     Kill,
@@ -100,7 +99,7 @@ pub enum Step {
     Depart,
 }
 
-/// The steps of one event: at most eight, without allocation.
+/// Steps after one event: at most eight, without allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Steps {
     steps: [Option<Step>; 8],
@@ -126,13 +125,13 @@ enum Phase {
     Running,
     /// A signal was sent; kill at the earlier of `end` and `kill_at`.
     Draining { end: Instant },
-    /// Everything is being killed.
+    /// The whole tree is being killed.
     Killing { since: Instant },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Main {
-    /// Forked, with this id; not known whether its image could be replaced.
+    /// Forked, with this id; the result of the exec is unknown.
     Starting {
         pid: i32,
     },
@@ -143,7 +142,7 @@ enum Main {
     Ended,
 }
 
-/// The guardian's mind.
+/// State of the guardian.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardianState {
     phase: Phase,
@@ -156,22 +155,21 @@ pub struct GuardianState {
     grace: Duration,
     /// For what a command left behind, while the supervisor lives: it grants that much, or less.
     left_behind: Option<Duration>,
-    /// What the group, or the main process, was sent last.
+    /// Signal that the group, or the main process, got last.
     sent: i32,
-    /// Only the main process was sent it.
+    /// Whether only the main process got it.
     sent_to_main: bool,
-    /// The supervisor is dead.
     orphaned: bool,
-    /// From its death to the kill at most, where the lock dies with it.
+    /// Longest time from the supervisor's death to the kill, if the lock dies with it.
     orphan_grace: Option<Duration>,
-    /// What was said once is not said again.
+    /// Reports that are made once.
     told_acting: bool,
     told_left_behind: bool,
     told_stuck: bool,
 }
 
 impl GuardianState {
-    /// One that gives this grace where no deadline tells one.
+    /// Makes one with this grace for drains without deadlines.
     pub fn with_grace(grace: Duration) -> GuardianState {
         GuardianState {
             phase: Phase::Idle,
@@ -191,7 +189,7 @@ impl GuardianState {
         }
     }
 
-    /// One that gives this grace to what a command leaves behind, and where that is none the one of a drain.
+    /// Sets the grace for what a command leaves behind; `None`: the grace of a drain.
     #[must_use]
     pub fn leaving(self, left_behind: Option<Duration>) -> GuardianState {
         GuardianState {
@@ -200,7 +198,7 @@ impl GuardianState {
         }
     }
 
-    /// One that gives no more than this grace from the supervisor's death on, whatever was granted before.
+    /// Limits the grace from the supervisor's death on.
     #[must_use]
     pub fn orphaned_for(self, orphan_grace: Option<Duration>) -> GuardianState {
         GuardianState {
@@ -209,7 +207,7 @@ impl GuardianState {
         }
     }
 
-    /// The command that was started gets its stop signal so.
+    /// Sets the receiver of the started command's stop signal.
     pub(super) fn stops(&mut self, stop_to: StopTo) {
         self.stop_to = stop_to;
     }
@@ -224,13 +222,12 @@ impl GuardianState {
         matches!(self.phase, Phase::Killing { .. })
     }
 
-    /// Whether the tree was asked to end.
     pub(super) fn is_draining(&self) -> bool {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Content of the control file. The command may believe in its control until the deadline, and no
-    /// more from the moment at which it is asked to end because control is in doubt.
+    /// Returns the content of the control file. Once the command is asked to end because control is in doubt,
+    /// it may not believe in its control any more.
     pub(super) fn control(&self) -> ControlState {
         let kill_at = self.deadlines.kill_at;
         match self.phase {
@@ -251,7 +248,7 @@ impl GuardianState {
         }
     }
 
-    /// When [`Input::Ticked`] will have a consequence.
+    /// Returns the time at which [`Input::Ticked`] will have a consequence.
     pub fn next(&self) -> Instant {
         match self.phase {
             Phase::Idle => Instant::FOREVER,
@@ -262,7 +259,7 @@ impl GuardianState {
         }
     }
 
-    /// Takes one event in, at `now`, and says what is to be done.
+    /// Handles one event at `now`, and returns what to do.
     pub fn step(&mut self, now: Instant, event: Input) -> Steps {
         let mut steps = Steps::default();
         // The clock goes first: a deadline that has passed is not undone by what arrives late.
@@ -311,11 +308,11 @@ impl GuardianState {
                 match self.phase {
                     Phase::Idle => steps.push(Step::Depart),
                     Phase::Running => self.drain(self.stop_signal, end, &mut steps),
-                    // What was granted stays granted, as far as kill_at allows: but it must end.
+                    // A granted grace stays, as far as kill_at allows: but it must end.
                     Phase::Draining {
                         end: Instant::FOREVER,
                     } => self.phase = Phase::Draining { end },
-                    // Nobody waits for it where the lock died with the supervisor.
+                    // If the lock died with the supervisor, other instances do not wait for the end.
                     Phase::Draining { end: before } => {
                         self.phase = Phase::Draining {
                             end: before.min(latest),
@@ -334,12 +331,12 @@ impl GuardianState {
             Input::OthersLive => self.others_live(now, &mut steps),
             Input::Emptied => self.emptied(now, &mut steps),
         }
-        // A deadline that was shortened may have passed already.
+        // A deadline that was moved forward may have passed already.
         self.look_at_the_clock(now, &mut steps);
         steps
     }
 
-    /// The grace of a drain that nobody named one for.
+    /// Returns the grace of a drain that has none of its own.
     fn grace(&self) -> Duration {
         let Deadlines { term_at, kill_at } = self.deadlines;
         if kill_at == Instant::FOREVER || term_at == Instant::FOREVER {
@@ -380,7 +377,7 @@ impl GuardianState {
         }
     }
 
-    /// A deadline passed: say once that this is the guardian's own doing.
+    /// Reports, once, that the guardian acts by itself because a deadline passed.
     fn act(&mut self, steps: &mut Steps) {
         if !self.told_acting {
             self.told_acting = true;
@@ -400,9 +397,9 @@ impl GuardianState {
                 self.phase = Phase::Draining {
                     end: before.min(end),
                 };
-                // What is left when the main process has gone has been told already. So has who was sent this
-                // one: at a deadline the supervisor asks for what the guardian has begun, and to many
-                // programs a second signal means "at once".
+                // After the main process, what is left has already got its signal. Do not repeat a signal,
+                // either: at a deadline the supervisor orders the drain that the guardian has begun, and to
+                // many programs a second signal means "at once".
                 if self.main != Main::Ended && self.sent != signal {
                     self.signal(signal, steps);
                 }
@@ -412,7 +409,7 @@ impl GuardianState {
 
     fn signal(&mut self, signal: i32, steps: &mut Steps) {
         self.sent = signal;
-        // Without its main process the rest of a tree has nobody to be told by.
+        // Without the main process, no process would pass the signal on.
         self.sent_to_main = self.stop_to == StopTo::Main && self.main != Main::Ended;
         match (signal, self.sent_to_main) {
             (0, _) => {}
@@ -433,7 +430,7 @@ impl GuardianState {
 
     fn others_live(&mut self, now: Instant, steps: &mut Steps) {
         match self.phase {
-            // What is being killed needs neither a word nor a signal.
+            // A tree that is being killed needs neither a report nor a signal.
             Phase::Idle | Phase::Killing { .. } => return,
             Phase::Running | Phase::Draining { .. } => {}
         }

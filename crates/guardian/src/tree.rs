@@ -1,16 +1,14 @@
 //! Finding, signalling, killing and reaping the processes of a tree.
 //!
-//! Called by [`super::event_loop`] for the command's tree, and by [`super::handle`] when the
-//! guardian has died and the orphans have come to the supervisor. Both are child subreapers, so
-//! whatever loses its parent inside the tree becomes a direct child.
+//! [`super::event_loop`] does this for the command's tree, and [`super::handle`] when the guardian has died and
+//! the supervisor has adopted the orphans. Both are child subreapers, so a process of the tree that loses its
+//! parent becomes a direct child.
 //!
-//! Only direct children that have not been reaped are ever signalled, by id or as members of the
-//! group whose leader has not been reaped: such an id cannot have been given to another process.
-//! (SIGCONT to what is stopped is sent by descriptor, which cannot become another's either.)
-//! What /proc shows helps to find them and proves nothing: it may be another PID namespace's, and
-//! its lists are no snapshots. That none is left is said by waitid(2) alone.
-//! Nothing here may allocate where the kernel has `/proc/<pid>/task/<tid>/children`: the guardian
-//! has to work when there is no memory left.
+//! Only direct children that have not been reaped are ever signalled, by id or as members of the group whose
+//! leader has not been reaped: no other process can have got such an id. (SIGCONT to a stopped process goes by
+//! descriptor, which is as safe.) /proc helps to find processes and proves nothing: it may be another PID
+//! namespace's, and its lists are no snapshots. Only waitid(2) proves that none is left. Nothing here may
+//! allocate if the kernel has `/proc/<pid>/task/<tid>/children`: the guardian has to work without free memory.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -25,47 +23,46 @@ use nix::unistd::{Pid, getpgid};
 use super::raw::{self, Whose};
 use trafficcop_core::Exit;
 
-/// What a child did.
+/// Change in a child's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It ended, and is still to be reaped.
+    /// The child ended, and is still to be reaped.
     Ended(Exit),
-    /// It was stopped.
+    /// The child was stopped.
     Stopped,
 }
 
-/// Sends `signal` to one process. The caller knows that it has not been reaped.
+/// Sends `signal` to one un-reaped process.
 pub(super) fn signal(pid: i32, signal: i32) {
     debug_assert!(pid > 1, "a process, not a group and not everybody");
     raw::kill(pid, signal);
 }
 
-/// Sends `signal` to the process group. The caller knows that its leader has not been reaped.
+/// Sends `signal` to the process group of an un-reaped leader.
 pub(super) fn signal_group(leader: i32, signal: i32) {
     debug_assert!(leader > 1, "a group, not this one and not all");
     raw::kill(-leader, signal);
 }
 
-/// Continues every process that is stopped and that `concerns` names: one that runs would only be
-/// told of a signal that nobody sent, and before the one that was. Tells whether it could look.
+/// Continues every process that is stopped and that `concerns` accepts: a running one would get a needless
+/// SIGCONT, before the actual signal. Returns whether it could look. Allocates nothing.
 ///
-/// Whoever is to be continued may be anybody's child, so it is held by a descriptor before it is
-/// looked at: what was seen was seen of the one that is signalled. Allocates nothing.
+/// The process may not be a child, so a descriptor holds it before the look: the one that gets the signal is
+/// the one that was seen.
 pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
     let mut able = true;
     let listed = each_process(|pid| {
         if able && concerns(pid) && is_stopped(pid) {
             able = match raw::pidfd_open(pid) {
                 Ok(process) => {
-                    // Once more, now that the descriptor holds it: the id may have become another's
-                    // before that.
+                    // Look again, now that the descriptor holds it: another process may have got the id before
+                    // that.
                     if concerns(pid) && is_stopped(pid) {
-                        // It may have ended meanwhile.
                         let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
                     }
                     true
                 }
-                // It has ended, which is no reason to give up; a kernel without pidfds is one.
+                // ESRCH: it has ended, so go on. A kernel without pidfds is a reason to give up.
                 Err(why) => why.raw_os_error() == Some(libc::ESRCH),
             };
         }
@@ -78,7 +75,6 @@ pub(super) fn is_stopped(pid: i32) -> bool {
     stat_of(pid, |state, _| state == b'T').unwrap_or(false)
 }
 
-/// Whether `ancestor` is among the ancestors of `pid`.
 pub(super) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
     while pid > 1 {
         match parent_of(pid) {
@@ -90,7 +86,7 @@ pub(super) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
     false
 }
 
-/// The state and the parent of a process. Allocates nothing.
+/// Passes the state and the parent of a process to `tell`. Allocates nothing.
 fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
     let mut path = [0_u8; 32];
     let mut rest = &mut path[..];
@@ -100,7 +96,7 @@ fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
     let file = File::open(std::str::from_utf8(&path[..length]).ok()?).ok()?;
     let mut text = [0_u8; 512];
     let length = file.read_at(&mut text, 0).ok()?;
-    // The name in parentheses may hold anything, parentheses and blanks included.
+    // The name in parentheses may hold parentheses and blanks.
     let end = text[..length].iter().rposition(|byte| *byte == b')')?;
     let mut words = std::str::from_utf8(&text[end + 1..length])
         .ok()?
@@ -109,16 +105,15 @@ fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
     Some(tell(state, words.next()?.parse().ok()?))
 }
 
-/// Calls `visit` with the id of every process that /proc shows; tells whether it shows any.
-/// Allocates nothing.
+/// Calls `visit` with the id of every process in /proc; returns whether there is any. Allocates nothing.
 pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
-    /// Where a `linux_dirent64` has its length, and where its name begins.
+    /// Offsets of length and name in a `linux_dirent64`.
     const LENGTH: usize = 16;
     const NAME: usize = 19;
     let Ok(directory) = File::open("/proc") else {
         return false;
     };
-    // On the stack, and not by `read_dir`: that allocates for each entry.
+    // `read_dir` would allocate for each entry.
     let mut entries = [0_u8; 4096];
     let mut any = false;
     loop {
@@ -142,13 +137,11 @@ pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
     }
 }
 
-/// Whether `pid` is in the process group of `leader`.
 pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
     getpgid(Some(Pid::from_raw(pid))) == Ok(Pid::from_raw(leader))
 }
 
-/// What has become of the child `pid`. An end is seen again and again until [`reap`]; a stop is
-/// seen once. `None`: nothing new.
+/// Returns what has become of the child `pid`: an end again and again until [`reap`], a stop once.
 pub(super) fn look_at(pid: i32) -> Option<Change> {
     let told = |what| raw::waitid(Whose::Child(pid), what).ok().flatten();
     if let Some((_, exit)) = told(libc::WEXITED) {
@@ -157,28 +150,26 @@ pub(super) fn look_at(pid: i32) -> Option<Change> {
     told(libc::WSTOPPED).map(|_| Change::Stopped)
 }
 
-/// A child that ended and is still to be reaped, whichever.
+/// Returns any child that has ended and is not reaped.
 pub(super) fn any_ended() -> Option<i32> {
     let ended = raw::waitid(Whose::Any, libc::WEXITED).ok()?;
     ended.map(|(pid, _)| pid)
 }
 
-/// Reaps the child if it has ended; tells whether it is gone (or was no child of ours).
+/// Reaps the child if it has ended; returns whether it is gone (or was no child).
 pub(super) fn reap(pid: i32) -> bool {
     match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::StillAlive) => false,
-        // What has no name for nix is a signal that ended it: it was reaped.
+        // EINVAL: nix has no name for the signal that ended it, but it was reaped.
         Ok(_) | Err(Errno::ECHILD | Errno::EINVAL) => true,
         Err(_) => false,
     }
 }
 
-/// Whether /proc shows the PID namespace that we live in; if not, what it calls us. A process that was
-/// put into a new namespace still sees the /proc of the old one until somebody mounts another: the ids
-/// there are other processes' in here.
+/// Checks that /proc shows the PID namespace of this process. A process that was put into a new namespace sees
+/// the old /proc until another is mounted: the ids there belong to other processes.
 ///
-/// # Errors
-/// The name it has for us, or why there is none.
+/// The error is this process's name there, or why there is none.
 pub(super) fn proc_is_ours() -> Result<(), String> {
     match std::fs::read_link("/proc/self") {
         Ok(name) if name.as_os_str() == &*std::process::id().to_string() => Ok(()),
@@ -199,7 +190,7 @@ pub(super) fn namespace_of_children_alone(ns: &Path) -> Option<&'static str> {
             std::fs::read_link(&theirs),
         ) {
             (Ok(ours), Ok(theirs)) => ours != theirs,
-            // One in which nothing was started yet has no name.
+            // A namespace without a process has no name yet.
             (Ok(_), Err(_)) => std::fs::symlink_metadata(theirs).is_ok(),
             (Err(_), _) => false,
         }
@@ -211,30 +202,28 @@ pub(super) fn is_childless() -> bool {
     raw::waitid(Whose::Any, libc::WEXITED).err() == Some(Errno::ECHILD)
 }
 
-/// Whether `pid` is a child of this process, be it living or to be reaped.
 pub(super) fn is_child(pid: i32) -> bool {
     pid > 0 && raw::waitid(Whose::Child(pid), libc::WEXITED).is_ok()
 }
 
-/// The list of this thread's children, opened once so that it can be read when no descriptor is to
-/// be had.
+/// List of this thread's children, opened once so that it can be read when no descriptor is available.
 pub(super) struct Children {
     list: Option<File>,
     me: i32,
 }
 
 impl Children {
-    /// For the calling process, which must have one thread.
+    /// Opens the list for the calling process, which must have one thread.
     pub(super) fn of_this_thread() -> Children {
         Children {
-            // Absent without CONFIG_PROC_CHILDREN; the walk over /proc does the same, slower.
+            // It is absent without CONFIG_PROC_CHILDREN; the walk over /proc does the same, slower.
             list: File::open("/proc/thread-self/children").ok(),
             me: i32::try_from(std::process::id()).unwrap_or(0),
         }
     }
 
-    /// Calls `visit` with the id of every direct child, zombies included. The kernel's list is not
-    /// a snapshot: a child can be missed while others come and go, and is seen the next time.
+    /// Calls `visit` with the id of every direct child, zombies included. The kernel's list is no snapshot: it
+    /// can miss a child while others come and go, and shows it the next time.
     pub(super) fn each(&self, visit: impl FnMut(i32)) {
         match &self.list {
             Some(list) => each_listed(list, visit),
@@ -272,7 +261,6 @@ fn each_listed(list: &File, mut visit: impl FnMut(i32)) {
     }
 }
 
-/// Looks through all of /proc for processes whose parent is `parent`.
 fn each_by_parent(parent: i32, mut visit: impl FnMut(i32)) {
     each_process(|pid| {
         if parent_of(pid) == Some(parent) {
@@ -281,12 +269,11 @@ fn each_by_parent(parent: i32, mut visit: impl FnMut(i32)) {
     });
 }
 
-/// The parent of a process.
 pub(super) fn parent_of(pid: i32) -> Option<i32> {
     stat_of(pid, |_, parent| parent)
 }
 
-/// The direct children of a process, which may have many threads; none where /proc is not ours.
+/// Returns the direct children of a process, which may have many threads; none if /proc is another namespace's.
 /// Allocates: for the supervisor.
 pub(super) fn children_of(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
@@ -308,9 +295,9 @@ pub(super) fn children_of(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Kills and reaps every direct child of this process but those that `spare` names, over and over
-/// while that makes headway: what loses its parent comes to us. Tells whether none is left, by the
-/// kernel's word. Allocates: for the supervisor.
+/// Kills and reaps every direct child that is not in `spare`, as long as that makes progress: this process
+/// adopts those that lose their parent. Returns whether the kernel confirms that none is left. Allocates: for
+/// the supervisor.
 pub(super) fn sweep(spare: &[i32]) -> bool {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
@@ -318,14 +305,14 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
         let mut reaped = false;
         let listed = children_of(me);
         for &child in &listed {
-            // A list that is not about us names strangers.
+            // Another namespace's list names foreign processes.
             if spare.contains(&child) || !is_child(child) {
                 continue;
             }
             signal(child, libc::SIGKILL);
             reaped |= reap(child);
         }
-        // Whoever has ended needs no list to be found.
+        // Ended children are found without a list.
         let mut last = None;
         let fresh = |child: &i32, last| !spare.contains(child) && Some(*child) != last;
         while let Some(child) = any_ended().filter(|child| fresh(child, last)) {
@@ -339,8 +326,7 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
     false
 }
 
-/// Reaps the children of this process that have ended, but for those that `spare` names, and tells which.
-/// Allocates: for the supervisor.
+/// Reaps the ended children that are not in `spare`, and returns them. Allocates: for the supervisor.
 pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let mut children = children_of(me);
@@ -351,9 +337,9 @@ pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     children
 }
 
-/// Whether this process has no children but those that `spare` names. Where it has none at all, the
-/// kernel says so. Where it has some of those, it says of each that is asked for whether it is a child,
-/// and never that these are all: then the list has to do, and is believed if it names each of them.
+/// Whether this process has no children but those in `spare`. If it has none at all, the kernel tells that.
+/// Otherwise the kernel only answers for each id whether it is a child: then the list has to do, if it names
+/// each spared child.
 fn none_but(spare: &[i32], listed: &[i32]) -> bool {
     if is_childless() {
         return true;
@@ -406,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_ways_to_find_children_agree_on_ours() {
+    fn both_ways_to_find_children_agree() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let me = i32::try_from(std::process::id()).unwrap();
@@ -419,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_does_not_name_the_children_we_have_says_nothing() {
+    fn list_without_the_known_children_proves_nothing() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let (nobody, stranger) = (none_but(&[], &[]), none_but(&[], &[1, 2]));
@@ -427,7 +413,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!nobody && !stranger, "there is a child that is not spared");
-        assert!(!other_list, "it does not name the one we have");
+        assert!(!other_list, "the list lacks a known child");
         assert!(proc_is_ours().is_ok());
     }
 

@@ -1,8 +1,9 @@
-//! The terminal: who is in its foreground, and stopping ourselves when the user stopped the command.
+//! The terminal: which group is in its foreground, and how this process stops when the user stopped the
+//! command.
 //!
-//! Called by the supervisor (which asks once whether the terminal is ours, and takes it back when
-//! the command stopped or ended) and by the guardian (which gives it to the command's group). It
-//! must never take the terminal from a group that is not ours.
+//! The supervisor checks once whether it is in the foreground, and takes the terminal back when the command
+//! stopped or ended; the guardian gives it to the command's group. Neither may take it from another job's
+//! group.
 
 use std::io::{self, stderr, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -15,7 +16,7 @@ use nix::unistd::{Pid, getpgid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcs
 use super::witness::Witness;
 use super::{raw, tree};
 
-/// Our controlling terminal, in the foreground of which we were started.
+/// Controlling terminal, in whose foreground this process was started.
 #[derive(Debug)]
 pub struct Terminal {
     fd: OwnedFd,
@@ -23,23 +24,22 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal, if there is one and our process group was in its foreground.
+    /// Returns the terminal, if this process group is in its foreground.
     ///
-    /// As part of a pipeline we have none: the other processes of the job are of our group, and
-    /// would find themselves in the background (`trafficcop … | less`). Ctrl-C then reaches us with
-    /// them, and the command through its drain.
+    /// There is none in a pipeline: the other processes of the job are in this group, and would find themselves
+    /// in the background (`trafficcop … | less`). Ctrl-C then reaches this process with them, and the command
+    /// through its drain.
     ///
-    /// Nor has what a script starts by `&`: it is of the script's group, and the script goes on in the
-    /// foreground. POSIX has a shell without job control start it with SIGINT ignored, and with nothing on
-    /// stdin: with a terminal on stdin it was meant for the foreground after all.
+    /// There is none for what a script starts by `&`, either: it is in the script's group, and the script goes
+    /// on in the foreground. POSIX has a shell without job control start it with SIGINT ignored, and with
+    /// nothing on stdin: with a terminal on stdin it was meant for the foreground after all.
     #[must_use]
     pub fn ours(sigint_is_ignored: bool) -> Option<Terminal> {
         if is_pipe(stdin().as_fd()) || is_pipe(stdout().as_fd()) {
             return None;
         }
         let ours = getpgrp();
-        // Of any terminal but our controlling one this is an error (ENOTTY): so it is the right one
-        // as well.
+        // This also checks that it is the controlling terminal: for any other this is an error (ENOTTY).
         let foreground = |fd: &OwnedFd| tcgetpgrp(fd) == Ok(ours);
         let standard = [
             stdin().as_fd().try_clone_to_owned(),
@@ -58,13 +58,13 @@ impl Terminal {
             .into_iter()
             .filter_map(Result::ok)
             .find(foreground)
-            // Standard descriptors first: with all three redirected we may still have a terminal
-            // that Ctrl-C comes from.
+            // With all three standard descriptors redirected there may still be a terminal that Ctrl-C comes
+            // from.
             .or_else(|| tty().filter(foreground))
             .map(|fd| Terminal { fd, ours })
     }
 
-    /// Puts a process group of our session into the foreground.
+    /// Puts a process group of this session into the foreground.
     ///
     /// # Errors
     /// Those of tcsetpgrp(3): the group is gone, or the terminal is.
@@ -72,7 +72,7 @@ impl Terminal {
         set_foreground(self.fd.as_fd(), Pid::from_raw(group))
     }
 
-    /// Puts our own group (that of the process that called [`Terminal::ours`]) into the foreground.
+    /// Puts the group of the process that called [`Terminal::ours`] into the foreground.
     ///
     /// # Errors
     /// Those of tcsetpgrp(3).
@@ -80,32 +80,32 @@ impl Terminal {
         set_foreground(self.fd.as_fd(), self.ours)
     }
 
-    /// Whether our own group is in the foreground at this moment.
+    /// Whether that group is in the foreground now.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         tcgetpgrp(&self.fd) == Ok(self.ours)
     }
 
-    /// Whether this group is in the foreground at this moment.
+    /// Whether this group is in the foreground now.
     #[must_use]
     pub fn is_with(&self, group: i32) -> bool {
         tcgetpgrp(&self.fd) == Ok(Pid::from_raw(group))
     }
 }
 
-/// The guardian's hand on the terminal: lent to the command while that runs in the foreground,
-/// and with the supervisor's group otherwise.
+/// Terminal as the guardian handles it: lent to the command while that runs in the foreground, and with the
+/// supervisor's group otherwise.
 #[derive(Debug)]
 pub(super) struct Foreground {
     terminal: Option<Terminal>,
-    /// The command has it, or takes it as soon as it lives.
+    /// Whether the command has it, or takes it as soon as it starts.
     lent: bool,
-    /// Sees what is typed to end the command.
+    /// Notices a signal that is typed to end the command.
     pub(super) witness: Witness,
 }
 
 impl Foreground {
-    /// Of the process that calls it; none where it is not in the foreground of a terminal ([`Terminal::ours`]).
+    /// Finds the terminal of the calling process, if it is in the foreground ([`Terminal::ours`]).
     pub(super) fn ours(sigint_is_ignored: bool) -> Foreground {
         Foreground {
             terminal: Terminal::ours(sigint_is_ignored),
@@ -114,7 +114,7 @@ impl Foreground {
         }
     }
 
-    /// None, wherever we were started.
+    /// Makes one without a terminal.
     pub(super) fn nobody_s() -> Foreground {
         Foreground {
             terminal: None,
@@ -123,58 +123,56 @@ impl Foreground {
         }
     }
 
-    /// There is a terminal, and we were started in its foreground.
     pub(super) fn is_there(&self) -> bool {
         self.terminal.is_some()
     }
 
-    /// The descriptor to keep.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.terminal.as_ref().map(|t| t.as_fd().as_raw_fd())
     }
 
-    /// Before the command is forked: it is to have the terminal, unless a shell took that
-    /// meanwhile. Looked at here, because in a PID namespace our group has no number.
+    /// Decides before the fork whether the command gets the terminal: not if a shell took it meanwhile. The
+    /// check is here, because in a PID namespace this group has no number.
     pub(super) fn lend(&mut self) {
         self.lent = self.terminal.as_ref().is_some_and(Terminal::is_ours);
     }
 
-    /// The command was forked, and leads this group.
+    /// Starts the witness, after the fork of the command, which leads this group.
     pub(super) fn is_lent_to(&mut self, group: i32) {
         if self.lent {
             self.witness.begin(group);
         }
     }
 
-    /// In the command's process, which leads its group and has all signals blocked. Makes one
-    /// system call and allocates nothing.
+    /// Takes the terminal, in the command's process, which leads its group and has all signals blocked. Makes
+    /// one system call and allocates nothing.
     pub(super) fn occupy(&self) {
         if let Some(terminal) = &self.terminal
             && self.lent
         {
-            // Where it fails the command is in the background, as it would be without us.
+            // If it fails, the command is in the background, as it would be without trafficcop.
             let _ = tcsetpgrp(terminal.as_fd(), getpgrp());
         }
     }
 
-    /// The command, which leads this group and is not reaped, has stopped or ended. The terminal is left with
-    /// whoever took it meanwhile: a shell that saw us stopped reads from it.
+    /// Takes the terminal back after the command, which leads this group and is not reaped, has stopped or
+    /// ended. A group that took it meanwhile keeps it: a shell that saw this process stopped reads from it.
     pub(super) fn take_back(&mut self, group: i32) {
         if std::mem::take(&mut self.lent)
             && let Some(terminal) = &self.terminal
             && (terminal.is_with(group) || tcgetpgrp(terminal).is_ok_and(is_ours_or_empty))
         {
-            // It fails where the terminal is gone, and then nobody misses it.
+            // It fails if the terminal is gone, and then it does not matter.
             let _ = terminal.take_back();
         }
     }
 
-    /// We were continued: the command gets it again, if we were continued in the foreground.
+    /// Gives the terminal to the command again, if this process was continued in the foreground.
     pub(super) fn lend_again(&mut self, group: i32) {
         if let Some(terminal) = &self.terminal
             && terminal.is_ours()
         {
-            // Only what was given is taken back: the group may have ended while we were stopped.
+            // Take back only what was given: the group may have ended while this process was stopped.
             self.lent = terminal.give(group).is_ok();
         }
     }
@@ -186,8 +184,8 @@ impl AsFd for Terminal {
     }
 }
 
-/// Whether nobody is in this group but what descends from us, the guardian: the command may be a shell, which
-/// has put a job of its own into the foreground. One that has no number here is another's.
+/// Whether only descendants of the guardian are in this group: the command may be a shell, which has put a job
+/// of its own into the foreground. A group without a number here is another job's.
 fn is_ours_or_empty(group: Pid) -> bool {
     let (group, me) = (group.as_raw(), getpid().as_raw());
     let mut others = false;
@@ -202,9 +200,10 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
         .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO)
 }
 
-/// tcsetpgrp from the background stops the caller with SIGTTOU, unless it is blocked.
+/// Sets the foreground group. From the background, tcsetpgrp stops the caller with SIGTTOU, unless it is
+/// blocked.
 fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
-    // In this thread alone: the kernel looks at the mask of whoever calls.
+    // Block it in this thread alone: the kernel checks the mask of the caller.
     let old =
         SigSet::from(Signal::SIGTTOU).thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let done = tcsetpgrp(fd, group);
@@ -212,34 +211,33 @@ fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
     Ok(done?)
 }
 
-/// Whether our group is in the foreground of the controlling terminal.
+/// Whether this process group is in the foreground of the controlling terminal.
 #[must_use]
 pub fn is_in_foreground() -> bool {
-    // A terminal whose line is down would let an open wait for its carrier.
+    // Without O_NONBLOCK, a terminal whose line is down would let the open wait for its carrier.
     let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let terminal = open("/dev/tty", flags, Mode::empty());
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
 
-/// Sends a signal to our own group, of which the terminal sent it only to the command's group.
+/// Sends a signal that only the command's group got from the terminal to this process group.
 pub fn pass_to_own_group(signal: i32) {
     raw::kill(0, signal);
 }
 
-/// Where a request to stop ourselves came from.
+/// Origin of a request to stop this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopAsked {
-    /// Somebody's `kill -TSTP`: it was meant for us alone.
+    /// A `kill -TSTP`, for this process alone.
     BySomebody,
-    /// Ctrl-Z, which the terminal told every process of our group.
+    /// Ctrl-Z, which the terminal sent to every process of this group.
     ByTheTerminal,
-    /// Ctrl-Z, which the terminal told the command's group only.
+    /// Ctrl-Z, which the terminal sent to the command's group only.
     OfTheCommand,
 }
 
 impl StopAsked {
-    /// How a SIGTSTP has come to us, at the moment when it came: the terminal sends one to whoever
-    /// has its foreground.
+    /// Finds the origin of a SIGTSTP, when it has just come: the terminal sends one to its foreground group.
     #[must_use]
     pub fn of_a_signal() -> StopAsked {
         if is_in_foreground() {
@@ -250,28 +248,27 @@ impl StopAsked {
     }
 }
 
-/// Stops ourselves. Returns when somebody continued us; at once if nobody could.
+/// Stops this process. Returns when it was continued; at once if no process could continue it.
 ///
-/// After a Ctrl-Z that only the command received our whole group is stopped with us, as the terminal
-/// would have stopped it: a shell script that waits for us has to stop too, or the user's shell does
-/// not get its prompt. The kernel stops no orphaned group by SIGTSTP, because no shell is there to
-/// continue it: after a Ctrl-Z we go on, and whoever asked by `kill` gets a SIGSTOP.
+/// After a Ctrl-Z that only the command received, this stops the whole group, as the terminal would have done:
+/// a shell script that waits for this process has to stop too, or the user's shell gets no prompt. The kernel
+/// stops no orphaned group by SIGTSTP, because no shell is there to continue it: then a Ctrl-Z has no effect,
+/// and a `kill -TSTP` leads to a SIGSTOP.
 ///
 /// # Errors
 /// Those of sigaction(2) and kill(2).
 pub fn stop_ourselves(asked: StopAsked) -> io::Result<()> {
     match asked {
         StopAsked::BySomebody if is_orphaned() => Ok(raise(Signal::SIGSTOP)?),
-        // Of this thread, so that it is done with before the handler is back.
+        // Send it to this thread, so that it is over before the handler is back.
         StopAsked::BySomebody | StopAsked::ByTheTerminal => by_default(|| raise(Signal::SIGTSTP)),
         StopAsked::OfTheCommand => by_default(|| killpg(getpgrp(), Signal::SIGTSTP)),
     }
 }
 
-/// Does something while SIGTSTP does what it does to a program that knows nothing of it.
+/// Runs `stop` with the default action of SIGTSTP.
 fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
-    // The kernel stops us only by its own default action; our handler would only be called once
-    // more.
+    // Only its default action stops this process; the handler would just be called once more.
     let handler = raw::take_default(Signal::SIGTSTP)?;
     let open = SigSet::from(Signal::SIGTSTP);
     let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;
@@ -281,8 +278,8 @@ fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
     Ok(stopped?)
 }
 
-/// Whether nobody of our session, outside our group, is there to continue us: the kernel's rule (a
-/// member's parent that is of another group of the same session). Where nothing can be seen, too.
+/// Whether the group is orphaned by the kernel's rule: no member's parent is in another group of the same
+/// session, and could continue it. Also true if no process is visible.
 fn is_orphaned() -> bool {
     let (group, session) = (getpgrp(), getsid(None).ok());
     let watches = |parent: i32| {

@@ -1,6 +1,4 @@
-//! The words of this room: what a guardian is made with and ordered to do, and what it tells.
-//!
-//! Used by everybody who supervises, and by the rooms beside this one. Nothing here does anything.
+//! Types of this crate: what a guardian is made with, ordered to do, and reports. They have no behaviour.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -37,18 +35,18 @@ impl std::fmt::Display for Contain {
     }
 }
 
-/// Something a guardian can be ordered to run.
+/// Program that a guardian can be ordered to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The command and its arguments; not empty.
     pub words: Vec<OsString>,
-    /// It gets our stdin, and the foreground of our terminal if we have that; else its stdin is
-    /// what the order brings along (or /dev/null), and it stays in the background.
+    /// Whether it inherits stdin and, if available, the foreground of the terminal. Otherwise the order brings
+    /// its stdin (or it gets /dev/null), and it stays in the background.
     pub in_front: bool,
 }
 
 impl Program {
-    /// A command of the user's own, which gets everything as we got it.
+    /// Makes a command of the user's own, which inherits everything.
     #[must_use]
     pub fn command(words: Vec<OsString>) -> Program {
         Program {
@@ -57,7 +55,7 @@ impl Program {
         }
     }
 
-    /// The same in the background: its stdin is what each [`SpawnRequest`] brings along, or /dev/null.
+    /// Makes a program in the background: each [`SpawnRequest`] brings its stdin, else it gets /dev/null.
     #[must_use]
     pub fn handler(words: Vec<OsString>) -> Program {
         Program {
@@ -66,7 +64,7 @@ impl Program {
         }
     }
 
-    /// A script that `sh` runs beside that.
+    /// Makes a shell script that runs in the background.
     #[must_use]
     pub fn script(text: &OsStr) -> Program {
         Program {
@@ -77,46 +75,46 @@ impl Program {
 }
 
 impl Program {
-    /// The same, of which only the end counts: what it prints is thrown away.
+    /// Makes a script like [`Program::script`], but discards what it prints: only its exit status counts.
     #[must_use]
     pub fn silent(text: &OsStr) -> Program {
-        // A line of its own, read before what follows is parsed: an error there is no noise either.
+        // `sh` runs this line before it parses the rest: a syntax error there prints nothing either.
         let mut script = OsString::from("if [ -c /dev/null ]; then exec >/dev/null 2>&1; fi\n");
         script.push(text);
         Program::script(&script)
     }
 }
 
-/// What a guardian is made with.
+/// Settings of a guardian.
 pub struct Setup {
-    /// What it can be ordered to run, one after another: at least one, at most 255.
+    /// Programs that it can be ordered to run, one after another: at least one, at most 255.
     pub programs: Vec<Program>,
-    /// What keeps the tree together.
+    /// Containment of the tree.
     pub contain: Contain,
-    /// From the stop signal to SIGKILL when the supervisor is dead and no deadline tells more.
+    /// Time from the stop signal to SIGKILL when the supervisor is dead and no deadline is known.
     pub grace: Duration,
-    /// From SIGTERM to SIGKILL for what the command left behind when it ended, while the supervisor lives;
-    /// `None`: the time between the deadlines, or `grace` where there are none.
+    /// Time from SIGTERM to SIGKILL for what the command left behind when it ended, while the supervisor lives;
+    /// `None`: the time between the deadlines, or `grace` without deadlines.
     pub left_behind: Option<Duration>,
-    /// From the supervisor's death to SIGKILL at most, where the lock dies with the supervisor: a drain that it
-    /// had granted more to is cut, and what it had ordered and is not begun by then is not begun. `None`: the
-    /// lock does not, and what was granted stays granted.
+    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor. It shortens a
+    /// longer drain, and orders that have not begun are dropped. `None`: the lock outlives the supervisor, and
+    /// what it granted stays granted.
     pub orphan_grace: Option<Duration>,
-    /// Run by the guardian, with the last release info it was given, when the supervisor is dead
-    /// and the tree is empty. It may allocate, build a runtime and take its time; then the
-    /// guardian exits.
+    /// Callback with the last release info, when the supervisor is dead and the tree is empty. It may allocate,
+    /// build a runtime and take its time; then the guardian exits.
     pub on_orphaned: fn(&[u8]),
-    /// Variables that nothing it runs inherits: our credentials, where they are not to be shared.
+    /// Variables that no program of the guardian inherits: credentials that must not be shared.
     pub withheld: Vec<OsString>,
-    /// Another guardian that has something under the same lease.
+    /// Another guardian under the same lease.
     pub partner: Option<Partner>,
-    /// The command only tells others of our control. Those are not killed with it, so its control file says
-    /// "not in control" from the beginning of every drain; and it gets no terminal, which belongs to them.
+    /// Whether the command only tells other processes that this instance is in control. The guardian cannot
+    /// kill those, so every drain begins with "not in control" in the control file. The command gets no
+    /// terminal, which belongs to them.
     pub tells_others: bool,
 }
 
 impl Setup {
-    /// For what has no part in a lease: nothing is given back after the supervisor's death.
+    /// Makes settings without a lease: nothing is given back after the supervisor's death.
     #[must_use]
     pub fn new(programs: Vec<Program>, contain: Contain, grace: Duration) -> Setup {
         Setup {
@@ -133,19 +131,20 @@ impl Setup {
     }
 }
 
-/// What ties two guardians together that guard something under one lease: the ends of a pipe.
+/// Tie between two guardians under one lease: the ends of a pipe.
 pub enum Partner {
-    /// The lease is given back by the other one, and not before we are gone: this end closes with us.
+    /// End of the guardian that ends first, which closes with it. Only then does the other one give the lease
+    /// back.
     Ends(OwnedFd),
-    /// The other one is gone when this end says so: not before that [`Setup::on_orphaned`] is run.
+    /// End of the guardian that waits: it runs [`Setup::on_orphaned`] after the other one is gone.
     Awaits(OwnedFd),
 }
 
 impl Partner {
-    /// The one for the guardian that ends first, and the one for the guardian that awaits its end.
+    /// Makes the ends for the guardian that ends first, and for the one that waits.
     ///
     /// # Errors
-    /// What pipe(2) says.
+    /// Those of pipe(2).
     pub fn pair() -> io::Result<(Partner, Partner)> {
         let (awaits, ends) = io::pipe()?;
         Ok((Partner::Ends(ends.into()), Partner::Awaits(awaits.into())))
@@ -158,7 +157,7 @@ impl Partner {
     }
 }
 
-/// Why there is no guardian: what was asked for cannot be had.
+/// Reason why there is no guardian.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// There is no command.
@@ -167,28 +166,28 @@ pub enum SetupError {
     /// A word of the command holds a NUL byte.
     #[error("the command holds a NUL byte")]
     Nul,
-    /// A guardian is forked, and that is only sound while there is one thread.
+    /// The process has several threads; forking is only sound with one.
     #[error("a guardian cannot be forked from a process of {0} threads")]
     Threads(usize),
-    /// A kind of containment was asked for by name and is not to be had here.
+    /// The requested kind of containment is not available here.
     #[error("--contain={asked} is not available: {why}")]
     Contain {
-        /// The name of it.
+        /// Name of that kind.
         asked: &'static str,
         /// One line: what is missing.
         why: String,
     },
-    /// What /proc shows is not what we live in, so nothing of a command could be found there.
+    /// The mounted /proc is another PID namespace's: a command's processes could not be found there.
     #[error(
         "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
     )]
     Proc {
-        /// What /proc calls us.
+        /// The process id that /proc shows.
         seen: String,
-        /// What we are.
+        /// The process id that this process has.
         pid: u32,
     },
-    /// Child processes enter another namespace of this kind: their process ids ("pid") or their clock ("time")
+    /// Child processes enter another namespace of this kind ("pid" or "time"): their process ids or their clock
     /// would not be this process's.
     #[error(
         "cannot watch over the command's processes: child processes enter another {0} namespace than this process: start trafficcop inside it (unshare --fork)"
@@ -197,15 +196,15 @@ pub enum SetupError {
     /// The kernel refused.
     #[error("cannot set up the guardian: {what}: {why}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         why: io::Error,
     },
 }
 
 impl SetupError {
-    /// Whether what was asked for is the reason, and not the machine.
+    /// Whether the settings are the reason, and not the machine.
     #[must_use]
     pub fn is_of_the_settings(&self) -> bool {
         match self {
@@ -218,26 +217,27 @@ impl SetupError {
     }
 }
 
-/// One command to run, under deadlines.
+/// Order to run one command under deadlines.
 pub struct SpawnRequest {
-    /// Which of [`Setup::programs`].
+    /// Index into [`Setup::programs`].
     pub program: u8,
-    /// It is in control until its deadline, and the control file says so.
+    /// Whether it is in control until its deadline, and the control file shows that.
     pub in_control: bool,
-    /// Variables the command's environment gains; the rest is as we got it.
+    /// Variables that the command's environment gains; it inherits the rest.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables it loses, if we got them.
+    /// Variables that it loses, if this process has them.
     pub unset: Vec<OsString>,
-    /// Until when it may run, unless they are moved.
+    /// Deadlines, unless they are moved later.
     pub deadlines: Deadlines,
     /// Signal that the guardian's own drain sends first; 0: none.
     pub stop_signal: i32,
-    /// Who gets it, in every drain.
+    /// Receiver of that signal, in every drain.
     pub stop_to: StopTo,
-    /// Kept open by guardian and command until the tree is empty.
+    /// Lock that guardian and command keep open until the tree is empty.
     pub lock: Option<OwnedFd>,
-    /// The command's stdin, for a program that is not in front; not together with a lock.
+    /// Stdin of a program that is not in front; not together with a lock.
     pub input: Option<OwnedFd>,
-    /// How the lease is given back: see [`Setup::on_orphaned`]. Forgotten when the supervisor says so.
+    /// Information for giving the lease back: see [`Setup::on_orphaned`]. The guardian forgets it on the
+    /// supervisor's order.
     pub release_info: Vec<u8>,
 }

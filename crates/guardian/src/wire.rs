@@ -1,14 +1,14 @@
-//! The frames between supervisor and guardian: 32 bytes each, little-endian, with a version byte.
+//! Frames between supervisor and guardian: 32 bytes each, little-endian, with a version byte.
 //!
-//! Called by [`super::handle`] and [`super::fork`]. Pure: it neither reads nor writes, and
-//! it never panics on what it is given, for one side of the socket may be out of its mind.
+//! This module is pure: it neither reads nor writes, and never panics on its input, because the other side may
+//! send nonsense.
 //!
 //! ```text
 //! 0        1     2..4   4..8    8..16  16..24  24..32
 //! version  kind  flags  number  a      b       c
 //! ```
-//! A [`Request::Start`] or [`Request::SetReleaseInfo`] is followed by as many bytes of payload as it says;
-//! the descriptor of the lock, or of the program's stdin, travels with the first byte of its frame.
+//! A [`Request::Start`] or [`Request::SetReleaseInfo`] is followed by as many bytes of payload as it announces.
+//! The descriptor of the lock, or of the program's stdin, travels with the first byte of its frame.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -17,28 +17,28 @@ use super::state::StopTo;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
 
-/// The length of a frame, in bytes.
+/// Length of a frame, in bytes.
 pub const FRAME: usize = 32;
 const VERSION: u8 = 1;
-// More than any environment that the kernel accepts. A longer one is a sender out of its mind, for
-// whom no memory is asked for.
+// More than any environment that the kernel accepts. A longer one is nonsense, for which no memory is
+// allocated.
 pub const PAYLOAD_MAX: usize = 4 << 20;
 
-/// One frame as it travels.
+/// Encoded frame.
 pub type Frame = [u8; FRAME];
 
-/// The other side sent what this version does not know.
+/// The other side sent something that this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// What the supervisor tells the guardian to do.
+/// Order of the supervisor to the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Start a program. The payload is the environment's changes, then the release info.
     Start {
-        /// Which of those the guardian was made with.
+        /// Index of the guardian's program.
         program: u8,
-        /// The control file tells of its deadline.
+        /// Whether the control file shows its deadline.
         in_control: bool,
         deadlines: Deadlines,
         stop_signal: i32,
@@ -47,12 +47,12 @@ pub enum Request {
         env: u32,
         /// Bytes of the release info that follow the environment.
         release_info: u32,
-        /// The descriptor of a lock came along.
+        /// Whether the descriptor of a lock came along.
         lock: bool,
-        /// The descriptor of the program's stdin came along.
+        /// Whether the descriptor of the program's stdin came along.
         input: bool,
     },
-    /// These deadlines hold from now on.
+    /// Use these deadlines from now on.
     Extend(Deadlines),
     /// Signal the group; kill at the earlier of this moment and `kill_at`.
     Drain { signal: i32, end_of_grace: Instant },
@@ -62,7 +62,7 @@ pub enum Request {
     Signal(i32),
     /// Continue a stopped command, in the foreground if it was there.
     Resume,
-    /// New release info, of so many bytes, follows.
+    /// Replace the release info; as many bytes follow.
     SetReleaseInfo { release_info: u32 },
     /// Answer with the same number.
     Ping(u64),
@@ -70,20 +70,20 @@ pub enum Request {
     Dismiss,
 }
 
-/// What the guardian tells the supervisor.
+/// Report of the guardian to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The guardian is set up.
     Ready,
-    /// The guardian could not be set up, for this error number.
+    /// The guardian could not be set up, with this error number.
     Unready { errno: i32 },
     /// Something happened to the tree.
     Workload(WorkloadEvent),
-    /// The answer to [`Request::Ping`].
+    /// Answer to [`Request::Ping`].
     Pong(u64),
 }
 
-/// The fields of a frame by name; which of them mean something depends on the kind.
+/// Fields of a frame; their meaning depends on the kind.
 #[derive(Default)]
 struct Fields {
     kind: u8,
@@ -108,7 +108,7 @@ impl Fields {
     }
 
     fn unpack(frame: &Frame) -> Result<Fields, Malformed> {
-        // Both sides are one program: who speaks another version is out of its mind.
+        // Both sides are one program: another version is nonsense.
         if frame[0] != VERSION {
             return Err(Malformed);
         }
@@ -128,7 +128,6 @@ impl Fields {
     }
 }
 
-/// Two lengths in one word.
 fn join(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
@@ -139,7 +138,7 @@ fn split(both: u64) -> (u32, u32) {
 }
 
 impl Request {
-    /// How many bytes follow the frame.
+    /// Returns the number of bytes that follow the frame.
     pub fn payload(self) -> usize {
         match self {
             Request::Start {
@@ -254,8 +253,7 @@ impl Request {
             9 => Request::Dismiss,
             _ => return Err(Malformed),
         };
-        // Before a byte of it is waited for: the guardian would read payload for ever, and no
-        // order.
+        // Refuse it before waiting for it: the guardian would read payload for ever, and no order.
         if request.payload() > PAYLOAD_MAX {
             return Err(Malformed);
         }
@@ -287,7 +285,7 @@ impl Event {
                 WorkloadEvent::Started { pid } => numbered(66, pid),
                 WorkloadEvent::NotStarted { errno } => numbered(67, errno),
                 WorkloadEvent::Stopped => plain(68),
-                // A kind for each of the two: a status and a signal are told apart by no number.
+                // The two need a kind each: a number cannot tell a status from a signal.
                 WorkloadEvent::Exited(Exit::Code(code)) => numbered(69, i32::from(code)),
                 WorkloadEvent::Exited(Exit::Signal(signal)) => numbered(70, signal),
                 WorkloadEvent::LeftBehind => plain(71),
@@ -295,7 +293,7 @@ impl Event {
                 WorkloadEvent::TreeStuck => plain(73),
                 WorkloadEvent::Acting => plain(74),
                 WorkloadEvent::ClockJumped => plain(75),
-                // No guardian's words: one that says them is out of its mind, and is not understood.
+                // A guardian never sends these: the supervisor refuses them.
                 WorkloadEvent::Lost
                 | WorkloadEvent::HookFailed { .. }
                 | WorkloadEvent::Standby(_)
@@ -331,14 +329,14 @@ impl Event {
     }
 }
 
-/// A variable of a command's environment, and what it is set to; `None`: it is unset.
+/// Variable of a command's environment and its value; `None`: it is unset.
 pub type Change = (OsString, Option<OsString>);
 
 /// Splits `KEY=VALUE\0KEY\0KEY=VALUE\0`.
 pub fn variables(bytes: &[u8]) -> Vec<Change> {
     bytes
         .split(|byte| *byte == 0)
-        // A NUL ends each: behind the last one there is nothing.
+        // A NUL ends each entry, so the last one is empty.
         .filter(|entry| !entry.is_empty())
         .map(|entry| {
             let middle = entry.iter().position(|byte| *byte == b'=');
@@ -428,12 +426,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_survive_the_journey(request in request()) {
+        fn requests_survive_encoding(request in request()) {
             prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
 
         #[test]
-        fn events_survive_the_journey(event in event()) {
+        fn events_survive_encoding(event in event()) {
             prop_assert_eq!(Event::decode(&event.encode()), Ok(event));
         }
 
@@ -462,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_guardian_s_word_is_not_taken_from_one() {
+    fn event_that_no_guardian_sends_is_refused() {
         for event in [WorkloadEvent::Lost, WorkloadEvent::Standby(None)] {
             assert_eq!(
                 Event::decode(&Event::Workload(event).encode()),
@@ -472,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_side_takes_its_own_frames_for_the_others() {
+    fn each_side_refuses_its_own_frames() {
         assert_eq!(Event::decode(&Request::Kill.encode()), Err(Malformed));
         assert_eq!(Request::decode(&Event::Ready.encode()), Err(Malformed));
     }

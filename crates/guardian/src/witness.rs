@@ -1,8 +1,9 @@
-//! A process in the command's group that dies of the terminal's SIGINT or SIGQUIT, and so tells the guardian of it.
+//! A process in the command's group that dies of the terminal's SIGINT or SIGQUIT, and so shows the guardian
+//! that it came.
 //!
-//! The terminal sends these to the foreground group alone. The command may handle them and exit 0, and then nothing else
-//! would show that a person wanted the whole job to end. The witness has no descriptors, does nothing, and dies with
-//! its guardian.
+//! The terminal sends these to the foreground group alone. The command may handle them and exit 0, and then
+//! nothing else would show that a person wanted to end the whole job. The witness has no descriptors, does
+//! nothing, and dies with its guardian.
 
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
@@ -14,22 +15,20 @@ use super::raw::{self, Whose};
 
 /// Signals that a person types to end a job.
 const TYPED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-// Looks until an asked witness must have died. It only has to be scheduled.
+// Looks until a signalled witness must have died. It only has to be scheduled.
 const LOOKS: u32 = 50;
 const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// The witness of the command's group.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     pid: Option<i32>,
-    /// The group that it is in.
     group: i32,
-    /// What it died of last, and when.
+    /// Signal that it died of last, and when.
     typed: Option<(i32, Instant)>,
 }
 
 impl Witness {
-    /// Watches this group, whose leader was just forked. Without a process to spare nothing is seen.
+    /// Watches this group, whose leader was just forked. If the fork fails, the guardian sees no signals.
     pub(super) fn begin(&mut self, group: i32) {
         *self = Witness {
             group,
@@ -47,7 +46,7 @@ impl Witness {
             if !is_in || getppid() != guardian {
                 raw::exit(0);
             }
-            // Nothing of the guardian's may be kept open by it: neither the lock nor the socket.
+            // It must not keep the guardian's lock or socket open.
             if raw::close_range(0, u32::MAX).is_err() {
                 raw::exit(0);
             }
@@ -64,25 +63,24 @@ impl Witness {
             }
         });
         if let Ok(pid) = forked {
-            // Both do it, so that it is done before either relies on it.
+            // Parent and child both do this, so that it is done before either relies on it.
             let _ = setpgid(member(pid), group);
             self.pid = Some(pid);
         }
     }
 
-    /// Whether this process is the witness.
     pub(super) fn is(&self, pid: i32) -> bool {
         self.pid == Some(pid)
     }
 
-    /// Takes in its death, and puts another in its place.
+    /// Reaps a witness that died of a typed signal, and replaces it.
     pub(super) fn look(&mut self, now: Instant) {
         if self.take_in(now) {
             self.fork();
         }
     }
 
-    /// Whether it has died; reaps it then.
+    /// Reaps the witness if it has died; returns whether a typed signal killed it.
     fn take_in(&mut self, now: Instant) -> bool {
         let Some(pid) = self.pid else { return false };
         let Ok(Some((_, exit))) = raw::waitid(Whose::Child(pid), libc::WEXITED) else {
@@ -100,8 +98,8 @@ impl Witness {
     /// Ends the witness, because the command has ended. Returns the signal that was typed last, and when.
     pub(super) fn end(&mut self, now: Instant) -> Option<(i32, Instant)> {
         if let Some(pid) = self.pid {
-            // Of signals that are pending the one with the smallest number is delivered first: so it dies of an
-            // interrupt that it had no time for yet, and of this only without one.
+            // The kernel delivers the pending signal with the smallest number first: an interrupt that the
+            // witness had no time for yet, and SIGTERM only without one.
             raw::kill(pid, libc::SIGTERM);
             raw::kill(pid, libc::SIGCONT);
             for _ in 0..LOOKS {

@@ -1,19 +1,18 @@
-//! AMQP 1.0 through `fe2o3-amqp`, over a stream of our own: opens connections, sends requests and takes
+//! AMQP 1.0 through `fe2o3-amqp`, over a stream of this crate: opens connections, sends requests and takes
 //! deliveries. Decides nothing.
 //!
-//! Called by the connection task, which has the one connection there is, and by locks. Everything here
-//! ends by itself in some time; what the caller has less of is said by `give_up_at`. It knows what the
-//! library can and cannot do:
+//! The connection task, which has the only connection, and locks call it. Everything here ends by itself after
+//! some time; `give_up_at` is the caller's own limit. This module knows the limits of the library:
 //!
-//! - **It pairs nothing.** Requests and answers are [`super::request_link`]; the library's own client for
+//! - **It pairs nothing.** [`super::request_link`] has requests and answers; the library's own client for
 //!   `$management` takes the next message for the answer.
-//! - **It forgets what the service says to a disposition**, and when a link has used up its credit.
-//!   Both are read on the way in ([`super::stream`]). So a message is settled by its lock's token through
-//!   `$management`, whose answer is received and which works on any connection; the disposition that
-//!   follows only empties the library's map.
-//! - **Its awaits can hang** where a socket has died: each has a time limit here.
-//! - **Less credit than was given is an error to it** once messages are under way. So credit is only
-//!   ever added, until it is drained for good.
+//! - **It forgets the service's answer to a disposition**, and when a link has used up its credit.
+//!   [`super::stream`] reads both on the way in. So the token of its lock settles a message through
+//!   `$management`, which answers and works on any connection; the disposition that follows only empties the
+//!   library's map.
+//! - **Its awaits can hang** when a socket has died: each has a time limit here.
+//! - **It reports an error for less credit than before** once messages are under way. So credit is only ever
+//!   added, until it is drained for good.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,23 +43,21 @@ use trafficcop_azure::queue::Settlement;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// Milliseconds without a byte after which the library gives the connection up; the service sends
-// something twice in that time. A dead connection that matters is found sooner, by a request that
-// is not answered (`ConnectionState::suspect`).
+// Milliseconds without a byte after which the library gives the connection up; the service sends something
+// twice in that time. An unanswered request finds a dead connection sooner (`ConnectionState::suspect`).
 const IDLE: u32 = 60_000;
-// For what only hands bytes to the connection: it takes longer only where the socket has died, and
-// there the library would wait for ever.
+// Limit for handing bytes to the connection: it takes longer only if the socket has died, and then the library
+// would wait for ever.
 const LIMIT: Duration = Duration::from_secs(5);
-// What the real service answers in its own `open`.
+// The real service's value in its own `open`.
 const MAX_FRAME: u32 = 65_536;
 
-/// Opens connections to the queue.
 pub(super) struct Connector {
     target: Target,
     max_body: usize,
-    /// Messages come in sessions: by links of their own, that are attached for each.
+    /// Whether messages come in sessions, by a link for each.
     sessions: bool,
-    /// The name of this process among the service's clients.
+    /// Name of this process among the service's clients.
     container: String,
     connections: AtomicU64,
 }
@@ -71,22 +68,20 @@ impl Connector {
             target,
             max_body,
             sessions,
-            // Link names begin with it: the service takes a name that it knows for the same link
-            // come back.
+            // Link names begin with it: for the service, a name that it knows is the same link that comes back.
             container: format!("trafficcop-{:016x}", fastrand::u64(..)),
             connections: AtomicU64::new(1),
         }
     }
 
-    /// A connection to the queue, authorised, with everything attached and no credit given; and the half
-    /// of it that messages come in by; none, where they come in sessions.
+    /// Opens an authorised connection, with everything attached and no credit given. Also returns the half that
+    /// takes messages in, unless they come in sessions.
     pub(super) async fn connect(
         &self,
         token: &CbsToken,
         give_up_at: Instant,
     ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
-        // One limit for all of it: TLS, SASL, the token and five links each have an await that can
-        // hang.
+        // One limit for all of it: TLS, SASL, the token and five links each have an await that can hang.
         let opened = before(give_up_at, self.open(token, give_up_at)).await;
         opened.unwrap_or_else(|| {
             let Target { host, port, .. } = &self.target;
@@ -107,14 +102,14 @@ impl Connector {
         let serial = self.connections.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{serial}", self.container);
         let stream = connect(host, *port, tls.as_ref()).await?;
-        // Whoever gives the attempt up drops this, and with it the end of what did not come to be.
+        // Dropping this attempt drops the state, and that closes an unfinished connection.
         let state = OwnState(Arc::new(ConnectionState::new(name.clone())));
         let mut connection = fe2o3_amqp::Connection::builder()
             .container_id(self.container.clone())
             .hostname(host.as_str())
-            // TLS, where there is any, is under the stream.
+            // TLS, if any, is under the stream.
             .scheme("amqp")
-            // Who we are is said by the token on `$cbs`, as Microsoft's clients do it.
+            // The token on `$cbs` proves the identity, as in Microsoft's clients.
             .sasl_profile(SaslProfile::Anonymous)
             .max_frame_size(MAX_FRAME)
             .idle_time_out(IDLE)
@@ -124,9 +119,9 @@ impl Connector {
         let mut session = Session::begin(&mut connection).await?;
         let cbs = format!("{name}:cbs");
         let cbs = RequestLink::attach(&mut session, "$cbs", cbs, Arc::clone(&state)).await?;
-        // First of all: without a token nothing else may be attached.
+        // This comes first: without a token no other link may be attached.
         authorise(&self.target, &cbs, token, give_up_at).await?;
-        // Before `$management`, whose requests name this link: see `Connection::ask`.
+        // This comes before `$management`, whose requests name this link: see `Connection::ask`.
         let receiver = match self.sessions {
             true => None,
             false => {
@@ -139,8 +134,7 @@ impl Connector {
         let management = format!("{name}:management");
         let management =
             RequestLink::attach(&mut session, &address, management, Arc::clone(&state)).await?;
-        // Never full of more than the messages that were delivered, so nobody who settles has to
-        // wait.
+        // It never holds more than the delivered messages, so settling never waits for room.
         let (dispositions, to_send) = mpsc::unbounded_channel();
         let connection = Arc::new(Connection {
             serial,
@@ -165,7 +159,7 @@ impl Connector {
     }
 }
 
-/// Puts a token for everything that is below the entity.
+/// Puts a token for everything below the entity.
 async fn authorise(
     target: &Target,
     cbs: &RequestLink,
@@ -175,9 +169,9 @@ async fn authorise(
     let left = token
         .good_until
         .since(Instant::now())
-        // A ready-made signature need not say when it ends: "never" is no date that AMQP has.
+        // A ready-made signature may have no end: "never" is no date in AMQP.
         .min(Duration::from_secs(u64::from(u32::MAX)));
-    // By the wall clock, because the service reads it; we go by `good_until`.
+    // The service reads this wall-clock time; this crate uses `good_until`.
     let now = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000;
     let expiry = i64::try_from(now)
         .unwrap_or(0)
@@ -196,30 +190,29 @@ async fn authorise(
     cbs.ask(marks, body, give_up_at).await?.result().map(drop)
 }
 
-/// What is to be said on the link that messages come by.
 struct Disposition {
     info: DeliveryInfo,
     outcome: TerminalDeliveryState,
 }
 
-/// A connection, as far as many may ask it at the same time.
+/// The part of a connection that many callers may use at the same time.
 pub(super) struct Connection {
     pub(super) serial: u64,
-    /// Of the link that messages come by.
+    /// Name of the link that messages come by.
     pub(super) name: String,
     pub(super) target: Target,
     cbs: RequestLink,
     management: RequestLink,
     pub(super) state: OwnState,
-    /// What the library wants back to settle a delivery on the link, by its number.
+    /// Data that the library needs to settle a delivery on the link, by its number.
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
-    /// As long as these live, the connection does.
+    /// The connection lives as long as these.
     pub(super) handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
 }
 
 impl Connection {
-    /// Asks `$management` for something that is about the link of this name.
+    /// Sends `$management` a request about the link of this name.
     pub(super) async fn ask(
         &self,
         link: &str,
@@ -229,10 +222,10 @@ impl Connection {
         let left = give_up_at.since(Instant::now()).as_millis();
         let marks = [
             ("operation", SimpleValue::String(operation.to_owned())),
-            // Keeps the link that messages come by from being cut for want of use.
+            // This keeps the link that messages come by from being cut as unused.
             ("associated-link-name", SimpleValue::String(link.to_owned())),
             (
-                // The service gives up when we do: what it did later would be taken for not done.
+                // The service gives up when the caller does: what it did later would count as not done.
                 "com.microsoft:server-timeout",
                 SimpleValue::Uint(u32::try_from(left).unwrap_or(u32::MAX)),
             ),
@@ -240,7 +233,6 @@ impl Connection {
         self.management.ask(marks, body, give_up_at).await?.result()
     }
 
-    /// Puts a new token.
     pub(super) async fn authorise(
         &self,
         token: &CbsToken,
@@ -249,7 +241,7 @@ impl Connection {
         authorise(&self.target, &self.cbs, token, give_up_at).await
     }
 
-    /// Renews a lock. Until when it is locked, by the service's clock, in milliseconds since 1970.
+    /// Renews a lock. Returns its end by the service's clock, in milliseconds since 1970.
     pub(super) async fn renew(
         &self,
         lock: LockToken,
@@ -261,8 +253,7 @@ impl Connection {
         Ok(wire::expiration(&body))
     }
 
-    /// Settles by the lock's token, and hears what the service says to it. A release cannot be said
-    /// in this way.
+    /// Settles by the lock's token, and returns the service's answer. It cannot express a release.
     pub(super) async fn settle(
         &self,
         lock: LockToken,
@@ -273,8 +264,7 @@ impl Connection {
         self.ask(&self.name, request, give_up_at).await.map(drop)
     }
 
-    /// Settles by a disposition on the link that delivered the message, and hears what the service
-    /// says to it.
+    /// Settles by a disposition on the link that delivered the message, and returns the service's answer.
     pub(super) async fn dispose(
         &self,
         ticket: Ticket,
@@ -285,7 +275,7 @@ impl Connection {
         let gone = || BusError::Unsent("the link that delivered it is gone".into());
         let info = lock(&self.deliveries).get(&ticket.delivery).cloned();
         let info = info.ok_or_else(gone)?;
-        // Before it is sent: the answer may be quicker than we are.
+        // Do this first: the answer may be faster than the return from sending.
         let mut expected = self.state.expect(ticket.delivery);
         let outcome = wire::outcome(how);
         self.dispositions
@@ -302,7 +292,7 @@ impl Connection {
             self.state.suspect(sent);
             Err(BusError::Unanswered("no answer to the disposition".into()))
         })?;
-        // Not before the answer: a disposition that was not answered is to be repeated.
+        // Wait for the answer: an unanswered disposition has to be repeated.
         lock(&self.deliveries).remove(&ticket.delivery);
         match said {
             DeliveryState::Done => Ok(()),
@@ -314,14 +304,14 @@ impl Connection {
 
     /// Forgets a delivery that was settled in another way.
     pub(super) fn forget(&self, ticket: Ticket, how: &Settlement) {
-        // Deliveries are numbered on each connection anew: here it would be another message's.
+        // Each connection numbers its deliveries anew: here it would be another message's.
         if !self.delivered(ticket) {
             return;
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            // What is settled already is refused, and freed. Should a service take it all the same,
-            // only a message that was completed may go.
+            // The service refuses and frees what is already settled. If it took this nevertheless, only a
+            // completed message may go.
             let outcome = match how {
                 Settlement::Complete => Accepted {}.into(),
                 _ => Released {}.into(),
@@ -331,48 +321,46 @@ impl Connection {
         }
     }
 
-    /// Whether this connection delivered it, and its link can still say something of it: whatever the service
-    /// answers there is its last word on the link, a refusal for the moment included.
+    /// Whether this connection delivered it, and its link can still settle it: any answer of the service, even
+    /// a temporary refusal, is its last one on the link.
     pub(super) fn delivered(&self, ticket: Ticket) -> bool {
         ticket.connection == self.serial && lock(&self.deliveries).contains_key(&ticket.delivery)
     }
 
-    /// Ends when the connection has ended: why.
+    /// Waits until the connection has ended, and returns why.
     pub(super) async fn ended(&self) -> BusError {
         self.state.closed().await
     }
 
-    /// Whether the connection has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.state.is_closed()
     }
 
-    /// Ends the connection in good order.
     pub(super) async fn close(&self, give_up_at: Instant) {
         let closing = async {
-            // Whoever begins an AMQP session has them until the service has answered.
+            // An AMQP session that is beginning has them until the service has answered.
             let handles = self.handles.lock().await.take();
             if let Some((mut session, mut connection)) = handles {
-                // They have nothing to say that matters any more.
+                // Their errors do not matter any more.
                 let _ = session.end().await;
                 let _ = connection.close().await;
             }
         };
         before(give_up_at, closing).await;
-        // Where the service did not answer, too: whoever waits for something on it is to hear that
-        // it is over.
+        // Do this even without the service's answer: callers that wait for something on it must learn of its
+        // end.
         self.state
             .close(BusError::Unsent("the connection is closed".into()));
     }
 }
 
-/// The half of a connection that messages come in by. It is asked all the time: what others settle on
-/// the link goes out by it.
+/// The half of a connection that takes messages in. Poll it all the time: it also sends the dispositions of
+/// other callers.
 pub(super) struct Intake {
     connection: Arc<Connection>,
     receiver: Receiver,
     to_send: mpsc::UnboundedReceiver<Disposition>,
-    /// The one that is being said: kept here, because whoever waits for a message may be dropped.
+    /// The disposition that is being sent: kept here, because a call that waits for a message may be dropped.
     sending: Option<Disposition>,
     received: u64,
     max_body: usize,
@@ -389,24 +377,23 @@ impl Intake {
         }
     }
 
-    /// Lets `total` messages come, those included that were let before and have not come. Never less
-    /// than were let before.
+    /// Lets `total` messages come, including earlier ones that have not come. Never less than before.
     pub(super) async fn let_come(&mut self, total: u32) -> Result<(), BusError> {
         limited(self.receiver.set_credit(total)).await
     }
 
-    /// The next message. Loses nothing when it is dropped.
+    /// Returns the next message. Loses nothing when it is dropped.
     pub(super) async fn next(&mut self) -> Result<Delivery, BusError> {
         loop {
             if let Some(Disposition { info, outcome }) = &self.sending {
                 let disposing = self.receiver.dispose(info.clone(), outcome.clone());
                 limited(disposing).await?;
-                // Not before it has gone out: whatever else happens first drops this call.
+                // Wait until it has gone out: any other event drops this call.
                 self.sending = None;
             }
             let received = tokio::select! {
-                // What is to be settled goes first: on a busy queue there is always a message, and
-                // the others wait for an answer.
+                // Dispositions go first: a busy queue always has a message, and their callers wait for an
+                // answer.
                 biased;
                 Some(disposition) = self.to_send.recv() => {
                     self.sending = Some(disposition);
@@ -421,8 +408,8 @@ impl Intake {
                     let ticket = self.arrived(info);
                     Ok(wire::delivery(ticket, &tag, message, self.max_body))
                 }
-                // One message that cannot be read is put aside. As an error it would end the
-                // connection, and come again on the next one, for ever.
+                // Dead-letter a message that cannot be read. An error would end the connection, and the message
+                // would come again on the next one, for ever.
                 Err(RecvError::MessageDecode(error)) => {
                     let tag = error.info.delivery_tag().to_vec();
                     let ticket = self.arrived(error.info);
@@ -437,11 +424,11 @@ impl Intake {
         }
     }
 
-    /// Lets nothing come any more, and tells of what comes until the service has received of it. That is
-    /// so as well when all has come that was let: `left` more.
+    /// Lets no more messages come, and passes on those that come until the service confirms that, or until all
+    /// have come: `left` more.
     ///
     /// # Errors
-    /// Why that was not to be received.
+    /// The reason why the link does not receive them.
     pub(super) async fn drain(
         &mut self,
         mut left: usize,
@@ -451,12 +438,12 @@ impl Intake {
         let state = Arc::clone(&self.connection.state);
         let drained = async {
             if left > 0 {
-                // The service is to say when no more is under way: without that what it has just
-                // sent stays locked (70 messages in 200 stops, measured).
+                // The service has to confirm that none is under way: otherwise those that it has just sent stay
+                // locked (70 messages in 200 stops, measured).
                 limited(self.receiver.drain()).await?;
             }
             let mut total = None;
-            // A link whose credit was used up by messages has nothing to drain, and need not say so.
+            // A link whose messages used up the credit has nothing to drain, and need not confirm that.
             while left > 0 && total.is_none_or(|total| self.received < total) {
                 tokio::select! {
                     biased;
@@ -476,7 +463,6 @@ impl Intake {
     }
 }
 
-/// Within the time that anything takes.
 pub(super) async fn limited<T>(
     work: impl Future<Output = Result<T, fe2o3_amqp::link::IllegalLinkStateError>>,
 ) -> Result<T, BusError> {

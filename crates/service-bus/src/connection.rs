@@ -1,8 +1,8 @@
-//! [`ConnectionTask`] keeps the one connection of a queue: makes it, gives credit, takes in what comes,
-//! renews the token, and makes it anew when it has ended.
+//! [`ConnectionTask`] keeps the one connection of a queue: makes it, gives credit, takes in messages, renews
+//! the token, and reconnects when it has ended.
 //!
-//! One task, begun by the queue. It decides nothing about messages: what it cannot hand out it gives
-//! back as it was.
+//! The queue starts this one task. It decides nothing about messages: those that it cannot hand out go back
+//! unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +20,25 @@ use trafficcop_azure::queue::{Lock as _, Message, Settlement};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// For TCP, TLS, SASL, the token and five links: on a slow line a dozen round trips.
+// Time for TCP, TLS, SASL, the token and five links: on a slow line a dozen round trips.
 const CONNECT: Duration = Duration::from_secs(15);
-// Between attempts to connect, at first and at most; what waits for a connection shortens it.
+// Pause between attempts to connect, at first and at most; a caller that waits for a connection shortens it.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 // A connection that lasted for so long was a good one.
 const GOOD: Duration = Duration::from_secs(10);
-// From one attempt to give a message back to the next, at first.
+// First pause between attempts to give a message back.
 const REPEAT: Duration = Duration::from_millis(250);
-// tokio's timers stand still while the machine sleeps, so the clock is looked at this often.
+// tokio's timers stop while the machine sleeps, so the task looks at the clock this often.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What the queue asks for.
 pub(super) enum Instruction {
     /// Take no more, and give back what was not handed out.
     Stop(Instant, oneshot::Sender<()>),
-    /// End it all.
+    /// Close the connection and end the task.
     Close(Instant, oneshot::Sender<()>),
 }
 
-/// The task that keeps the connection.
 pub(super) struct ConnectionTask {
     pub(super) connector: Connector,
     pub(super) tokens: Arc<dyn CbsTokens>,
@@ -51,14 +49,14 @@ pub(super) struct ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// Until the queue is closed, or dropped.
+    /// Runs until the queue is closed, or dropped.
     pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         loop {
             let began = Instant::now();
             let connected = tokio::select! {
-                // A stop does not wait for a connection that may never come. The attempt that it
-                // drops is made anew.
+                // A stop does not wait for a connection that may never come. The attempt that it drops is made
+                // again.
                 biased;
                 instruction = self.instructions.recv() => {
                     if self.without_connection(instruction) {
@@ -70,7 +68,7 @@ impl ConnectionTask {
             };
             let error = match connected {
                 Ok((connection, intake, token)) => {
-                    // A new link has none.
+                    // A new link has no credit.
                     self.prefetch.forget_credit();
                     self.shared.up(Arc::clone(&connection));
                     let Some(error) = self.serve(connection, intake, token).await else {
@@ -78,7 +76,7 @@ impl ConnectionTask {
                     };
                     tracing::debug!("the connection has ended: {}", error.why());
                     self.shared.down(error.clone());
-                    // One that breaks at once again and again is no better than none.
+                    // A connection that breaks at once again and again is no better than none.
                     if Instant::now().since(began) >= GOOD {
                         pause = Duration::ZERO;
                     }
@@ -87,8 +85,8 @@ impl ConnectionTask {
                 Err(error) => {
                     tracing::debug!("cannot connect: {}", error.why());
                     self.shared.failed(error.clone());
-                    // Only after a failure: one that broke is made anew at once, because locks run
-                    // out meanwhile.
+                    // Pause only after a failure: after a break reconnect at once, because locks run out
+                    // meanwhile.
                     pause = pause.max(PAUSE);
                     error
                 }
@@ -100,15 +98,14 @@ impl ConnectionTask {
         }
     }
 
-    /// Waits before the next attempt to connect. Whether it is all over.
+    /// Waits before the next attempt to connect. Returns whether the task is to end.
     async fn rest(&mut self, pause: Duration, busy: bool) -> bool {
-        // Those whom a broken service cut off at the same moment must not come back at the same moment.
+        // Clients that a broken service cut off together must not come back together.
         let jitter = |of: Duration| of.mul_f64(0.5 + fastrand::f64() / 2.0);
         let began = Instant::now();
         let (mut soonest, mut until) = (began + jitter(pause.min(PAUSE)), began + jitter(pause));
         if busy {
-            // A service that says that it is busy is not hurried by locks either: it would say so
-            // again.
+            // Locks do not hurry a service that reports to be busy: it would refuse again.
             soonest = soonest.max(began + BUSY);
             until = until.max(soonest);
         }
@@ -129,17 +126,17 @@ impl ConnectionTask {
         }
     }
 
-    /// Does what can be done while there is no connection. Whether it is all over.
+    /// Follows an instruction without a connection. Returns whether the task is to end.
     fn without_connection(&self, instruction: Option<Instruction>) -> bool {
         match instruction {
-            // What came by the last connection may still be here: it goes back by the next, if
-            // there is one in time.
+            // Messages of the last connection may still be here: they go back by the next, if there is one in
+            // time.
             Some(Instruction::Stop(by, done)) => {
                 self.stop(by, done);
                 false
             }
             Some(Instruction::Close(_, done)) => {
-                // Whoever asked may have gone.
+                // The caller may be gone.
                 let _ = done.send(());
                 true
             }
@@ -147,7 +144,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Does what there is to do, until the connection has ended: why; `None`: it was closed by us.
+    /// Serves the connection until it has ended, and returns why; `None`: the queue closed it.
     async fn serve(
         &mut self,
         connection: Arc<Connection>,
@@ -158,12 +155,11 @@ impl ConnectionTask {
         let mut until = token.good_until;
         let mut authorising = None;
         loop {
-            // Here, and not in an arm below: whatever woke us may have freed a slot or made a lock
-            // old.
+            // Do this here, and not in an arm below: any event may have freed a slot or made a lock old.
             if let Some(intake) = &mut intake
                 && let Some((count, total)) = self.prefetch.missing()
             {
-                // Before it is given: a lock can begin as soon as the service has it.
+                // Take the time before giving credit: a lock can begin as soon as the service has it.
                 let at = Instant::now();
                 if let Err(error) = intake.let_come(total).await {
                     return Some(error);
@@ -177,7 +173,7 @@ impl ConnectionTask {
                 self.give_back(taken, Instant::now() + REQUEST);
             }
             let now = Instant::now();
-            // Beside everything else: a token that takes its time must not keep messages from coming.
+            // Run it in parallel: a slow token must not keep messages from coming.
             if authorising.is_none() && now >= renew_at {
                 authorising = Some(Box::pin(reauthorise(
                     Arc::clone(&self.tokens),
@@ -185,7 +181,7 @@ impl ConnectionTask {
                     Arc::clone(&connection),
                 )));
             }
-            // What is under way wakes us by its end.
+            // The end of one under way wakes this task.
             let rest = match &authorising {
                 Some(_) => LOOK,
                 None => renew_at.since(now).min(LOOK),
@@ -196,7 +192,7 @@ impl ConnectionTask {
                 biased;
                 instruction = self.instructions.recv() => match instruction {
                     Some(Instruction::Stop(by, done)) => {
-                        // First what is here: nothing else is sure.
+                        // First give back the messages that are here: nothing else is certain.
                         let here = self.prefetch.close();
                         here.into_iter().for_each(|taken| self.give_back(taken, by));
                         if let Some(intake) = &mut intake {
@@ -220,8 +216,7 @@ impl ConnectionTask {
                 Some(authorised) = authorised => {
                     authorising = None;
                     match authorised {
-                        // The old one is good until the service has taken the new one: nothing is
-                        // cut in between.
+                        // The old token is valid until the service has taken the new one: there is no gap.
                         Ok(token) => {
                             renew_at = renewal(&token, until);
                             until = token.good_until;
@@ -235,7 +230,8 @@ impl ConnectionTask {
         }
     }
 
-    /// The token was not renewed, and is good `until` then: when that is tried again.
+    /// Reports a failed renewal of the token, which is valid `until` then; returns the time of the next
+    /// attempt.
     fn unrenewed(&self, error: &BusError, until: Instant) -> Instant {
         let now = Instant::now();
         let left = until.since(now);
@@ -245,7 +241,7 @@ impl ConnectionTask {
             error.why(),
             left.as_secs()
         );
-        // Several attempts fit into what is left, and the last of them is no hot loop.
+        // Several attempts fit into the rest, and the last of them make no hot loop.
         let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
         now + if error.is_busy() {
             pause.max(BUSY)
@@ -254,9 +250,8 @@ impl ConnectionTask {
         }
     }
 
-    /// A message came.
     fn came(&self, delivery: Delivery, connection: &Connection) {
-        // Without credit it should not be here: how old its lock is cannot be said.
+        // Without credit it should not be here: the age of its lock is unknown.
         let t0 = self.prefetch.came().unwrap_or(Instant::ZERO);
         let Some(lock) = delivery.lock else {
             tracing::warn!(
@@ -289,7 +284,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Renews the lock of a message that came too long ago to count on it.
+    /// Renews the lock of a message that came too long ago to rely on it.
     fn refresh(&self, mut taken: Taken) {
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
@@ -312,8 +307,7 @@ impl ConnectionTask {
                         taken.message.id
                     );
                 }
-                // Nothing is begun under a doubtful lock: it goes back while that may still be
-                // ours.
+                // Nothing begins under a doubtful lock: give the message back while the lock may still last.
                 Err(_) => release(&taken, Instant::now() + REQUEST).await,
             }
             prefetch.done();
@@ -322,8 +316,7 @@ impl ConnectionTask {
 
     fn give_back(&self, taken: Taken, give_up_at: Instant) {
         let prefetch = Arc::clone(&self.prefetch);
-        // Before the task begins: a stop that looks in between would find nobody busy, and not
-        // wait.
+        // Count it before the task begins: a stop in between would see nothing under way, and not wait.
         prefetch.begin();
         tokio::spawn(async move {
             release(&taken, give_up_at).await;
@@ -331,8 +324,8 @@ impl ConnectionTask {
         });
     }
 
-    /// Lets nothing come any more on this connection, and gives back what comes until then. It takes
-    /// no more than half of the time: what came wants to be settled as well.
+    /// Stops messages on this connection, and gives back those that come until then. It takes at most half of
+    /// the time: those have to be settled, too.
     async fn drain(&self, intake: &mut Intake, until: Instant, connection: &Connection) {
         let now = Instant::now();
         let give_up_at = now + until.since(now) / 2;
@@ -343,23 +336,22 @@ impl ConnectionTask {
         }
     }
 
-    /// Gives back what is here, and says so when that is done.
+    /// Gives back what is here, and reports when that is done.
     fn stop(&self, until: Instant, done: oneshot::Sender<()>) {
         for taken in self.prefetch.close() {
             self.give_back(taken, until);
         }
-        // In a task of its own: what is given back goes out by the loop that called us.
+        // Use a task of its own: the calling loop sends what is given back.
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             prefetch.settled().await;
-            // Whoever asked may have gone.
+            // The caller may be gone.
             let _ = done.send(());
         });
     }
 }
 
-/// Gives a message back as it was, as well as that can be done: what is not comes again by itself when
-/// its lock has run out, only later.
+/// Gives a message back unchanged, if possible: otherwise it comes again when its lock has run out.
 async fn release(taken: &Taken, give_up_at: Instant) {
     let mut pause = REPEAT;
     while let Err(failure) = taken.held.settle(&Settlement::Release, give_up_at).await {
@@ -372,7 +364,6 @@ async fn release(taken: &Taken, give_up_at: Instant) {
     }
 }
 
-/// A token, and a connection with it.
 async fn connect(
     connector: &Connector,
     tokens: &dyn CbsTokens,
@@ -397,9 +388,9 @@ async fn reauthorise(
     Ok(token)
 }
 
-/// Whoever made the token hears that it was not taken: kept, it would be offered again for most of its time.
+/// Reports a refused token to its maker, which would otherwise offer it again for most of its life.
 fn tell_of_refusal(tokens: &dyn CbsTokens, token: &CbsToken, error: &BusError) {
-    // A status is had by what is asked of `$cbs` alone here: of a link it is the right that is missing.
+    // Only requests to `$cbs` give a status here: a refused link lacks a right.
     if let BusError::Refused {
         status: Some(401), ..
     } = error
@@ -414,12 +405,11 @@ async fn token(tokens: &dyn CbsTokens, audience: &str) -> Result<CbsToken, BusEr
     token.map_or_else(late, |token| token.map_err(|failure| untokened(&failure)))
 }
 
-/// There is no token.
 fn untokened(failure: &Failure) -> BusError {
     let why = failure.to_string();
     match failure {
         Failure::Fatal { denied: true, .. } => {
-            // As the service itself would say it: one rule makes of both the exit status 77.
+            // Use the service's own words: then one rule leads to exit status 77.
             BusError::refused("amqp:unauthorized-access", Some(&why))
         }
         Failure::Fatal { denied: false, .. } => BusError::Unusable(why),
@@ -427,15 +417,15 @@ fn untokened(failure: &Failure) -> BusError {
     }
 }
 
-/// When a token is renewed that follows one that was good `until` then: after 80 % of what is left of it.
+/// Returns the time to renew a token, whose predecessor is valid `until` then: after 80 % of what is left.
 fn renewal(token: &CbsToken, until: Instant) -> Instant {
     let now = Instant::now();
-    // A ready-made signature stays what it is, and may have ended by our clock and not by the service's:
-    // said again at once it would be said without a pause.
+    // A ready-made signature never changes, and may have ended by this machine's clock and not by the
+    // service's: without a pause it would be sent again and again.
     let least = match token.good_until.since(until.max(now)) {
         gained if gained < PAUSE => PAUSE_MAX,
         _ => PAUSE,
     };
-    // What is left is for attempts that fail: the service cuts the link when the token has ended.
+    // The rest is for failed attempts: the service cuts the link when the token has ended.
     now + token.good_until.since(now).mul_f64(0.8).max(least)
 }

@@ -14,7 +14,7 @@ const WAIT: Duration = Duration::from_secs(4);
 
 #[async_trait]
 impl CbsTokens for TokenCache {
-    /// One token is for all queues that its bearer may use.
+    /// Returns one token for all queues: it is valid wherever its bearer has rights.
     async fn token(&self, _audience: &str) -> Result<CbsToken, Failure> {
         let token = TokenCache::token(self, Instant::now() + WAIT).await?;
         Ok(CbsToken {

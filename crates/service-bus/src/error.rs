@@ -1,7 +1,7 @@
-//! [`BusError`]: what can go wrong with the service, and which of the meanings of [`Failure`] it has.
+//! [`BusError`]: failures of the service, and the meaning of each as a [`Failure`].
 //!
-//! Made of what the AMQP library says, which has an error type for each thing that can be done; what
-//! counts in all of them is whether the service itself said no, and in which words.
+//! The AMQP library has an error type for each operation; in all of them it only matters whether the service
+//! itself refused, and in which words.
 
 use std::time::Duration;
 
@@ -21,23 +21,21 @@ use trafficcop_core::Failure;
 // Microsoft's clients wait as long.
 pub(super) const BUSY: Duration = Duration::from_secs(4);
 
-/// What went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BusError {
-    /// The service itself said no, or the library where it knows that the service would.
+    /// The service itself refused, or the library because it knows that the service would.
     Refused {
-        /// The status of an answer to a request.
+        /// Status of an answer to a request.
         status: Option<i64>,
-        /// The condition, such as `amqp:not-found`; can be empty.
+        /// Condition, such as `amqp:not-found`; can be empty.
         condition: String,
-        /// Its text.
         text: String,
     },
-    /// There was no answer, or none is to be expected any more: it may have been done.
+    /// There was no answer, or none will come: it may have been done.
     Unanswered(String),
-    /// It was not done: there is no connection.
+    /// There is no connection: it was not done.
     Unsent(String),
-    /// What is there will never do: another protocol, a certificate that nobody trusts.
+    /// The other side will never work: another protocol, or an untrusted certificate.
     Unusable(String),
 }
 
@@ -64,23 +62,22 @@ impl BusError {
         }
     }
 
-    /// Whether it may have been done all the same.
+    /// Whether it may have been done nevertheless.
     pub(super) fn is_unclear(&self) -> bool {
         match self {
             BusError::Unanswered(_) => true,
-            // The service's own time limits, and what broke inside.
+            // The service's own time limits, and its internal errors.
             BusError::Refused { status, .. } => status.is_some_and(|status| {
                 status == 408 || (500..=599).contains(&status) && !self.is_busy()
             }),
-            // What never left us has changed nothing: it can be asked for again without a doubt.
+            // A request that was never sent has changed nothing: it can be repeated without a doubt.
             BusError::Unsent(_) | BusError::Unusable(_) => false,
         }
     }
 
-    /// The lock of a message is definitely not ours any more.
+    /// Whether the lock of the message is definitely lost.
     pub(super) fn is_lost(&self) -> bool {
-        // The one refusal that settles it: everything else, "not authorised" included, can pass
-        // while the lock lasts.
+        // Only these refusals are final: all others, "not authorised" included, can pass while the lock lasts.
         self.status() == Some(410)
             || matches!(
                 self.condition(),
@@ -99,7 +96,7 @@ impl BusError {
         self.condition() == "amqp:unauthorized-access" || matches!(self.status(), Some(401 | 403))
     }
 
-    /// What helps with a token that is not taken, besides rights.
+    /// Returns advice for a refused token, besides rights.
     fn hint(&self) -> &'static str {
         match self {
             BusError::Refused { text, .. } if text.contains("ExpiredToken") => {
@@ -109,13 +106,13 @@ impl BusError {
         }
     }
 
-    /// It was refused for what was asked for, and would be again: too large, or malformed.
+    /// Whether the request was refused for its content, and would be again: too large, or malformed.
     pub(super) fn is_refused_for_good(&self) -> bool {
         matches!(self, BusError::Refused { status: Some(400 | 403 | 413), condition, .. }
             if condition.contains("size") || condition.contains("argument"))
     }
 
-    /// Whoever waited for a session got none in its time.
+    /// Whether the service had no session in the time of the request.
     pub(super) fn is_no_session(&self) -> bool {
         matches!(
             self.condition(),
@@ -123,22 +120,20 @@ impl BusError {
         )
     }
 
-    /// The service says that there is no such queue.
     pub(super) fn is_not_found(&self) -> bool {
         self.condition() == "amqp:not-found" || self.status() == Some(404)
     }
 
-    /// What it means in the middle of everything: doubt, whatever it is.
+    /// Returns its meaning in the middle of work: always doubt.
     pub(super) fn doubt(&self, what: &str) -> Failure {
-        // A right that is taken away and given back costs nothing so; a command that was killed for
-        // it is dead.
+        // So a right that is taken away and given back costs nothing; a killed command would stay dead.
         Failure::Transient {
             why: format!("{what}: {}", self.why()),
             retry_after: self.is_busy().then_some(BUSY),
         }
     }
 
-    /// What it means while messages are waited for: a refused credential is told apart from doubt.
+    /// Returns its meaning while the worker waits for messages: a refused credential differs from doubt.
     pub(super) fn refusal_or_doubt(&self, name: &str) -> Failure {
         match self.doubt(&format!("cannot reach {name}")) {
             Failure::Transient { why, .. } if self.is_denied() => {
@@ -148,13 +143,13 @@ impl BusError {
         }
     }
 
-    /// What it means at the beginning, when the queue `name` was to be opened.
-    /// `sessions`: its messages were said to come in sessions.
+    /// Returns its meaning at the start, when the queue `name` was to be opened. `sessions`: the user set
+    /// `--sessions`.
     pub(super) fn at_first(&self, name: &str, sessions: bool) -> Missing {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
             BusError::Unusable(why) => fatal(format!("{name}: {why}"), false),
-            // At the beginning nothing is lost by giving up, and a person is there to read why.
+            // At the start nothing is lost by giving up, and a person is there to read why.
             _ if self.is_denied() => fatal(
                 format!(
                     "not authorised for {name}: {}: a key or identity with the right to listen \
@@ -195,7 +190,6 @@ impl BusError {
         }
     }
 
-    /// One line for a person.
     pub(super) fn why(&self) -> String {
         match self {
             BusError::Refused {
@@ -215,7 +209,6 @@ impl BusError {
     }
 }
 
-/// What the service says, as part of one line.
 pub(super) fn one_line(text: &str) -> String {
     const MOST: usize = 400;
     // The service's texts have line ends and tracking ids, and go into one line of the log.
@@ -224,7 +217,7 @@ pub(super) fn one_line(text: &str) -> String {
     words.join(" ").chars().take(MOST).collect()
 }
 
-/// The connection ended, the session, or the link, without a word of the service's to it.
+/// Makes the error of a connection, session or link that ended without the service's reason.
 fn cut(why: impl ToString) -> BusError {
     BusError::Unanswered(why.to_string())
 }
@@ -356,7 +349,6 @@ impl From<IllegalLinkStateError> for BusError {
     }
 }
 
-/// What went wrong when the connection to this host and port was opened.
 pub(super) fn opening(error: &OpenError, host: &str, port: u16) -> BusError {
     match error {
         OpenError::ProtocolHeaderMismatch(said) => stranger(host, port, said),
@@ -401,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn at_first_what_is_wrong_for_good_is_told_apart() {
+    fn permanent_errors_are_fatal_at_the_start() {
         let denied = |missing| match missing {
             Missing::Failed(Failure::Fatal { denied, .. }) => Some(denied),
             _ => None,
@@ -437,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_one_line() {
+    fn error_text_is_one_line() {
         let error = BusError::refused("amqp:not-found", Some("one\r\n two\0\x1b[31m"));
         assert_eq!(error.why(), "amqp:not-found one two [31m");
         assert_eq!(refused(Some(410), "c").why(), "410 c text");

@@ -1,84 +1,83 @@
-//! Reads along what the service sends: the few things that the AMQP library hears and keeps to
-//! itself. Pure.
+//! Reads along the service's frames, for the few things that the AMQP library does not pass on. Pure.
 //!
-//! Which are: that a link has used up its credit (`flow` with `drain`), how many messages it
-//! delivered until then, and with what words a disposition was answered. Nothing here changes a byte,
-//! and what is not understood is passed over: the library judges it.
+//! These are: that a link has used up its credit (`flow` with `drain`), how many messages it delivered until
+//! then, and how the service answered a disposition. It changes no byte, and skips what it does not understand:
+//! the library judges that.
 
-// So much of a frame is looked at; what is looked for stands at its beginning.
+// Number of bytes of a frame that are examined; the fields in question are at its beginning.
 const KEEP: usize = 2048;
-// Shorter than its own header no frame is.
+// No frame is shorter than its own header.
 const HEADER: usize = 8;
-/// It begins with the frame's size.
+/// Length of the size field, with which a frame begins.
 const SIZE: usize = 4;
 
-/// What was read.
+/// Event in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameEvent {
-    /// The service's end of a link, and the handle that stands for it.
+    /// Service's end of a link, and the handle that stands for it.
     Attach {
-        /// Its number.
+        /// Number of the link.
         link: LinkState,
-        /// What we called it.
+        /// Name that this process gave it.
         name: String,
     },
-    /// A message is complete.
+    /// Complete message.
     Delivered(LinkState),
-    /// A link has used up its credit, as it was asked to.
+    /// Link that has used up its credit, as requested.
     Drained(LinkState),
-    /// What the service says of deliveries, and that they are settled.
+    /// State of deliveries that the service has settled.
     Settled {
-        /// The channel on which they are numbered so.
+        /// Channel on which they are numbered.
         channel: u16,
-        /// The first delivery's number.
+        /// Number of the first delivery.
         first: u32,
-        /// The last one's.
+        /// Number of the last delivery.
         last: u32,
-        /// What is said of them.
+        /// Their state.
         said: DeliveryState,
     },
 }
 
-/// A link by its channel and handle, as the service numbers them.
+/// Link by its channel and handle, as the service numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// Of the connection.
+    /// Channel of the connection.
     pub channel: u16,
-    /// On that channel.
+    /// Handle on that channel.
     pub handle: u32,
 }
 
-/// The state in which the service settled a delivery.
+/// State in which the service settled a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// What was asked for, or something else that is no refusal.
+    /// Settled as requested, or in another way that is no refusal.
     Done,
-    /// It was refused: condition and text.
+    /// Refused: condition and text.
     Refused(String, String),
 }
 
-/// Cuts frames out of a stream of bytes.
+/// Splits a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub struct FrameScanner {
-    /// The beginning of the present frame.
+    /// Beginning of the present frame.
     head: Vec<u8>,
-    /// How many of its bytes were seen.
+    /// Number of its bytes seen so far.
     seen: usize,
 }
 
 impl FrameScanner {
-    /// Takes in what was received, and tells what was read in it.
+    /// Takes in received bytes, and passes on the events in them.
     ///
     /// # Errors
-    /// How many of these bytes come before a frame that is shorter than its own header. The library
-    /// panics at such a frame, and behind it nothing can be made sense of.
+    /// The number of these bytes before a frame that is shorter than its own header. The library panics at such
+    /// a frame, and nothing behind it makes sense.
     pub fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(FrameEvent)) -> Result<(), usize> {
         let (mut begun, mut at) = (0, 0);
         while at < bytes.len() {
             let rest = bytes.get(at..).unwrap_or_default();
             let wanted = self.size().unwrap_or(SIZE);
             let part = rest.len().min(wanted.saturating_sub(self.seen));
-            // A transfer can be 100 MB long: the rest of it is counted, and not kept.
+            // A transfer can be 100 MB long: count the rest of it without keeping it.
             let kept = KEEP.saturating_sub(self.head.len()).min(part);
             self.head.extend(rest.iter().take(kept));
             self.seen += part;
@@ -99,18 +98,17 @@ impl FrameScanner {
         Ok(())
     }
 
-    /// The size of the present frame, once it is known.
+    /// Returns the size of the present frame, once it is known.
     fn size(&self) -> Option<usize> {
         let size: [u8; SIZE] = self.head.get(..SIZE)?.try_into().ok()?;
         if &size == b"AMQP" {
-            // The header of a protocol.
+            // A protocol header.
             return Some(HEADER);
         }
         Some(u32::from_be_bytes(size) as usize)
     }
 }
 
-/// Reads one frame.
 fn read(frame: &[u8]) -> Option<FrameEvent> {
     let [_, _, _, _, offset, kind, channel @ ..] = frame.get(..HEADER)? else {
         return None;
@@ -120,14 +118,12 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         return None;
     }
     let channel = u16::from_be_bytes(channel.try_into().ok()?);
-    // The header may be longer than it has to be: its second field counts it in words of four
-    // bytes.
+    // The header may have extra bytes: its second field counts units of four bytes.
     let mut rest = ByteReader(frame.get(usize::from(*offset) * 4..)?);
     let (code, mut fields) = rest.described_list()?;
     match code {
         0x12 => {
-            // The handle is the service's own number: only by the name it is known which of our
-            // links it is.
+            // The handle is the service's own number: only the name identifies the link.
             let name = fields.text()?;
             let handle = fields.uint()??;
             let link = LinkState { channel, handle };
@@ -135,7 +131,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         }
         0x13 => {
             fields.skip(4)?;
-            // A flow that is about the session has no handle, and says nothing of any link.
+            // A flow about the session has no handle, and concerns no link.
             let handle = fields.uint()??;
             fields.skip(1)?;
             let credit = fields.uint()??;
@@ -146,15 +142,14 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         0x14 => {
             let handle = fields.uint()??;
             fields.skip(4)?;
-            // A message of several transfers has come with its last one; the library drops those
-            // that are aborted.
+            // The last transfer of several completes a message; the library drops aborted ones.
             let more = fields.truth().unwrap_or(false);
             fields.skip(3)?;
             let aborted = fields.truth().unwrap_or(false);
             (!more && !aborted).then_some(FrameEvent::Delivered(LinkState { channel, handle }))
         }
         0x15 => {
-            // Ours go the other way, and one that is not settled is no answer yet.
+            // The client's own go the other way, and an unsettled one is no answer yet.
             let by_receiver = fields.truth()?;
             let first = fields.uint()??;
             let last = fields.uint()?.unwrap_or(first);
@@ -174,7 +169,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     }
 }
 
-/// Reads values one after another; none if there is none, or it is no such value.
+/// Reader of one value after another; returns `None` at a value of another type.
 struct ByteReader<'a>(&'a [u8]);
 
 impl<'a> ByteReader<'a> {
@@ -197,7 +192,7 @@ impl<'a> ByteReader<'a> {
         )
     }
 
-    /// A described list: its code, and what is in it. At the end of a list its fields are absent.
+    /// Reads a described list: its code, and its content. Fields at the end of a list may be absent.
     fn described_list(&mut self) -> Option<(u64, ByteReader<'a>)> {
         if self.byte()? != 0 {
             return None;
@@ -215,7 +210,7 @@ impl<'a> ByteReader<'a> {
             _ => return None,
         };
         let size = self.number(width)? as usize;
-        // A transfer's payload stands behind the list. Of a long list the end may be missing.
+        // A transfer's payload follows the list. The end of a long list may be missing.
         let list = self.0.get(..size).unwrap_or(self.0);
         self.0 = self.0.get(size..).unwrap_or(&[]);
         let mut list = ByteReader(list);
@@ -223,7 +218,7 @@ impl<'a> ByteReader<'a> {
         Some((code, list))
     }
 
-    /// Passes over so many values. Those that are absent at the end of a list are passed over, too.
+    /// Skips so many values, including those that are absent at the end of a list.
     fn skip(&mut self, count: usize) -> Option<()> {
         for _ in 0..count {
             if self.0.is_empty() {
@@ -240,7 +235,7 @@ impl<'a> ByteReader<'a> {
             self.value()?;
             return self.value();
         }
-        // Its upper half tells the width: so types that we do not know are passed over, too.
+        // The upper half of a type tells its width: so unknown types can be skipped, too.
         let width = match code >> 4 {
             0x4 => 0,
             0x5 => 1,
@@ -256,7 +251,7 @@ impl<'a> ByteReader<'a> {
         Some(())
     }
 
-    /// A number; `Some(None)` where it is null or absent.
+    /// Reads a number; `Some(None)` if it is null or absent.
     fn uint(&mut self) -> Option<Option<u32>> {
         let Some(code) = self.byte() else {
             return Some(None);
@@ -271,7 +266,7 @@ impl<'a> ByteReader<'a> {
         u32::try_from(number).ok().map(Some)
     }
 
-    /// A boolean; false where it is null or absent.
+    /// Reads a boolean; false if it is null or absent.
     fn truth(&mut self) -> Option<bool> {
         let Some(code) = self.byte() else {
             return Some(false);
@@ -295,13 +290,12 @@ impl<'a> ByteReader<'a> {
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The state of a delivery.
     fn outcome(&mut self) -> Option<DeliveryState> {
         let (code, mut fields) = self.described_list()?;
         if code != 0x25 {
             return Some(DeliveryState::Done);
         }
-        // Rejected without an error is what dead-lettering is answered with.
+        // The answer to dead-lettering is a rejection without an error.
         let (_, mut error) = fields.described_list()?;
         let condition = error.text()?;
         let text = error.text().unwrap_or_default();
@@ -342,7 +336,7 @@ mod tests {
         handle: 3,
     };
 
-    /// Everything that is looked for, among what is not.
+    /// Returns everything that is looked for, mixed with other frames.
     fn stream(payload: usize) -> (Vec<u8>, Vec<FrameEvent>) {
         let refused = [
             0, 0x53, 0x25, 0xc0, 16, 1, 0, 0x53, 0x1d, 0xc0, 10, 2, 0xa3, 3, b'a', b':', b'b',
@@ -357,7 +351,7 @@ mod tests {
             frame(0x12, &[b"\xa1\x02me", b"\x52\x03", b"\x42"], b""),
             // A heartbeat.
             vec![0, 0, 0, 8, 2, 0, 0, 0],
-            // Two pieces of a message, and one that was aborted.
+            // Two pieces of a message, and an aborted one.
             frame(
                 0x14,
                 &[
@@ -399,7 +393,7 @@ mod tests {
             ),
             frame(0x15, &[b"\x42\x52\x04\x40\x41", b"\0\x53\x24\x45"], b""),
             frame(0x15, &[b"\x42\x52\x04\x52\x06\x41", &refused], b""),
-            // Not settled, and what we would say.
+            // An unsettled one, and one of the client's own.
             frame(0x15, &[b"\x42\x52\x04\x40\x42"], b""),
             frame(0x15, &[b"\x41\x52\x04\x40\x41"], b""),
         ];
@@ -423,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_for_is_found_however_the_stream_is_cut() {
+    fn events_are_found_in_a_stream_cut_anywhere() {
         let (stream, events) = stream(5000);
         for cut in [1, 2, 3, 7, 8, 9, 100, 4096, usize::MAX] {
             assert_eq!(all(&stream, cut), events, "in pieces of {cut}");
@@ -431,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_shorter_than_its_header_is_found_before_it_is_passed_on() {
+    fn frame_shorter_than_its_header_is_refused_before_it_is_passed_on() {
         let (sound, events) = stream(20);
         for size in 0..8_u8 {
             for behind in [0, 1, 4, 100] {
@@ -451,7 +445,7 @@ mod tests {
                             }
                         }
                     }
-                    // So little of its size that the library waits for more.
+                    // At most so little of its size that the library waits for more.
                     assert!(
                         passed < sound.len() + 4,
                         "{size}, {behind} behind, by {cut}"
@@ -464,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_passed_over() {
+    fn damaged_frames_do_not_panic() {
         let (stream, _) = stream(20);
         for at in 0..stream.len() {
             for flip in [0x01, 0x80, 0xff] {

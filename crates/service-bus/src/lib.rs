@@ -1,20 +1,23 @@
-//! A queue that is an Azure Service Bus queue, a subscription, or the dead letters of one.
+//! A queue in Azure Service Bus: a queue, a subscription, or the dead letters of one.
 //!
-//! Called by the driver of `work` through [`Queue`] and [`Lock`](trafficcop_azure::queue::Lock). Maps what the service
-//! says to the five meanings of [`Failure`] and decides nothing.
+//! The driver of `work` calls it through [`Queue`] and [`Lock`](trafficcop_azure::queue::Lock). It maps the
+//! service's answers to the five meanings of [`Failure`] and decides nothing.
 //!
-//! As the data goes: [`connection`] keeps the one connection, gives credit for as many messages as the
-//! driver wants, and puts what comes into [`shared`], from where `take` hands it out; [`lock`] renews
-//! and settles, and says how long a lock is. Where messages come in sessions, `take` accepts one on that
-//! connection, and [`session`] has its messages, on a [`session_link`] of its own. AMQP is spoken by
-//! [`amqp`] with its [`request_link`], [`wire`] and [`error`] (the only ones that know the library), over
-//! [`stream`], which [`frame_scanner`] reads along. [`CbsTokens`] prove who we are: shared access
-//! signatures here, Entra's tokens by whoever opens the queue.
+//! In the order of the data: [`connection`] keeps the one connection, gives credit for as many messages as the
+//! driver wants, and puts arriving ones into [`shared`], from which `take` hands them out. [`lock`] renews and
+//! settles, and knows the length of a lock. If messages come in sessions, `take` accepts one on that
+//! connection, and [`session`] has its messages, on a [`session_link`] of its own. [`amqp`] with its
+//! [`request_link`], [`wire`] and [`error`] are the only modules that know the AMQP library. They use
+//! [`stream`], which [`frame_scanner`] reads along. [`CbsTokens`] prove the identity: shared access signatures
+//! are made here, Entra's tokens by the caller that opens the queue.
 //!
-//! What must never happen here: an answer counts for a request that it does not name; a message counts
-//! as settled that the service has not said to be; more messages are locked than there are free slots
-//! for; a deadline is taken from a wall clock; a message is handed out whose lock may have begun long
-//! ago; a key, a signature or a token is shown.
+//! Things that must never happen here:
+//! - An answer counts for a request that it does not name.
+//! - A message counts as settled before the service confirmed that.
+//! - More messages are locked than there are free slots.
+//! - A deadline comes from a wall clock.
+//! - A message is handed out whose lock may have begun long ago.
+//! - A key, a signature or a token is shown.
 
 mod amqp;
 mod connection;
@@ -53,71 +56,72 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// For how long a queue is asked for a session to find out whether it has any: it refuses at once if not.
+// Time that the service may look for a session, to find out whether the queue has sessions: it refuses at once
+// if not.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Where the queue is.
+/// Address of the queue.
 #[derive(Clone)]
 pub struct Target {
-    /// The namespace's host, as its certificate names it.
+    /// Host of the namespace, as its certificate names it.
     pub host: String,
-    /// The port: 5671 with TLS, 5672 without.
+    /// Port: 5671 with TLS, 5672 without.
     pub port: u16,
-    /// TLS from the first byte; plain TCP without it.
+    /// Configuration for TLS from the first byte; `None` is plain TCP.
     pub tls: Option<Arc<ClientConfig>>,
     /// `QUEUE` or `TOPIC/Subscriptions/NAME`, with `/$DeadLetterQueue` behind it for the dead letters.
     pub entity: String,
 }
 
 impl Target {
-    /// What tokens are for.
+    /// Returns the resource that tokens are for.
     fn audience(&self) -> String {
         format!("sb://{}/{}", self.host, self.entity)
     }
 }
 
-/// What a Service Bus queue is made of.
+/// Settings of a Service Bus queue.
 #[derive(Clone)]
 pub struct Config {
-    /// Where it is.
+    /// Address of the queue.
     pub target: Target,
-    /// Its address for people, without a secret.
+    /// Address for people, without a secret.
     pub name: String,
-    /// What proves who we are.
+    /// Tokens that prove the identity.
     pub tokens: Arc<dyn CbsTokens>,
-    /// For how long the queue locks a message, if the user says so: then no clock is believed.
+    /// Length of the queue's locks, if the user set it: then no clock is needed for it.
     pub lock_time: Option<Duration>,
-    /// The largest body that is handed over, in bytes.
+    /// Largest body that is handed over, in bytes.
     pub max_body: usize,
-    /// Settle by dispositions on the link wherever that can be, instead of by `$management`.
+    /// Whether to settle by dispositions on the link if possible, instead of by `$management`.
     pub link_settle: bool,
-    /// Its messages come in sessions.
+    /// Whether its messages come in sessions.
     pub sessions: bool,
 }
 
-/// The queue as one worker takes from it.
+/// Queue as one worker takes from it.
 pub struct ServiceBusQueue {
     name: String,
     shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
     instructions: mpsc::Sender<Instruction>,
-    /// Its messages come in sessions, and bodies may be so large.
+    /// Largest body, if its messages come in sessions.
     sessions: Option<usize>,
-    /// The session that was given to us when the queue was looked at.
+    /// Session that the check of the queue accepted.
     accepted: Mutex<Option<Accepted>>,
-    // Begins with the first call that needs a connection: only then is there a runtime.
+    // It starts with the first call that needs a connection, because only then there is a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
-    /// A call to take was answered.
+    /// Whether a call to take was answered.
     answered: AtomicBool,
 }
 
 impl ServiceBusQueue {
-    /// Makes the queue; nothing is sent.
+    /// Makes the queue; sends nothing.
     #[must_use]
     pub fn open(config: Config) -> ServiceBusQueue {
         let shared = Arc::new(SharedConnection::new(config.lock_time, config.link_settle));
         let prefetch = Arc::new(Prefetch::default());
-        // More than can ever wait: a stop and a close.
+        // Room for more than can ever wait: a stop and a close.
         let (instructions, to_follow) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),
@@ -145,14 +149,14 @@ impl ServiceBusQueue {
         }
     }
 
-    /// Has the connection task do something, and waits until it is done.
+    /// Passes an instruction to the connection task, and waits until it is done.
     async fn instruct(
         &self,
         give_up_at: Instant,
         instruction: impl FnOnce(oneshot::Sender<()>) -> Instruction,
     ) {
         if lock(&self.connection_task).is_some() {
-            // It has not begun: there is nothing to stop.
+            // The task has not begun: there is nothing to stop.
             return;
         }
         let (done, waiting) = oneshot::channel();
@@ -166,15 +170,16 @@ impl ServiceBusQueue {
     }
 
     fn unreachable(&self, error: &BusError) -> Failure {
-        // At first a token that was just replaced may be refused, and a worker would leave at once for it.
+        // At first the service may refuse a token that was just replaced, and a worker would exit at once for
+        // it.
         match self.answered.load(Ordering::Relaxed) {
             true => error.refusal_or_doubt(&self.name),
             false => error.doubt(&format!("cannot reach {}", self.name)),
         }
     }
 
-    /// Whether the queue is what was said: one with sessions refuses others, and one without refuses who
-    /// asks for one. A session that is given to us meanwhile is the first to be taken.
+    /// Checks that the queue has sessions, if they are configured: one without refuses to give one. A session
+    /// that it gives is the first to be taken.
     async fn look_for_sessions(&self, connection: Arc<Connection>) -> Result<(), Missing> {
         if self.sessions.is_none() {
             return Ok(());
@@ -185,7 +190,7 @@ impl ServiceBusQueue {
         Ok(())
     }
 
-    /// The next session, by its first message. Dropped, it gives back what it may have got.
+    /// Takes the next session, by its first message. Dropping the future gives back what it may have got.
     async fn take_session(
         &self,
         max_body: usize,
@@ -206,7 +211,7 @@ impl ServiceBusQueue {
             match session::accept(Arc::clone(&connection), give_up_at).await {
                 Ok(Some(session)) => accepted = Some(session),
                 Ok(None) => return Ok(Vec::new()),
-                // One that ended while it waited says nothing of the next one.
+                // A connection that ended while this waited tells nothing about the next one.
                 Err(_) if connection.has_ended() && Instant::now() < give_up_at => {
                     ended = Some(connection);
                 }
@@ -226,13 +231,13 @@ impl ServiceBusQueue {
             return self.take_session(max_body, give_up_at).await;
         }
         let (prefetch, shared) = (&self.prefetch, &self.shared);
-        // Only what fails from now on is the answer to this call.
+        // Only failures from now on answer this call.
         let failures = shared.failures();
-        // At once: where there are more free slots than before, credit is added while we wait.
+        // Do this at once: if there are more free slots than before, credit is added during the wait.
         prefetch.want(most);
         loop {
             let filled = prefetch.filled.notified();
-            // Nothing is awaited between here and the caller: it could be dropped there.
+            // Await nothing between here and the caller: the messages could be dropped there.
             let messages = prefetch.hand_out(Instant::now());
             if !messages.is_empty() {
                 return Ok(messages);
@@ -247,14 +252,14 @@ impl ServiceBusQueue {
             let failed = match before(give_up_at, woken).await {
                 Some(Ok(())) => continue,
                 Some(Err(error)) => Some(error),
-                // An empty queue and one out of reach are equally silent: only the connection tells
-                // them apart.
+                // An empty queue and an unreachable one are equally silent: only the connection tells them
+                // apart.
                 None => shared.error(),
             };
             return match failed {
                 Some(error) => {
-                    // Whoever asked comes again after a while. A connection that comes before is not to have
-                    // messages sent that lie here for nobody while their locks run out.
+                    // The caller comes again after a while. A connection that comes earlier must not get
+                    // messages that lie here unused while their locks run out.
                     prefetch.want(0);
                     Err(self.unreachable(&error))
                 }
@@ -290,12 +295,12 @@ impl Queue for ServiceBusQueue {
         self.begin();
         tokio::select! {
             biased;
-            // A connection counts before a failure: the attempt before it may just have failed.
+            // A connection counts before a failure: the earlier attempt may just have failed.
             up = shared.connection(None, give_up_at) => match up {
                 Ok(connection) => self.look_for_sessions(connection).await,
                 Err(error) => Err(self.unreachable(&error).into()),
             },
-            // A failed attempt says more than our patience does.
+            // The error of an attempt tells more than a timeout.
             error = shared.failing(failures) => {
                 Err(error.at_first(&self.name, self.sessions.is_some()))
             }
@@ -314,7 +319,7 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn stop(&self, give_up_at: Instant) {
-        // Dropped, its link ends.
+        // Dropping it ends its link.
         drop(lock(&self.accepted).take());
         self.instruct(give_up_at, |done| Instruction::Stop(give_up_at, done))
             .await;
@@ -326,35 +331,35 @@ impl Queue for ServiceBusQueue {
     }
 }
 
-// A new one is sent after 80 % of it: the service may be away for ten minutes meanwhile.
+// A new one is sent after 80 % of it: so the service may be away for ten minutes.
 const LIFE: Duration = Duration::from_secs(3600);
 
-/// What `$cbs` calls a shared access signature.
+/// Name of a shared access signature at `$cbs`.
 pub const SAS: &str = "servicebus.windows.net:sastoken";
-/// What `$cbs` calls a token of Entra ID.
+/// Name of an Entra ID token at `$cbs`.
 pub const JWT: &str = "jwt";
 
-/// A token as `$cbs` takes it.
+/// Token as `$cbs` takes it.
 #[derive(Clone, Debug)]
 pub struct CbsToken {
     /// [`SAS`] or [`JWT`].
     pub kind: &'static str,
     /// The token itself: a secret.
     pub token: Secret,
-    /// Until when it is good, as far as its maker knows.
+    /// Time until which it is valid, as far as its maker knows.
     pub good_until: Instant,
 }
 
-/// Who makes tokens.
+/// Maker of tokens.
 #[async_trait]
 pub trait CbsTokens: Send + Sync {
-    /// A token for this audience (`sb://HOST/ENTITY`), under a time limit of its own.
+    /// Returns a token for this audience (`sb://HOST/ENTITY`), under a time limit of its own.
     ///
     /// # Errors
-    /// Why there is none; `Fatal` if there will never be one.
+    /// The reason why there is none; `Fatal` if there will never be one.
     async fn token(&self, audience: &str) -> Result<CbsToken, Failure>;
 
-    /// The service did not take this one: whoever keeps tokens is to make another. By default nothing is done.
+    /// Notes that the service refused this token: a cache of tokens must make another. Does nothing by default.
     fn refused(&self, _token: &CbsToken) {}
 }
 
@@ -363,13 +368,12 @@ pub trait CbsTokens: Send + Sync {
 pub enum SasTokens {
     /// Made from a key.
     Key {
-        /// The key's name (`SharedAccessKeyName`).
+        /// Name of the key (`SharedAccessKeyName`).
         name: String,
-        /// The key (`SharedAccessKey`), as it is written: its text is the key, not what base64
-        /// would make of it.
+        /// Key (`SharedAccessKey`), as it is written: its text is the key, not what base64 would make of it.
         key: Secret,
     },
-    /// Ready-made (`SharedAccessSignature`): good for as long as its maker meant.
+    /// Ready-made (`SharedAccessSignature`): valid for as long as its maker chose.
     Signature(Secret),
 }
 
@@ -383,7 +387,7 @@ impl CbsTokens for SasTokens {
                 (sign(audience, expiry, name, key)?, LIFE)
             }
             SasTokens::Signature(text) => {
-                // One that does not say when it ends is for the service to judge.
+                // The service judges one without an end.
                 let expiry = expiry(text.secret()).unwrap_or(i64::MAX);
                 let left = expiry.saturating_sub(date).clamp(0, i64::from(u32::MAX));
                 (text.clone(), Duration::from_secs(left as u64))
@@ -397,10 +401,10 @@ impl CbsTokens for SasTokens {
     }
 }
 
-/// The signature for `audience` that ends at `expiry`, in seconds since 1970.
+/// Signs for `audience` until `expiry`, in seconds since 1970.
 fn sign(audience: &str, expiry: i64, name: &str, key: &Secret) -> Result<Secret, Failure> {
     let resource: String = byte_serialize(audience.as_bytes()).collect();
-    // The library takes its keys in base64, and this one is meant as it is written.
+    // The library takes its keys in base64, and this one counts as it is written.
     let key = Secret::new(azure_core::base64::encode(key.secret()));
     let signature =
         hmac_sha256(&format!("{resource}\n{expiry}"), &key).map_err(|why| Failure::Fatal {
@@ -414,7 +418,7 @@ fn sign(audience: &str, expiry: i64, name: &str, key: &Secret) -> Result<Secret,
     )))
 }
 
-/// When a ready-made signature ends, in seconds since 1970.
+/// Returns the end of a ready-made signature, in seconds since 1970.
 fn expiry(text: &str) -> Option<i64> {
     let fields = text.split_once(' ').map_or(text, |(_, fields)| fields);
     fields
@@ -429,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_what_another_implementation_computes() {
+    fn signature_equals_that_of_openssl() {
         // printf 'sb%%3A%%2F%%2Flocalhost%%2Fjobs\n1900000000' |
         //     openssl dgst -sha256 -hmac c3RhbmQtaW4ga2V5IG9mIG5vIHdvcnRo -binary | base64
         let key = Secret::new("c3RhbmQtaW4ga2V5IG9mIG5vIHdvcnRo");
@@ -443,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tokens_last_as_long_as_they_say() {
+    async fn tokens_last_until_their_expiry() {
         let now = Instant::now();
         let ours = SasTokens::Key {
             name: "n".into(),
@@ -475,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_shows_a_secret() {
+    fn debug_output_shows_no_secret() {
         let key = SasTokens::Key {
             name: "name".into(),
             key: Secret::new("s3cret"),

@@ -1,19 +1,17 @@
-//! The lock of one message, and what settles it.
+//! The lock of one message, and its settlement.
 //!
-//! Called by the driver through [`Lock`], and by the connection task for what it gives back. Must never take
-//! the answer to one request for that to another, and never call a message done that the service has
-//! not said to be.
+//! The driver calls it through [`Lock`], and the connection task for what it gives back. It must never take the
+//! answer to one request for another's, and never call a message done before the service confirmed that.
 //!
 //! # By its token
-//! A lock is renewed, and a message settled, by the lock's token through `$management`: that is
-//! answered, and works on every connection, so a connection that was cut costs nothing. Only a release
-//! can be said on the link alone, by the connection that delivered the message; afterwards the message
-//! is abandoned instead, which counts one attempt.
+//! The lock's token renews a lock, and settles a message, through `$management`: that answers, and works on
+//! every connection, so a cut connection costs nothing. Only a release needs the link, on the connection that
+//! delivered the message; afterwards the message is abandoned instead, which counts one attempt.
 //!
 //! # When a settlement was not answered
-//! It may have been done. It is asked for again as long as the lock lasts; and if the service then says
-//! that there is no such lock (410), the first one did it, or the lock was lost before. That cannot be
-//! told apart, so the answer stays "not confirmed": never "failed", and never "done".
+//! It may have been done. It is repeated as long as the lock lasts. If the service then answers that there is
+//! no such lock (410), the first one did it, or the lock was lost before. These cannot be told apart, so the
+//! result stays "not confirmed": never "failed", and never "done".
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,35 +29,35 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// The shortest and the longest lock that a queue can have.
+// Shortest and longest lock that a queue can have.
 const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
-// What a message may have been under way, and what clocks that are kept by NTP differ by.
+// Time that a message may have been under way, and difference of clocks that NTP keeps.
 const GRAIN: Duration = Duration::from_secs(1);
-// Of a lock whose length was told by another machine's clock: half a minute, as most queues have
-// it, is caught even where that clock is off by ten seconds.
+// For a lock whose length comes from another machine's clock: the usual half minute is caught even if that
+// clock is off by ten seconds.
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
-// A request of our own that takes longer is as good as lost: a lock can be as short as this.
+// A slower request is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// How long what one lock that ended early has taught is believed: the service loses one in its updates now
-// and then, and a clock that is off ends another one soon.
+// Time for which a lock that ended early limits others: the service loses one in its updates now and then, and
+// with a wrong clock another one ends soon.
 const TAUGHT: Duration = Duration::from_secs(3600);
 
-/// A message that came, as far as its lock goes.
+/// Lock of a message that came.
 pub(super) struct Held {
     shared: Arc<SharedConnection>,
     lock: LockToken,
     ticket: Ticket,
     state: tokio::sync::Mutex<State>,
-    /// What the service said of the newest lock, by [`LockDuration::said`].
+    /// Length that the service promised for the newest lock, by [`LockDuration::said`].
     lasts: Mutex<Option<Duration>>,
 }
 
 struct State {
-    /// The moment from which the newest confirmed lock counts, and for how long it is believed.
+    /// Time from which the newest confirmed lock counts, and its assumed length.
     t0: Instant,
     length: Duration,
-    /// A settlement was sent and may have been carried out.
+    /// Settlement that was sent and may have been carried out.
     settling: Option<Settlement>,
     closed: Option<Closed>,
 }
@@ -96,16 +94,14 @@ impl Held {
         connection.map_err(|error| error.doubt(what))
     }
 
-    /// The connection after this one, if the error is that it has ended; else, or if none comes in time,
-    /// the error.
+    /// Returns the connection after this one, if it has ended; else, or if none comes in time, the error.
     async fn after(
         &self,
         connection: &Arc<Connection>,
         error: BusError,
         give_up_at: Instant,
     ) -> Result<Arc<Connection>, BusError> {
-        // A living connection that answered badly would answer the same once more: that is for the
-        // caller.
+        // A living connection would give the same bad answer again: the caller decides.
         if !connection.has_ended() {
             return Err(error);
         }
@@ -113,11 +109,11 @@ impl Held {
         next.await.map_err(|_| error)
     }
 
-    /// Locks it anew; for how long. Where the connection ends meanwhile it is asked for on the next one:
-    /// that it is renewed twice does no harm, and a short lock has no time for another attempt.
+    /// Renews the lock; returns its length. If the connection ends meanwhile, repeats this on the next one: a
+    /// second renewal does no harm, and a short lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
-        // A renewal that overtook a settlement would be refused, and be taken for a lost lock.
+        // A renewal that overtook a settlement would be refused, and look like a lost lock.
         let mut state = turn(&self.state, give_up_at).await?;
         if let Some(closed) = &state.closed {
             return Err(closed.failure());
@@ -129,8 +125,7 @@ impl Held {
                 Ok(until) => {
                     let lock_duration = &self.shared.lock_duration;
                     state.t0 = t0;
-                    // An answer without an end was a renewal all the same, and says nothing new of
-                    // the length.
+                    // An answer without an end is a renewal nevertheless, but gives no new length.
                     if until.is_some() {
                         state.length = lock_duration.of(until, wall(), t0);
                     }
@@ -138,7 +133,8 @@ impl Held {
                     return Ok(state.length);
                 }
                 Err(error) if error.is_lost() => {
-                    // Else our own settlement may have ended it: that says nothing of its length.
+                    // Otherwise this message's own settlement may have ended it, which tells nothing of its
+                    // length.
                     if state.settling.is_none() {
                         let lock_duration = &self.shared.lock_duration;
                         lock_duration.ended_early(state.t0, state.length, Instant::now());
@@ -153,7 +149,7 @@ impl Held {
         }
     }
 
-    /// Asks the service, in the way that can be.
+    /// Sends the settlement, in the way that is available.
     async fn ask(
         &self,
         connection: &Connection,
@@ -162,35 +158,35 @@ impl Held {
     ) -> Result<(), BusError> {
         let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
         if on_link && connection.delivered(self.ticket) {
-            // Only there: on another connection the number of the delivery means another message.
+            // Only there: on another connection this number is another message's.
             return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
-            // It counts one attempt, which is better than to keep it locked from everybody.
+            // It counts one attempt, but otherwise the message would stay locked.
             Settlement::Release => &Settlement::Retry(Duration::ZERO),
             _ => how,
         };
         connection.settle(self.lock, by_token, give_up_at).await?;
-        // Only now: before the answer it would be a second settlement. Without it the library keeps
-        // 270 bytes of each message for as long as the connection lives.
+        // Not before the answer: that would be a second settlement. Without this the library keeps 270 bytes of
+        // each message for as long as the connection lives.
         connection.forget(self.ticket, how);
         Ok(())
     }
 }
 
-/// The lock has gone, and a settlement was asked for and not answered before.
+/// Makes the failure for a lost lock after an unanswered settlement.
 pub(super) fn unsettled(why: &str) -> Failure {
     Failure::Transient {
         why: format!(
             "{why}: the settlement before was not answered, and it is not known whether it was carried out"
         ),
-        // It has forgotten the token.
+        // The service has forgotten the token.
         retry_after: Some(NEVER),
     }
 }
 
-/// The service says that there is no such lock. Nothing is said on the link any more either, not even
-/// to empty the library's map: it could still mean something to a service that was wrong.
+/// Closes a message whose lock the service does not know. Sends nothing on the link, not even to empty the
+/// library's map: a service that was wrong could still act on it.
 fn lose(state: &mut State, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         unsettled(&error.why())
@@ -200,12 +196,12 @@ fn lose(state: &mut State, error: &BusError) -> Failure {
             why: error.why(),
         }
     };
-    // Nothing is asked for any more: the next answer would be about nothing we know.
+    // Send no more requests: an answer would concern nothing known.
     state.closed = Some(Closed::Failed(failure.clone()));
     failure
 }
 
-/// By our wall clock, in milliseconds since 1970: compared with the service's, and no more.
+/// Returns this machine's wall clock, in milliseconds since 1970, only to compare it with the service's.
 pub(super) fn wall() -> i64 {
     let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
     i64::try_from(nanos / 1_000_000).unwrap_or(0)
@@ -229,7 +225,7 @@ impl Lock for Held {
         }
         let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
-            // Written down before it is asked for: this call can be dropped at any await.
+            // Note it before sending: this call can be dropped at any await.
             let earlier = state.settling.replace(settlement.clone());
             let error = match self.ask(&connection, settlement, give_up_at).await {
                 Ok(()) => {
@@ -244,8 +240,8 @@ impl Lock for Held {
             if error.is_lost() {
                 return Err(lose(&mut state, &error));
             }
-            // What was not even sent is asked for on the next connection.
-            // What may have been done is not: the caller decides, by the time its lock has left.
+            // Repeat an unsent settlement on the next connection. The caller decides about one that may have
+            // been done, by the rest of its lock.
             let next = match &error {
                 BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
                 _ => Err(error),
@@ -255,21 +251,20 @@ impl Lock for Held {
     }
 }
 
-/// How long a lock is believed to last.
+/// Assumed length of a lock.
 ///
-/// The service tells the end of a lock by its own wall clock, and never its length. What it tells is
-/// compared with ours, and believed only if a queue can have such a lock: between 5 s and 5 min.
-/// Otherwise one of the clocks is wrong, and what counts is what the user says (`--lock-time`), or
-/// the shortest lock there is. A clock that is off by less than that is caught by the first renewal,
-/// which comes after 20 s at the latest, and by what the service does: a lock that ended sooner than
-/// its end was told makes the following ones as short, for an hour.
+/// The service reports the end of a lock by its own wall clock, and never its length. The difference to this
+/// machine's clock counts only if a queue can have such a lock: between 5 s and 5 min. Otherwise one of the
+/// clocks is wrong, and the user's `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at
+/// the latest, catches a clock that is off by less. So does the service: after a lock that ended too early, the
+/// following ones count as no longer, for an hour.
 ///
-/// Nothing here is a deadline: those are counted from the moment before a request was sent.
+/// Nothing here is a deadline: those count from the moment before a request was sent.
 #[derive(Debug)]
 pub(super) struct LockDuration {
-    /// What the user says.
+    /// Length that the user set.
     told: Option<Duration>,
-    /// A lock was seen to last no longer than this after the service promised more; and when.
+    /// Time that a lock lasted although the service promised more; and when that was.
     most: Mutex<Option<(Duration, Instant)>>,
     warned: AtomicBool,
 }
@@ -283,13 +278,13 @@ impl LockDuration {
         }
     }
 
-    /// Before any message was seen.
+    /// Returns the length to assume before the first message.
     pub(super) fn at_first(&self) -> Duration {
         self.told.unwrap_or(SHORTEST)
     }
 
-    /// The length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
-    /// service's clock and by ours. `at`: the same as `now`, by the clock that nobody sets.
+    /// Returns the length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
+    /// service's clock and by this machine's. `at`: the same as `now`, by the clock that is never set.
     pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
         if let Some(told) = self.told {
             return told;
@@ -305,8 +300,7 @@ impl LockDuration {
         most.map_or(length, |most| length.min(most))
     }
 
-    /// The same, of this one lock alone; none, where nobody asks the service, or what it says can be the
-    /// length of no lock.
+    /// Returns the length of this one lock; `None` if the user set one, or no lock can have this length.
     pub(super) fn said(&self, until: Option<i64>, now: i64) -> Option<Duration> {
         if self.told.is_some() {
             return None;
@@ -314,20 +308,20 @@ impl LockDuration {
         plausible(until?.saturating_sub(now))
     }
 
-    /// What was learned from a lock that ended early, while that counts.
+    /// Returns the length of a lock that ended early, while it counts.
     fn most(&self, at: Instant) -> Option<Duration> {
         let (most, since) = (*lock(&self.most))?;
         (at.since(since) < TAUGHT).then_some(most)
     }
 
-    /// A lock that counts from `t0` and was believed to last `believed` had ended at `at`.
+    /// Notes that a lock that counts from `t0`, with the length `believed`, had ended at `at`.
     pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
         let after = at.since(t0);
-        // What the user says is not corrected: the lock may have been lost in another way.
+        // Do not correct the user's value: the lock may have been lost in another way.
         if self.told.is_some() || after >= believed {
             return;
         }
-        // Shorter than that no queue can be set to: the message was lost in another way.
+        // No queue has a shorter lock: the message was lost in another way.
         let after = after.max(SHORTEST);
         let known = self.most(at);
         let most = known.map_or(after, |most| most.min(after));
@@ -353,7 +347,7 @@ impl LockDuration {
     }
 }
 
-/// The length of a lock that seems to have so many milliseconds left, if a queue can have it.
+/// Returns the length of a lock with so many milliseconds left, if a queue can have it.
 fn plausible(left: i64) -> Option<Duration> {
     let left = Duration::from_millis(u64::try_from(left).ok()?);
     (left >= SHORTEST - GRAIN && left <= LONGEST + GRAIN).then(|| left.min(LONGEST))
@@ -376,13 +370,13 @@ mod tests {
         lock_duration.of(until, NOW, at).as_secs()
     }
 
-    /// One that was believed to last for `believed` seconds.
+    /// Ends a lock that was to last `believed` seconds.
     fn ended(lock_duration: &LockDuration, after: Duration, believed: u64) {
         lock_duration.ended_early(START, Duration::from_secs(believed), START + after);
     }
 
     #[test]
-    fn what_a_queue_can_have_is_believed_and_nothing_else() {
+    fn only_a_possible_lock_length_is_used() {
         let lock_duration = LockDuration::new(None);
         for (left, length) in [(5, 5), (30, 30), (300, 300), (301, 300), (4, 4)] {
             assert_eq!(seconds(&lock_duration, left), length, "{left}");
@@ -399,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_knows_better_than_any_clock() {
+    fn lock_time_of_the_user_overrides_the_clock() {
         let lock_duration = LockDuration::new(Some(Duration::from_secs(42)));
         for left in [5, 30, 3630, -3600] {
             assert_eq!(seconds(&lock_duration, left), 42);
@@ -410,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_ended_early_shortens_those_that_follow() {
+    fn lock_that_ended_early_shortens_later_ones() {
         let lock_duration = LockDuration::new(None);
         ended(&lock_duration, Duration::from_secs(40), 40);
         assert_eq!(seconds(&lock_duration, 40), 40);
@@ -422,14 +416,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lock_that_ended_early_has_taught_is_forgotten_after_an_hour() {
+    fn early_end_is_forgotten_after_an_hour() {
         let lock_duration = LockDuration::new(None);
         let second = Duration::from_secs(1);
         ended(&lock_duration, second * 21, 40);
         let forgotten = START + second * 21 + TAUGHT;
         assert_eq!(seconds_at(&lock_duration, 40, forgotten - second), 21);
         assert_eq!(seconds_at(&lock_duration, 40, forgotten), 40);
-        // The next one counts by itself, and from when it was.
+        // The next one counts by itself, from its own time.
         let ends = forgotten + second * 30;
         lock_duration.ended_early(forgotten, second * 40, ends);
         assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT - second), 30);

@@ -1,9 +1,8 @@
 //! A pair of links for requests and their answers, as `$cbs` and `$management` have it.
 //!
-//! Made by [`super::amqp`] for each connection. Every request has an identifier that is never used
-//! again, on no connection, and an answer counts for the request that it names and for no other: one
-//! that comes late, twice, or names nobody changes nothing. (To pair answers with requests by their
-//! order is how a refused renewal becomes a success.)
+//! [`super::amqp`] makes one for each connection. Every request has an identifier that is never used again, on
+//! any connection, and an answer counts only for the request that it names: a late, repeated or unknown one
+//! changes nothing. (Pairing answers with requests by their order could turn a refused renewal into a success.)
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,9 +25,8 @@ use trafficcop_azure::before;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-/// A pair of links, one for requests and one for their answers.
 pub(super) struct RequestLink {
-    /// Unlike any other of this process and of others.
+    /// Unique among all links of all processes.
     name: String,
     sender: tokio::sync::Mutex<Sender>,
     waiting: Arc<Waiting<Answer>>,
@@ -38,7 +36,7 @@ pub(super) struct RequestLink {
 }
 
 impl RequestLink {
-    /// Attaches both links to `address`. `name` is unlike any other.
+    /// Attaches both links to `address`. `name` must be unique.
     pub(super) async fn attach(
         session: &mut SessionHandle<()>,
         address: &str,
@@ -49,7 +47,7 @@ impl RequestLink {
             .name(format!("{name}:requests"))
             .source(name.as_str())
             .target(address)
-            // What the service says to a request is its answer.
+            // Sent settled: the service answers with a message, not with a disposition.
             .sender_settle_mode(SenderSettleMode::Settled)
             .verify_incoming_source(false)
             .verify_incoming_target(false)
@@ -66,8 +64,7 @@ impl RequestLink {
             .attach(session)
             .await?;
         let waiting = Arc::new(Waiting::new());
-        // One reader for all who wait: whoever gives up waiting must not take another's answer
-        // along.
+        // One reader for all callers: one that gives up must not take another's answer along.
         let reading = tokio::spawn(read(receiver, Arc::clone(&waiting), Arc::clone(&state)));
         Ok(RequestLink {
             name,
@@ -79,7 +76,6 @@ impl RequestLink {
         })
     }
 
-    /// Sends a request and waits for its answer.
     pub(super) async fn ask<const N: usize>(
         &self,
         marks: [(&str, SimpleValue); N],
@@ -89,7 +85,7 @@ impl RequestLink {
         let sent = Instant::now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}:{number}", self.name);
-        // Before it is sent: the answer may be quicker than we are.
+        // Do this first: the answer may be faster than the return from sending.
         let mut expected = self.waiting.expect(id.clone());
         let mut properties = Properties::new();
         properties.message_id = Some(MessageId::String(id));
@@ -102,7 +98,7 @@ impl RequestLink {
             .body(AmqpValue(body))
             .build();
         let sending = async {
-            // Within the limit: one that hangs on a dead socket holds up those behind it.
+            // Apply the limit here, too: a send that hangs on a dead socket holds up those behind it.
             let mut sender = self.sender.lock().await;
             sender.send(message).await
         };
@@ -114,12 +110,13 @@ impl RequestLink {
                     SendError::MessageSizeExceeded(_) | SendError::MessageEncodeError
                 );
                 let error = BusError::from(error);
-                // What the link will not carry was not begun: the others who wait on it lose nothing.
+                // The link refused to carry it, so it was not begun, and other callers on the link lose
+                // nothing.
                 if unsent {
                     return Err(error);
                 }
                 self.state.close(error.clone());
-                // It was never handed to the connection: it can be asked for on the next one.
+                // It was never handed to the connection: it can be repeated on the next one.
                 return Err(BusError::Unsent(error.why()));
             }
             None => {
@@ -148,24 +145,24 @@ impl RequestLink {
 
 impl Drop for RequestLink {
     fn drop(&mut self) {
-        // It holds the link, and with it the connection: nobody else ends it.
+        // The reader holds the link, and with it the connection: nothing else ends it.
         self.reading.abort();
     }
 }
 
-/// Reads the answers, until there are none any more.
 async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<ConnectionState>) {
     loop {
         match receiver.recv::<Body<Value>>().await {
             Ok(delivery) => {
                 let known = wire::answer(delivery.into_message())
                     .is_some_and(|(id, answer)| waiting.answered(&id, answer));
-                // Late, or twice. Taken for the next one it would make a refused renewal a success.
+                // It is late, or a repetition. Counted for the next request it would make a refused renewal a
+                // success.
                 if !known {
                     tracing::debug!("ignored an answer without a request");
                 }
             }
-            // One answer is lost, whose request ends by its time; the link is sound, and others
+            // One answer is lost, whose request runs into its time limit; the link works, and other callers
             // wait on it.
             Err(RecvError::MessageDecode(error)) => {
                 tracing::debug!("ignored an answer that cannot be read ({})", error.source);
@@ -175,7 +172,7 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<
     }
 }
 
-/// The requests of one link that are not answered yet, and what answers them.
+/// Unanswered requests of one link.
 pub(super) struct Waiting<A> {
     open: Mutex<HashMap<String, oneshot::Sender<A>>>,
 }
@@ -187,7 +184,7 @@ impl<A> Waiting<A> {
         }
     }
 
-    /// A place for the answer to `id`, for as long as it is kept.
+    /// Reserves a place for the answer to `id`, until it is dropped.
     pub(super) fn expect(&self, id: String) -> Expected<'_, A> {
         let (sender, answer) = oneshot::channel();
         lock(&self.open).insert(id.clone(), sender);
@@ -198,7 +195,7 @@ impl<A> Waiting<A> {
         }
     }
 
-    /// An answer has come. Whether somebody waited for it.
+    /// Passes an answer on; returns whether a caller waited for it.
     pub(super) fn answered(&self, id: &str, answer: A) -> bool {
         let waiter = lock(&self.open).remove(id);
         waiter.is_some_and(|waiter| waiter.send(answer).is_ok())
@@ -210,7 +207,7 @@ impl<A> Waiting<A> {
     }
 }
 
-/// A place for an answer. Dropped, nobody waits for it any more.
+/// Place for an answer. Dropping it ends the wait.
 pub(super) struct Expected<'a, A> {
     waiting: &'a Waiting<A>,
     id: String,
@@ -218,7 +215,6 @@ pub(super) struct Expected<'a, A> {
 }
 
 impl<A> Expected<'_, A> {
-    /// The answer, when it comes.
     pub(super) async fn answer(&mut self) -> Option<A> {
         (&mut self.answer).await.ok()
     }
@@ -226,8 +222,7 @@ impl<A> Expected<'_, A> {
 
 impl<A> Drop for Expected<'_, A> {
     fn drop(&mut self) {
-        // Whoever gave up is not answered any more, and a connection of months does not fill with
-        // them.
+        // A caller that gave up needs no answer, and a connection of months must not fill with them.
         lock(&self.waiting.open).remove(&self.id);
     }
 }
@@ -237,7 +232,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_counts_for_the_request_that_it_names_and_for_no_other() {
+    async fn answer_counts_only_for_the_request_it_names() {
         let waiting = Waiting::new();
         let mut first = waiting.expect("1".into());
         let mut second = waiting.expect("2".into());
@@ -251,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_comes_too_late_is_nobodys() {
+    async fn late_answer_is_ignored() {
         let waiting = Waiting::new();
         drop(waiting.expect("1".into()));
         let mut next = waiting.expect("2".into());

@@ -1,19 +1,18 @@
-//! A session that is ours: its messages one by one, its lock and its state.
+//! A session that this worker holds: its messages one by one, its lock and its state.
 //!
-//! Made by the queue when the service has given us one ([`take`]). Must never call a session ours that the
-//! service may have given to another, ask for a message before the one before it is settled, or call one
-//! settled that the service has not said to be.
+//! The queue makes one when the service has given it a session ([`take`]). A session must never count as held
+//! once the service may have given it to another instance. A message must never be requested before the
+//! previous one is settled, nor count as settled before the service confirmed that.
 //!
 //! # The lock lives on the link
-//! The service gives a session to the next who asks as soon as the link that has it ends, and a link ends
-//! with its connection, whoever broke it. So there is no coming back: where a lock of a message is renewed
-//! on the next connection, a session whose link has ended is lost, at once, and whoever works on it is told
-//! without having asked ([`Lock::lost`]).
+//! As soon as the link of a session ends, the service gives the session to the next caller, and a link ends
+//! with its connection, for any reason. So there is no coming back: a message's lock can be renewed on the next
+//! connection, but a session without its link is lost at once, and its workload is notified ([`Lock::lost`]).
 //!
 //! # Order
-//! There is credit for one message at a time, and only when the one before it was settled. One that was
-//! given back is the next to come. Where another one comes instead the service is asked whether it is still
-//! there (it has dead-lettered it, if not), and if it is the other goes back, until it comes.
+//! There is credit for one message at a time, and only after the previous one was settled. A message that was
+//! given back is the next to come. If another one comes instead, the service is asked whether it is still there
+//! (otherwise it was dead-lettered). If so, the other one goes back, until it comes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -37,21 +36,21 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::lock;
 
-// The longest the service is asked to wait for a session, and so the longest that it can take to find
-// out that nobody at the other end does any more.
+// Longest time that the service waits for a session, and so the longest time to notice that the other end is
+// dead.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// From giving back a message that came before its turn to asking again, at first and at most.
+/// Pause after giving back a message that came before its turn, at first and at most.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
-// For how long the first message of a session may be under way that was given to us because it has one.
+// Time that the first message of a session may be under way: the service gave the session because it has one.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 
-/// Links of this process, so that no two have one name.
+/// Counter that gives each link of this process its own name.
 static LINKS: AtomicU64 = AtomicU64::new(0);
 
-/// A session that was accepted and whose link nobody reads yet.
+/// Session that was accepted, but whose link is not read yet.
 pub(super) type Accepted = (Arc<Connection>, SessionLink, Instant);
 
-/// The next session that has messages; none if there was none until then.
+/// Accepts the next session that has messages; `None` if there was none in time.
 pub(super) async fn accept(
     connection: Arc<Connection>,
     give_up_at: Instant,
@@ -63,7 +62,7 @@ pub(super) async fn accept(
     Ok(link.map(|link| (connection, link, Instant::now())))
 }
 
-/// The first message of a session that was accepted; none, if another instance has it now, or has none.
+/// Returns the first message of an accepted session; `None` if another instance has it now, or it is empty.
 pub(super) async fn take(
     (connection, link, taken): Accepted,
     shared: &Arc<SharedConnection>,
@@ -89,8 +88,8 @@ pub(super) async fn take(
     });
     let reader = Reader::new(link, connection, max_body, deliveries);
     tokio::spawn(reader.run(to_do, ended));
-    // When it was locked cannot be said: somewhere in the time that the service waited for it. So it is
-    // locked anew, and counts from here.
+    // The service locked it at an unknown moment while it waited for a session. So lock it anew, and count from
+    // here.
     let now = Instant::now();
     let first = async {
         held.renew(now + REQUEST).await?;
@@ -105,30 +104,30 @@ pub(super) async fn take(
     None
 }
 
-/// See the module's text.
+/// The session as the queue and its messages use it: see the module's text.
 pub(super) struct HeldSession {
     me: std::sync::Weak<HeldSession>,
     id: String,
-    /// The name of its link.
     link: String,
     taken: Instant,
     connection: Arc<Connection>,
     shared: Arc<SharedConnection>,
     wants: mpsc::UnboundedSender<Want>,
     came: tokio::sync::Mutex<mpsc::UnboundedReceiver<Delivery>>,
-    /// Why another instance has it now.
+    /// Reason why another instance may have it now.
     ended: watch::Receiver<Option<String>>,
     renewing: tokio::sync::Mutex<()>,
-    /// The moment from which the newest confirmed lock counts, and for how long it is believed.
+    /// Time from which the newest confirmed lock counts, and its assumed length.
     term: Mutex<(Instant, Duration)>,
-    /// What the service said of that, if it can be believed.
+    /// Length that the service promised, if it is plausible.
     lasts: Mutex<Option<Duration>>,
-    /// The number of the message that was given back last, and has not come again.
+    /// Number of the message that was given back last, and has not come again.
     given_back: Mutex<Option<i64>>,
 }
 
 impl HeldSession {
-    /// Why it is lost, if it is: the connection is looked at too, which can end before its reader knows.
+    /// Returns why it is lost, if it is. This also checks the connection, which can end before its reader
+    /// knows.
     fn is_lost(&self) -> Option<Failure> {
         let why = self.ended.borrow().clone();
         let cut = || "its connection has ended".to_owned();
@@ -143,7 +142,6 @@ impl HeldSession {
         }
     }
 
-    /// What an error means to whoever asked for something.
     fn failure(&self, what: &str, error: &BusError) -> Failure {
         if error.is_lost() {
             return self.lost_by(&error.why());
@@ -176,7 +174,7 @@ impl HeldSession {
                     term.1 = lock_duration.of(until, wall(), t0);
                 }
                 *lock(&self.lasts) = lock_duration.said(until, sent);
-                // Where the link ended meanwhile that is told by `lost`, and by the next one.
+                // If the link ended meanwhile, `lost` and the next call report that.
                 Ok(())
             }
             Err(error) => {
@@ -190,15 +188,15 @@ impl HeldSession {
         }
     }
 
-    /// Settles a message on the link, and hears what the service says to it: where the link is gone, the lock
-    /// is, so there is nothing that its token alone would be good for.
+    /// Settles a message on the link, and returns the service's answer: without the link there is no lock, and
+    /// its token alone is useless.
     async fn dispose(
         &self,
         delivery: u32,
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        // Before it is sent: the answer may be quicker than we are.
+        // Do this first: the answer may be faster than the return from sending.
         let mut expected = self.connection.state.expect_on(&self.link, delivery);
         let gone = || BusError::Unsent("the link is closed".into());
         let asked = self.wants.send(Want::Settle(how.clone()));
@@ -220,7 +218,6 @@ impl HeldSession {
         }
     }
 
-    /// Settles a message by the token of its lock.
     async fn settle(
         &self,
         lock: LockToken,
@@ -232,8 +229,8 @@ impl HeldSession {
         asked.await.map(drop)
     }
 
-    /// Whether this message is the one that is to be next, or the one before it, which was given back, has not
-    /// come again and is still there.
+    /// Whether it is this message's turn: not while an earlier one, which was given back, is still there and has
+    /// not come again.
     async fn is_next(&self, number: Option<i64>, give_up_at: Instant) -> Result<bool, Failure> {
         let given_back = *lock(&self.given_back);
         if let (Some(given_back), Some(number)) = (given_back, number)
@@ -249,7 +246,7 @@ impl HeldSession {
                     &error,
                 )
             })?;
-            // If not, the service has put it aside by its own count.
+            // Otherwise the service has dead-lettered it by its own count.
             if peeked == Some(given_back) {
                 return Ok(false);
             }
@@ -258,10 +255,10 @@ impl HeldSession {
         Ok(true)
     }
 
-    /// The next delivery; none, if none came until then.
+    /// Returns the next delivery; `None` if none came in time.
     async fn delivery(&self, give_up_at: Instant) -> Result<Option<Delivery>, Failure> {
         let mut came = turn(&self.came, give_up_at).await?;
-        // Whoever reads it may have ended: that is found out below.
+        // The reader may have ended: that is noticed below.
         let _ = self.wants.send(Want::Message);
         tokio::select! {
             biased;
@@ -301,7 +298,7 @@ impl Session for HeldSession {
             if self.is_next(number, by).await? {
                 break (delivery, number);
             }
-            // It was too early: as it was, until the one before it is there again.
+            // It came too early: give it back unchanged, until the earlier one is here again.
             let (ticket, release) = (delivery.ticket.delivery, &Settlement::Release);
             let released = self.dispose(ticket, release, by).await;
             released.map_err(|error| self.failure("a message is not given back", &error))?;
@@ -350,7 +347,7 @@ impl Session for HeldSession {
         stored.await.map_err(|error| {
             let what = "the session's state is not stored";
             match self.failure(what, &error) {
-                // It will not have it, however often it is asked: too large, most likely.
+                // The service will never accept it: it is probably too large.
                 Failure::Transient { why, .. } if error.is_refused_for_good() => {
                     Failure::Fatal { why, denied: false }
                 }
@@ -367,10 +364,8 @@ impl Session for HeldSession {
     }
 }
 
-/// A message of a session, as far as its lock goes.
 struct HeldMessage {
     session: Arc<HeldSession>,
-    /// Its number on the link.
     delivery: u32,
     lock: Option<LockToken>,
     number: Option<i64>,
@@ -379,9 +374,9 @@ struct HeldMessage {
 
 #[derive(Default)]
 struct State {
-    /// A settlement was sent and may have been carried out.
+    /// Whether a settlement was sent and may have been carried out.
     settling: bool,
-    /// The service has refused it on the link, and to the link that was its last word on this message.
+    /// Whether the service has refused it on the link, which is its last answer there for this message.
     refused: bool,
     closed: Option<Closed>,
 }
@@ -389,7 +384,7 @@ struct State {
 #[async_trait]
 impl Lock for HeldMessage {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        // Whether the message is settled or not: it is the session that is locked.
+        // Renew even for a settled message: it is the session that is locked.
         self.session.renew(give_up_at).await
     }
 
@@ -434,7 +429,7 @@ impl Lock for HeldMessage {
                 *lock(&session.given_back) = self.number;
             }
         }
-        // A release is said by the end of the link: the attempt does not count so.
+        // The end of the link is the release: so the attempt does not count.
         state.closed = Some(Closed::Settled(settlement.clone()));
         Ok(())
     }

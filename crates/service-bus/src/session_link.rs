@@ -1,14 +1,13 @@
-//! Sessions in AMQP: the link that has one locked, the requests that are about one, and the task that
-//! reads its link until it ends.
+//! Sessions in AMQP: the link that holds one, the requests about one, and the task that reads its link until it
+//! ends.
 //!
-//! Called by [`super::session`] alone; part of what knows the library, with [`super::amqp`]. It decides
-//! nothing.
+//! Only [`super::session`] calls it; with [`super::amqp`] it knows the AMQP library. It decides nothing.
 //!
-//! A session is accepted by attaching a receiver with a filter, which the service answers when it has
-//! one; that can take minutes, and the session is locked from some moment in between. So each such link
-//! has an AMQP session of its own: whoever does not want to wait any longer ends that, and with it
-//! whatever was given to it meanwhile, once it has begun (`Connection::begin`). That a link has ended is known by reading it, and whoever has a
-//! command to kill must not have to ask: so each has a task that reads, and says on it what is to be said.
+//! A receiver with a filter asks for a session, and the service answers the attach when it has one. That can
+//! take minutes, and the session is locked from some moment in between. So each such link has an AMQP session
+//! of its own: a caller that gives up ends that, once it has begun (`Connection::begin`), and with it a lock
+//! that was granted meanwhile. Only a reader notices that a link has ended, and a workload with a command to
+//! kill must not have to ask: so a task reads each link, and also sends on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +30,11 @@ use trafficcop_azure::queue::Settlement;
 use trafficcop_core::clock::Instant;
 
 const FILTER: &str = "com.microsoft:session-filter";
-// How long the service is to wait for a session before it says that there is none.
+// Time that the service waits for a session before it answers that there is none.
 const TIMEOUT: &str = "com.microsoft:timeout";
-// What its answer may take on the way.
+// Time that its answer may take on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
 
-/// A link that messages come by.
 pub(super) async fn attach_receiver(
     name: &str,
     source: Source,
@@ -47,10 +45,10 @@ pub(super) async fn attach_receiver(
         .name(name)
         .source(source)
         .properties(properties)
-        // Locked until we settle, and settled only when the service has said so.
+        // A message is locked until it is settled, and settled only when the service has confirmed that.
         .sender_settle_mode(SenderSettleMode::Unsettled)
         .receiver_settle_mode(ReceiverSettleMode::Second)
-        // The library would give credit ahead, and lock messages that nobody is free for.
+        // The library would give credit ahead, and lock messages without a free slot.
         .credit_mode(CreditMode::Manual)
         .verify_incoming_source(false)
         .verify_incoming_target(false)
@@ -59,20 +57,18 @@ pub(super) async fn attach_receiver(
     Ok(attached?)
 }
 
-/// A link that has a session locked; it has it for no longer than it lives.
+/// Link that holds a session, for as long as the link lives.
 pub(super) struct SessionLink {
-    /// The session's name.
     pub(super) id: String,
-    /// The link's.
     pub(super) name: String,
     pub(super) receiver: Receiver,
     amqp: SessionHandle<()>,
 }
 
 impl SessionLink {
-    /// Ends it, and with it the lock. Whatever was delivered and not settled is as it was.
+    /// Ends the link, and with it the lock. Messages that were delivered and not settled stay unchanged.
     pub(super) async fn close(mut self, give_up_at: Instant) {
-        // The link first: its answer says that the lock has ended.
+        // End the link first: its answer confirms the end of the lock.
         let closing = async {
             let _ = self.receiver.close().await;
             let _ = self.amqp.end().await;
@@ -82,7 +78,7 @@ impl SessionLink {
 }
 
 impl Connection {
-    /// The next session that has messages and that nobody has; none, if there was none for `patience`.
+    /// Accepts the next free session that has messages; `None` if there was none for `patience`.
     pub(super) async fn accept(
         self: &Arc<Self>,
         name: String,
@@ -92,7 +88,7 @@ impl Connection {
         let attaching = self.attach(name.clone(), patience);
         let accepted = before(sent + patience + ON_THE_WAY, attaching).await;
         if !matches!(accepted, Some(Ok(_))) {
-            // A refusal is an attach, too, and only then the end of it.
+            // A refusal is an attach, too, that only then ends.
             self.state.forget_link(&name);
         }
         match accepted {
@@ -106,9 +102,9 @@ impl Connection {
         }
     }
 
-    /// An AMQP session. It is begun in a task of its own, because whoever waits for it may be dropped: the library
-    /// would take what the service then answers for that of a session which is not there, and end the connection,
-    /// with all that others have on it. What has begun and nobody takes is ended as it is dropped.
+    /// Begins an AMQP session, in a task of its own, because the waiting caller may be dropped. The library
+    /// would take the service's late answer for that of an unknown session, and end the connection, with
+    /// everything on it. A session without a taker ends when it is dropped.
     async fn begin(self: &Arc<Self>) -> Result<SessionHandle<()>, BusError> {
         let this = Arc::clone(self);
         let beginning = tokio::spawn(async move {
@@ -118,7 +114,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 begun = Session::begin(connection) => Ok(begun?),
-                // Else an answer that never comes would keep what has ended.
+                // Otherwise an answer that never comes would keep a connection that has ended.
                 why = this.ended() => Err(why),
             }
         });
@@ -132,7 +128,7 @@ impl Connection {
         patience: Duration,
     ) -> Result<SessionLink, BusError> {
         let mut amqp = self.begin().await?;
-        // Null: any.
+        // Null means any session.
         let filter = FilterSet::from_iter([(Symbol::from(FILTER), Value::Null)]);
         let source = Source::builder().address(self.target.entity.as_str());
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
@@ -142,7 +138,7 @@ impl Connection {
         let given = receiver.source().as_ref().and_then(|it| it.filter.as_ref());
         let id = given.and_then(|filter| filter.get(&Symbol::from(FILTER)));
         let id = id.and_then(text).ok_or_else(|| {
-            // An attach without a session: it may be about to be ended, with the reason.
+            // An attach without a session: the service may be about to end it, with the reason.
             BusError::Unanswered("the service gave a session without a name".into())
         })?;
         Ok(SessionLink {
@@ -153,7 +149,7 @@ impl Connection {
         })
     }
 
-    /// Renews the lock of a session. Until when it is locked, in milliseconds since 1970.
+    /// Renews the lock of a session. Returns its end, in milliseconds since 1970.
     pub(super) async fn renew_session(
         &self,
         link: &str,
@@ -165,7 +161,7 @@ impl Connection {
         Ok(entry(&body, "expiration").and_then(wire::millis))
     }
 
-    /// What is stored with a session; none, if nothing ever was.
+    /// Returns the state of a session; `None` if it never had any.
     pub(super) async fn session_state(
         &self,
         link: &str,
@@ -182,7 +178,6 @@ impl Connection {
         })
     }
 
-    /// Stores this with a session.
     pub(super) async fn set_session_state(
         &self,
         link: &str,
@@ -190,7 +185,7 @@ impl Connection {
         state: &[u8],
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        // Null is none: an empty one would be told apart from that by other clients.
+        // Null means none: other clients would tell an empty one apart.
         let state = match state {
             [] => Value::Null,
             state => Value::Binary(Binary::from(state.to_vec())),
@@ -203,7 +198,7 @@ impl Connection {
         self.ask(link, request, give_up_at).await.map(drop)
     }
 
-    /// The number of the first message of a session, from this number on, whoever may have it.
+    /// Returns the number of a session's first message from this number on, even if it is locked.
     pub(super) async fn peek_session(
         &self,
         link: &str,
@@ -231,8 +226,8 @@ impl Connection {
     }
 }
 
-/// The number of a message as it is encoded. The library decodes no message that came as a value of
-/// another; its service's notes stand at its beginning, before anything that a sender wrote.
+/// Returns the number in an encoded message. The library cannot decode a message inside another's value. The
+/// service's annotations are at the beginning, before anything that a sender wrote.
 fn sequence_number(message: &[u8]) -> Option<i64> {
     const KEY: &[u8] = b"x-opt-sequence-number";
     let at = message.windows(KEY.len()).position(|part| part == KEY)?;
@@ -243,7 +238,6 @@ fn sequence_number(message: &[u8]) -> Option<i64> {
     }
 }
 
-/// A request that is about a session.
 fn about<const N: usize>(
     operation: &'static str,
     session: &str,
@@ -260,7 +254,7 @@ fn entry<'a>(body: &'a Value, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// The text of a filter, with or without the description that some services give it.
+/// Returns the text of a filter, with or without the description that some services give it.
 fn text(filter: &Value) -> Option<String> {
     match filter {
         Value::String(text) => Some(text.clone()),
@@ -269,25 +263,21 @@ fn text(filter: &Value) -> Option<String> {
     }
 }
 
-/// What the link of a session is to do.
 pub(super) enum Want {
-    /// Let one message come.
     Message,
-    /// Settle the last one so.
+    /// Settle the last message in this way.
     Settle(Settlement),
-    /// End.
     Close(Instant, oneshot::Sender<()>),
 }
 
-/// Reads the link of a session until it ends, whether there is anything to read or not: that it has ended
-/// is known by reading.
+/// Task that reads the link of a session until it ends, even without messages: only a reader notices its end.
 pub(super) struct Reader {
     link: SessionLink,
     connection: Arc<Connection>,
     max_body: usize,
     deliveries: mpsc::UnboundedSender<Delivery>,
     last: Option<DeliveryInfo>,
-    /// A message was let come and has not.
+    /// Whether a message was let come and has not.
     credit: bool,
 }
 
@@ -319,20 +309,20 @@ impl Reader {
         let why = loop {
             let done = tokio::select! {
                 biased;
-                // First: what it does not say to itself any more, the link cannot either.
+                // Check the connection first: the link learns nothing through a dead one.
                 why = connection.ended() => break why.why(),
                 want = wants.recv() => match want {
                     Some(Want::Close(give_up_at, done)) => {
-                        // Before it is so: nobody is to count on it any more.
+                        // Report this before the end: from now on no caller may rely on it.
                         ended.send_replace(Some("it was given up".to_owned()));
                         connection.state.gives_up_session(&name);
                         self.link.close(give_up_at).await;
-                        // Whoever asked may have gone.
+                        // The caller may be gone.
                         let _ = done.send(());
                         return;
                     }
                     Some(want) => self.does(want).await,
-                    // Nobody has it any more. Dropped, the link is ended.
+                    // No caller is left. Dropping the link ends it.
                     None => break "it is not needed any more".to_owned(),
                 },
                 received = self.link.receiver.recv::<Body<Value>>() => self.received(received),
@@ -355,7 +345,7 @@ impl Reader {
                 Some(info) => limited(self.link.receiver.dispose(info, wire::outcome(&how))).await,
                 None => Ok(()),
             },
-            // It is under way already: whoever waited for it before gave up waiting.
+            // It is already under way: an earlier caller stopped waiting.
             Want::Message | Want::Close(..) => Ok(()),
         }
     }
@@ -377,7 +367,7 @@ impl Reader {
             }
             Err(error) => return Err(error.into()),
         };
-        // Nobody may want it any more: it goes back with the link.
+        // Without a receiver it goes back with the link.
         let _ = self.deliveries.send(delivery);
         Ok(())
     }
@@ -404,7 +394,7 @@ mod tests {
     use crate::{CbsToken, JWT, Target};
 
     #[tokio::test]
-    async fn of_a_link_that_got_no_session_nothing_is_kept() {
+    async fn link_without_a_session_leaves_no_state() {
         let broker = Broker::start(Settings::default()).expect("a broker");
         let settings = QueueSettings {
             sessions: true,
@@ -443,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_peeked_message_is_read() {
+    fn sequence_number_of_a_peeked_message_is_read() {
         let of = |value: &[u8]| {
             let head = b"\0\x53\x72\xc1\x40\x02\xa3\x15x-opt-sequence-number";
             sequence_number(&[head, value].concat())

@@ -1,10 +1,10 @@
-//! The stream under AMQP, and what is known of the connection on it: TCP without delay, TLS from the
-//! first byte, and an observer between the socket and the library ([`super::frame_scanner`]).
+//! The stream under AMQP, and what is known of the connection on it: TCP without delay, TLS from the first
+//! byte, and an observer between the socket and the library ([`super::frame_scanner`]).
 //!
-//! Made by [`super::amqp`] for each connection. What is wrong with whom we speak to is said in words
-//! that help, because it is what a new user meets first. Must never go on without TLS where TLS was
-//! meant, and never change, hold up or swallow a byte, but for those of a frame that cannot be, where
-//! the stream has ended, with an error, and those that come when the connection has ended.
+//! [`super::amqp`] makes one for each connection. Its errors say what is wrong with the other side, because a
+//! new user meets them first. It must never go on without TLS if TLS is configured. It must never change, delay
+//! or swallow a byte, except from a malformed frame on, where the stream ends with an error, and after the end
+//! of the connection.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,19 +29,17 @@ use trafficcop_azure::{self, addresses, tls_refusal};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// A connection on which nothing at all was received for so long, while an answer was waited for, is
-// taken for dead: a lock cannot wait for heartbeats to be missed.
+// A connection that received nothing for so long, while a request waited for its answer, counts as dead: a lock
+// cannot wait for missed heartbeats.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What the names of links have in them that are attached for a session.
+/// Part of the names of links that are attached for a session.
 pub(super) const OF_SESSION: &str = ":session-";
 
-/// A stream of bytes, whatever is under it.
 pub(super) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
 
-/// Connects, with TLS if there is a configuration for it.
 pub(super) async fn connect(
     host: &str,
     port: u16,
@@ -50,13 +48,13 @@ pub(super) async fn connect(
     let unsent = |why: io::Error| BusError::Unsent(format!("{host}:{port}: {why}"));
     // A URL has an IPv6 address in brackets; neither resolver nor certificate knows them.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    // Not tokio's own look-up: it panics where the machine has no thread to spare, and the command
-    // of a lock that lasts would end with us.
+    // tokio's own look-up panics if the machine has no thread to spare, and a command whose lock still lasts
+    // would end with this process.
     let addresses = addresses(bare, port).await.map_err(unsent)?;
     let stream = trafficcop_azure::connect(&addresses).await;
     let stream =
         stream.map_err(|why| BusError::Unsent(format!("{host}:{port}: cannot connect: {why}")))?;
-    // Requests are short and waited for: each would be held back for the answer to the one before.
+    // Requests are short, and a caller waits: each would be held back for the answer to the one before.
     stream.set_nodelay(true).map_err(unsent)?;
     let Some(tls) = tls else {
         return Ok(Box::new(stream));
@@ -71,7 +69,6 @@ pub(super) async fn connect(
     }
 }
 
-/// Why there is no TLS.
 fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     let inner = why.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(error): Option<&TlsError> = inner else {
@@ -85,7 +82,7 @@ fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     })
 }
 
-/// What the other side is, by the first bytes that it said instead of AMQP's.
+/// Explains what the other side is, by its first bytes, which are not AMQP's.
 pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     let what = if said.starts_with(b"HTTP") {
         "it speaks HTTP"
@@ -99,19 +96,18 @@ pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     ))
 }
 
-/// What is known of one connection by everybody who uses it: what was seen on it, and that it has
-/// ended, and why.
+/// State of one connection that all its users share: what was observed on it, and whether and why it has ended.
 pub(super) struct ConnectionState {
-    /// When anything was received last, which tells a lost answer from a dead connection.
+    /// Time of the last received byte, which tells a lost answer from a dead connection.
     received: AtomicU64,
     receiving: Mutex<Receiving>,
-    /// The channels of the links that have sessions, by their names: each has one of its own.
+    /// Channels of the links that hold sessions, by their names: each has its own.
     channels: Mutex<HashMap<String, u16>>,
     changed: Notify,
     settled: Waiting<DeliveryState>,
-    /// When the first request was sent after which nothing was received; 0: something was.
+    /// Time of the first request since which nothing was received; 0: something was.
     silent: AtomicU64,
-    /// How many sessions are held by links of it.
+    /// Number of sessions held by its links.
     sessions: AtomicUsize,
     closed: watch::Sender<Option<BusError>>,
 }
@@ -122,12 +118,12 @@ struct Receiving {
     name: String,
     link: Option<LinkState>,
     delivered: u64,
-    /// How many had been delivered when its credit was used up.
+    /// Number of messages that had been delivered when its credit was used up.
     drained: Option<u64>,
 }
 
 impl ConnectionState {
-    /// Nothing yet; messages will come by the link of this name.
+    /// Makes the state of a new connection; messages will come by the link of this name.
     pub(super) fn new(name: String) -> ConnectionState {
         ConnectionState {
             received: AtomicU64::new(Instant::now().as_nanos()),
@@ -144,7 +140,7 @@ impl ConnectionState {
         }
     }
 
-    /// Waits until the link has used up its credit: how many messages it delivered in all.
+    /// Waits until the link has used up its credit; returns how many messages it delivered in all.
     pub(super) async fn drained(&self) -> u64 {
         loop {
             let changed = self.changed.notified();
@@ -155,14 +151,14 @@ impl ConnectionState {
         }
     }
 
-    /// A place for what the service says to the disposition of this delivery.
+    /// Reserves a place for the service's answer to the disposition of this delivery.
     pub(super) fn expect(&self, delivery: u32) -> Expected<'_, DeliveryState> {
         let channel = lock(&self.receiving).link.map(|link| link.channel);
         self.settled
             .expect(numbered(channel.unwrap_or_default(), delivery))
     }
 
-    /// The same for a delivery on a link that has a session.
+    /// Reserves a place like [`ConnectionState::expect`], for a delivery on a link that holds a session.
     pub(super) fn expect_on(&self, link: &str, delivery: u32) -> Expected<'_, DeliveryState> {
         let channel = lock(&self.channels).get(link).copied();
         self.settled
@@ -173,8 +169,7 @@ impl ConnectionState {
         let mut receiving = lock(&self.receiving);
         match event {
             FrameEvent::Attach { link, name } if name == receiving.name => {
-                // Of the five links that are attached here, the one that messages come by: the
-                // others' are no messages.
+                // Of the five links here, only this one delivers messages.
                 receiving.link = Some(link);
             }
             FrameEvent::Attach { link, name } if name.contains(OF_SESSION) => {
@@ -182,8 +177,7 @@ impl ConnectionState {
             }
             FrameEvent::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
             FrameEvent::Drained(link) if receiving.link == Some(link) => {
-                // The library is behind: it may still have to hand out some of those that were
-                // counted here.
+                // The library is behind: it may still have to hand out some of those that were counted here.
                 receiving.drained = Some(receiving.delivered);
                 self.changed.notify_waiters();
             }
@@ -194,7 +188,7 @@ impl ConnectionState {
                 last,
                 said,
             } => {
-                // A range that long is none of ours.
+                // So long a range cannot belong to dispositions of this process.
                 for delivery in (first..=last).take(10_000) {
                     self.settled
                         .answered(&numbered(channel, delivery), said.clone());
@@ -203,8 +197,7 @@ impl ConnectionState {
         }
     }
 
-    /// It has ended: what is read of its stream is the stream's end. The first reason counts: the later ones
-    /// are what comes of it.
+    /// Ends the connection, and with it its stream. The first reason counts: later ones follow from it.
     pub(super) fn close(&self, why: BusError) {
         self.closed.send_if_modified(|known| {
             let first = known.is_none();
@@ -213,12 +206,11 @@ impl ConnectionState {
         });
     }
 
-    /// Whether it has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.borrow().is_some()
     }
 
-    /// Waits until it has ended: why.
+    /// Waits until it has ended, and returns why.
     pub(super) async fn closed(&self) -> BusError {
         let mut closed = self.closed.subscribe();
         let why = closed.wait_for(Option::is_some).await;
@@ -226,31 +218,30 @@ impl ConnectionState {
         why.unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
     }
 
-    /// A link of it has a session: until [`ConnectionState::gives_up_session`].
+    /// Notes that a link of it holds a session, until [`ConnectionState::gives_up_session`].
     pub(super) fn holds_session(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The link of this name has it no more.
     pub(super) fn gives_up_session(&self, link: &str) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
         self.forget_link(link);
     }
 
-    /// The link of this name was to have a session, and does not live.
+    /// Forgets the link of this name, which was to have a session and does not live.
     pub(super) fn forget_link(&self, link: &str) {
         lock(&self.channels).remove(link);
     }
 
-    /// How many links are known to have a session, or are about to.
+    /// Returns how many links have a session, or are about to.
     #[cfg(test)]
     pub(super) fn links(&self) -> usize {
         lock(&self.channels).len()
     }
 
-    /// A request that was sent at `sent` has not been answered in its time. If nothing else was received
-    /// since for long enough either, the connection is given up; not while a session depends on it: that
-    /// would be lost with it for certain, and its own deadlines see to a connection that is dead.
+    /// Notes that a request sent at `sent` was not answered in time. If nothing else was received for long
+    /// enough either, gives the connection up. It does not while a session depends on the connection: that
+    /// would certainly be lost, and its own deadlines handle a dead connection.
     pub(super) fn suspect(&self, sent: Instant) {
         if self.sessions.load(Ordering::Relaxed) > 0 {
             return;
@@ -277,8 +268,8 @@ impl ConnectionState {
     }
 }
 
-/// What the one who has a connection, or is about to, knows of it: dropped, whatever for, it has ended, and its
-/// stream as well ([`ConnectionState::close`]).
+/// State as the owner of a connection, or of an attempt, has it: dropping it, for any reason, ends the
+/// connection and its stream ([`ConnectionState::close`]).
 pub(super) struct OwnState(pub(super) Arc<ConnectionState>);
 
 impl Deref for OwnState {
@@ -296,14 +287,13 @@ impl Drop for OwnState {
     }
 }
 
-/// A delivery among those of the whole connection.
+/// Names a delivery among those of the whole connection.
 fn numbered(channel: u16, delivery: u32) -> String {
     format!("{channel}:{delivery}")
 }
 
-/// The stream, read along.
 pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
-    // Only what comes in is read along: what goes out is ours, and the library knows it.
+    // Observe only the incoming half: the library knows what goes out.
     let (stream, write) = tokio::io::split(stream);
     let observer = FrameObserver {
         stream,
@@ -314,11 +304,11 @@ pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> 
     tokio::io::join(observer, write)
 }
 
-/// The half of a stream that is read from, read along.
+/// Observer of the incoming half of a stream.
 struct FrameObserver {
     stream: ReadHalf<Box<dyn Stream>>,
     scanner: FrameScanner,
-    /// A frame came that cannot be.
+    /// Whether a malformed frame came.
     malformed: bool,
     state: Arc<ConnectionState>,
 }
@@ -343,12 +333,12 @@ impl AsyncRead for FrameObserver {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // To the library, too. It would wait for the other side's farewell for up to a minute, and while it
-        // waits look without a pause for what it has itself seen to be over: a processor, for nothing.
+        // The library must see that end, too. It would wait for the other side's close for up to a minute, and
+        // meanwhile poll without a pause what it already knows to be over: a processor, for nothing.
         if this.state.is_closed() {
             return Poll::Ready(Ok(()));
         }
-        // For good: behind such a frame nobody can say where the next one begins.
+        // This is permanent: the beginning of the next frame is unknown.
         if this.malformed {
             return Poll::Ready(Err(malformed()));
         }
@@ -362,7 +352,7 @@ impl AsyncRead for FrameObserver {
             let fed = this.scanner.feed(read, |event| state.saw(event));
             if let Err(sound) = fed {
                 this.malformed = true;
-                // What came before is passed on; of the rest the library would panic.
+                // Pass on what came before; the library would panic at the rest.
                 into.set_filled(before + sound);
                 if sound == 0 {
                     return Poll::Ready(Err(malformed()));
@@ -380,7 +370,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_stream_of_a_connection_that_has_ended_is_at_its_end() {
+    async fn stream_of_an_ended_connection_is_at_its_end() {
         let (ours, mut service) = tokio::io::duplex(64);
         let state = Arc::new(ConnectionState::new("link".into()));
         let mut stream = observed(Box::new(ours), Arc::clone(&state));
@@ -388,10 +378,10 @@ mod tests {
         let mut read = [0; 4];
         stream.read_exact(&mut read).await.expect("four bytes");
         assert_eq!(&read, b"AMQP");
-        // The service says nothing more, and does not hang up.
+        // The service sends nothing more, and does not hang up.
         state.close(BusError::Unsent("given up".into()));
         assert_eq!(stream.read(&mut read).await.expect("its end"), 0);
-        // Farewell can be said, and is heard.
+        // The closing frames still go out.
         stream.write_all(b"bye").await.expect("room");
         let mut heard = [0; 3];
         service.read_exact(&mut heard).await.expect("three bytes");

@@ -1,6 +1,4 @@
-//! Messages and requests in AMQP's types, and back.
-//!
-//! Called by [`super::amqp`] alone; knows its library, and no connection.
+//! Messages and requests in AMQP's types, and back. Knows the AMQP library, but no connection.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,48 +17,47 @@ use time::OffsetDateTime;
 use super::error::{BusError, one_line};
 use trafficcop_azure::queue::{About, Settlement, Unreadable, date};
 
-// Microsoft's clients refuse a longer one: too long for the service, it would cost the settlement.
+// Microsoft's clients refuse a longer text: too long for the service, it would fail the settlement.
 const LONGEST_TEXT: usize = 4096;
 
-/// A delivery on the link of one connection.
+/// Delivery on the link of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// Which connection of this process.
+    /// Serial number of the connection in this process.
     pub(super) connection: u64,
-    /// Its number there.
+    /// Number of the delivery there.
     pub(super) delivery: u32,
 }
 
-/// A message as it was delivered.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) ticket: Ticket,
-    /// The token of its lock; without one it cannot be worked on.
+    /// Token of its lock; without one it cannot be processed.
     pub(super) lock: Option<LockToken>,
     pub(super) id: String,
-    /// From 1.
+    /// Counted from 1.
     pub(super) attempt: u32,
     pub(super) body: Result<Vec<u8>, Unreadable>,
     pub(super) about: About,
-    /// By the service's clock, in milliseconds since 1970.
+    /// End of the lock by the service's clock, in milliseconds since 1970.
     pub(super) locked_until: Option<i64>,
 }
 
-/// The token of a message's lock: a GUID, its bytes in the order in which it is written down.
+/// Token of a message's lock: a GUID, its bytes in written order.
 ///
-/// `$management` wants it as a `uuid`, whose bytes are in that order (RFC 9562). A delivery's tag has
-/// the same GUID as .NET lays it out in memory, the first three groups turned round. Taking the tag as
-/// it is names another lock, and every renewal of it would be refused.
+/// `$management` expects a `uuid`, whose bytes are in that order (RFC 9562). A delivery's tag has the same GUID
+/// in .NET's memory layout, with the first three groups reversed. The unchanged tag would name another lock,
+/// and the service would refuse every renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct LockToken([u8; 16]);
 
 impl LockToken {
-    /// From the order in which it is written down, as AMQP's `uuid` has it.
+    /// Takes bytes in written order, as in AMQP's `uuid`.
     pub(super) fn from_uuid(bytes: [u8; 16]) -> LockToken {
         LockToken(bytes)
     }
 
-    /// From a delivery tag; none, if that has not the length of one.
+    /// Reads a delivery tag; `None` if it has another length.
     pub(super) fn from_tag(tag: &[u8]) -> Option<LockToken> {
         let mut bytes: [u8; 16] = tag.try_into().ok()?;
         bytes[0..4].reverse();
@@ -69,7 +66,7 @@ impl LockToken {
         Some(LockToken(bytes))
     }
 
-    /// In the order in which it is written down.
+    /// Returns the bytes in written order.
     pub(super) fn as_uuid(self) -> [u8; 16] {
         self.0
     }
@@ -93,7 +90,6 @@ impl fmt::Debug for LockToken {
     }
 }
 
-/// A message as it came.
 pub(super) fn delivery(
     ticket: Ticket,
     tag: &[u8],
@@ -102,7 +98,7 @@ pub(super) fn delivery(
 ) -> Delivery {
     let notes = message.message_annotations.map(|notes| notes.0);
     let note = |key: &str| annotation(notes.as_ref(), key);
-    // The tag goes first: it is what every service sends, and what Microsoft's clients read.
+    // The tag goes first: every service sends it, and Microsoft's clients read it.
     let lock = LockToken::from_tag(tag).or_else(|| {
         let notes = message.delivery_annotations.as_ref().map(|notes| &notes.0);
         match annotation(notes, "x-opt-lock-token")? {
@@ -117,7 +113,7 @@ pub(super) fn delivery(
     let locked_until = note("x-opt-locked-until").and_then(millis);
     let id = known.message_id.as_ref().map(identifier);
     let id = id.filter(|id| !id.is_empty());
-    // Senders need not give one; by the number a person finds it, too.
+    // Senders need not give one, and a person can find the message by its number, too.
     let id = id.or_else(|| sequence.map(|number| number.to_string()));
     let about = About {
         encoding: None,
@@ -144,14 +140,14 @@ pub(super) fn delivery(
     }
 }
 
-/// A message that cannot be read; it can be put aside.
+/// Makes a delivery of a message that cannot be read, which can be dead-lettered.
 pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
     let lock = LockToken::from_tag(tag);
     Delivery {
         ticket,
         lock,
         id: lock.map(|lock| lock.to_string()).unwrap_or_default(),
-        // Its header is a part of what cannot be read, and it is put aside whichever attempt it is.
+        // The header cannot be read either, and the message is dead-lettered at any attempt.
         attempt: 1,
         body: Err(Unreadable {
             reason: "UnsupportedBody",
@@ -162,7 +158,7 @@ pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
     }
 }
 
-/// The exact bytes of a body.
+/// Returns the exact bytes of a body.
 fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
     let unsupported = |what: &str| {
         Err(Unreadable {
@@ -170,7 +166,7 @@ fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
             detail: format!("the body is {what}, which is not bytes"),
         })
     };
-    // Measured before anything is copied: a body can be 100 MiB.
+    // Measure it before copying: a body can be 100 MiB.
     let size = match &body {
         Body::Data(parts) => parts.iter().map(|part| part.0.len()).sum(),
         Body::Value(value) => match &value.0 {
@@ -230,7 +226,6 @@ pub(super) fn millis(value: &Value) -> Option<i64> {
     }
 }
 
-/// For people.
 fn moment(millis: i64) -> Option<String> {
     let nanos = i128::from(millis) * 1_000_000;
     date(OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?)
@@ -256,7 +251,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Those of the sender by their names; the service's own, by Microsoft's, go first.
+/// Collects the sender's properties by their names, and the service's by Microsoft's names, which take
+/// precedence.
 fn properties(
     known: &Properties,
     sequence: Option<i64>,
@@ -289,12 +285,12 @@ fn properties(
     let mut all: BTreeMap<String, String> = sender
         .filter_map(|(name, value)| Some((name, simple(&value.into())?)))
         .collect();
-    // Last: a sender cannot pass off a property of its own as the service's.
+    // Add the service's last: a sender must not pass off a property as one of them.
     all.extend(ours);
     all
 }
 
-/// The value of a property as text; nothing for null.
+/// Returns the value of a property as text; `None` for null.
 fn simple(value: &Value) -> Option<String> {
     Some(match value {
         Value::Null => return None,
@@ -312,20 +308,19 @@ fn simple(value: &Value) -> Option<String> {
         Value::Char(char) => char.to_string(),
         Value::Timestamp(at) => {
             let millis = at.milliseconds();
-            // Beyond the years that a date can bear it is still a number.
+            // Outside the years of a date it is still a number.
             moment(millis).unwrap_or_else(|| millis.to_string())
         }
         Value::Uuid(uuid) => LockToken::from_uuid(*uuid.as_inner()).to_string(),
         Value::Binary(bytes) => hex(bytes),
         Value::String(text) => text.clone(),
         Value::Symbol(symbol) => symbol.0.clone(),
-        // Microsoft's clients describe types of their own, such as a moment in .NET's ticks.
+        // Microsoft's clients describe types of their own, such as a time in .NET's ticks.
         Value::Described(described) => return simple(&described.value),
         other => format!("{other:?}"),
     })
 }
 
-/// The operation and the body of a request to renew a lock.
 pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     (
         "com.microsoft:renew-lock",
@@ -333,8 +328,8 @@ pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     )
 }
 
-/// The same of a request to settle, of a message of this session if it is of one; a release cannot be asked
-/// for.
+/// Returns the operation and the body of a request to settle, with the message's session if there is one; there
+/// is no such request for a release.
 pub(super) fn settlement(
     lock: LockToken,
     how: &Settlement,
@@ -343,7 +338,7 @@ pub(super) fn settlement(
     let status = match how {
         Settlement::Complete => "completed",
         Settlement::Retry(_) => "abandoned",
-        // The service's own word for what is dead-lettered.
+        // The service's own word for dead-lettered.
         Settlement::DeadLetter { .. } => "suspended",
         Settlement::Release => return Err(BusError::Unsent("a release has no request".into())),
     };
@@ -361,12 +356,11 @@ pub(super) fn settlement(
     Ok(("com.microsoft:update-disposition", map(entries)))
 }
 
-/// What a disposition on the link says for it.
 pub(super) fn outcome(how: &Settlement) -> TerminalDeliveryState {
     match how {
         Settlement::Complete => Accepted {}.into(),
-        // Counts the attempt. With `undeliverable_here` it would be deferred: nobody would ever get
-        // it again who does not know its number.
+        // This counts the attempt. `undeliverable_here` would defer the message: only receivers that know its
+        // number would ever get it again.
         Settlement::Retry(_) => Modified {
             delivery_failed: Some(true),
             undeliverable_here: None,
@@ -399,17 +393,17 @@ pub(super) fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> V
     Value::Map(entries.collect::<OrderedMap<_, _>>())
 }
 
-/// As much of a text as the service keeps.
+/// Returns as much of a text as the service keeps.
 fn cut(text: &str) -> String {
     let mut end = text.len().min(LONGEST_TEXT);
-    // Half a character would be no string of AMQP's, and the request no frame.
+    // Half a character is no string in AMQP, and the request would be no valid frame.
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text[..end].to_owned()
 }
 
-/// What the service says to a request.
+/// Answer of the service to a request.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: i64,
@@ -418,12 +412,12 @@ pub(super) struct Answer {
     pub(super) body: Value,
 }
 
-/// An answer, and to which request.
+/// Decodes an answer, and the identifier of its request.
 pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> {
-    // Without one it answers nobody: by order alone a late answer would shift all that follow.
+    // Without one it answers no request: by order alone a late answer would shift all that follow.
     let id = message.properties?.correlation_id?;
     let marks = message.application_properties?.0;
-    // `$cbs` and `$management` write the same words in two ways.
+    // `$cbs` and `$management` spell the same words differently.
     let mark = |one: &str, other: &str| marks.get(one).or_else(|| marks.get(other));
     let text = |value: Option<&SimpleValue>| match value {
         Some(SimpleValue::String(text)) => text.clone(),
@@ -450,7 +444,7 @@ pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> 
 }
 
 impl Answer {
-    /// Whether it was done.
+    /// Returns the body of a success, else the error.
     pub(super) fn result(self) -> Result<Value, BusError> {
         if (200..300).contains(&self.status) {
             return Ok(self.body);
@@ -463,7 +457,7 @@ impl Answer {
     }
 }
 
-/// Until when a renewed lock lasts, in milliseconds since 1970.
+/// Returns the end of a renewed lock, in milliseconds since 1970.
 pub(super) fn expiration(body: &Value) -> Option<i64> {
     let Value::Map(body) = body else {
         return None;
@@ -480,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_read_as_dotnet_lays_it_out() {
+    fn delivery_tag_is_read_in_dotnet_byte_order() {
         // new Guid("00112233-4455-6677-8899-aabbccddeeff").ToByteArray() of .NET's documentation.
         let tag = [
             0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
@@ -497,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_no_date_can_say_is_a_number() {
+    fn timestamp_beyond_dates_is_shown_as_a_number() {
         let said = |millis| simple(&Value::Timestamp(Timestamp::from_milliseconds(millis)));
         for (millis, text) in [
             (0, "1970-01-01T00:00:00Z"),

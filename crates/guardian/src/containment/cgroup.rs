@@ -1,10 +1,10 @@
-//! A cgroup (version 2) of the command's own: the kernel kills all of it at one stroke, whatever
-//! forks, daemonises or changes its user meanwhile.
+//! A cgroup (version 2) of the command's own, which the kernel kills at one stroke, even if its processes fork,
+//! daemonise or change their user meanwhile.
 //!
-//! Made by `fork` before the guardian exists, so that guardian and supervisor both hold it; the
-//! guardian spawns into it, either of them kills it, the supervisor removes it. It is a cgroup
-//! below the one we were started in, and that one is left as it was: no controller is enabled and
-//! nobody is moved. After [`Cgroup::prepare`] nothing here allocates but [`Cgroup::remove`] and [`Cgroup::clear`].
+//! `fork` makes it before the guardian exists, so that guardian and supervisor both hold it. The guardian
+//! spawns into it, either of them kills it, and the supervisor removes it. The cgroup of this process, which it
+//! lies in, stays as it was: no controller is enabled and no process is moved. After [`Cgroup::prepare`]
+//! nothing here allocates but [`Cgroup::remove`] and [`Cgroup::clear`].
 
 use std::fs;
 use std::io;
@@ -25,49 +25,47 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::procfs;
 use trafficcop_core::util::flock;
 
-/// Says what to do about a cgroup that cannot be had.
 const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
-/// What our cgroups are called: this and three numbers with dots between them: the PID namespace, the
-/// supervisor's pid in there, and which of its cgroups.
+/// Beginning of a cgroup's name. Three numbers with dots between them follow: the PID namespace, the
+/// supervisor's pid in it, and a count of its cgroups.
 const PREFIX: &str = "trafficcop-";
-/// What `cgroup.events` says.
 const EMPTY: &[u8] = b"populated 0";
 const POPULATED: &[u8] = b"populated 1";
-/// How often we try to make one that is not swept away by another before we have locked it.
+/// Attempts to make a cgroup and lock it before a sweeper removes it.
 const TRIES: usize = 16;
-/// How long a start of an instance waits for what dead ones left to die.
+/// Time that the start of an instance waits for the leftovers of dead ones to die.
 const AT_THE_START: Duration = Duration::from_secs(1);
-/// How long a start of a command waits for that: less than the supervisor's patience with its guardian.
+/// Time that the start of a command waits for that: less than the supervisor waits for its guardian.
 const BEFORE_A_COMMAND: Duration = Duration::from_secs(5);
 
-/// A cgroup that only the command's tree lives in.
+/// Cgroup that only the command's tree lives in.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// The directory, with the lock that says "somebody watches over this one": see [`sweep`].
+    /// The directory, whose lock says that an instance watches over it: see [`sweep`].
     watch: OwnedFd,
     kill: OwnedFd,
     events: OwnedFd,
     procs: OwnedFd,
-    /// Processes can be born inside: see [`Cgroup::bears`].
+    /// Whether processes can be born inside: see [`Cgroup::bears`].
     bears: AtomicBool,
 }
 
 impl Cgroup {
-    /// Makes a cgroup below our own, untried. Before that it sweeps away what dead instances left there,
-    /// and kills what still runs in it: the tree of a dead guardian and a dead supervisor has no control
-    /// over anything.
+    /// Makes a cgroup below that of this process, untried. First sweeps away what dead instances left there,
+    /// and kills what still runs in it: the tree of a dead guardian and a dead supervisor has no control over
+    /// anything.
     ///
     /// # Errors
     /// One line that says what is missing and what to do.
     pub fn prepare() -> Result<Cgroup, String> {
         let home = home().map_err(refused)?;
-        // What does not die in this time is met again before a command is started.
+        // The start of a command tries again to end what does not die in this time.
         let _ = sweep(&home, AT_THE_START);
         Cgroup::make(&home).map_err(refused)
     }
 
-    /// Whether a cgroup can be had: tried on one that is removed again. Leftovers stay as they are.
+    /// Checks that a cgroup is available, on one that is removed again. Leftovers stay as they are.
     ///
     /// # Errors
     /// One line that says what is missing and what to do.
@@ -78,9 +76,8 @@ impl Cgroup {
         made.try_out().map(drop)
     }
 
-    /// Tries on a process of ours that it works: birth inside (or the way in), and the count. Says
-    /// whether it was left as it was: it may turn out that nobody can be born in it, and whoever was
-    /// forked before that does not know.
+    /// Tries with a process that it works: birth inside (or the way in), and the count. Returns false if the
+    /// trial shows that no process can be born in it, which a guardian that was forked before does not know.
     ///
     /// # Errors
     /// One line that says what is missing and what to do.
@@ -88,8 +85,8 @@ impl Cgroup {
         if self.was_seen_from_inside() {
             return Ok(true);
         }
-        // Where the quick way is not to be had (another architecture, a filter of system calls) the
-        // same is done by a fork, which may still be born inside.
+        // Without the quick way (another architecture, a filter of system calls), do the same with a fork,
+        // which may still be born inside.
         if self.was_seen_by_a_fork().is_ok() {
             return Ok(true);
         }
@@ -99,8 +96,8 @@ impl Cgroup {
         Ok(false)
     }
 
-    /// Ends and removes what instances that died since have left beside this one. Whether nothing of
-    /// them lives.
+    /// Ends and removes what instances that died since have left beside this one. Returns whether all of it is
+    /// dead.
     pub(crate) fn sweep_beside(&self) -> bool {
         let home = self.path.parent();
         home.is_none_or(|home| sweep(home, BEFORE_A_COMMAND))
@@ -116,7 +113,7 @@ impl Cgroup {
             let name = format!("{PREFIX}{space}.{}.{number}", std::process::id());
             let path = home.join(name);
             match mkdir(&path, Mode::from_bits_truncate(0o755)) {
-                // Whatever our umask is: whoever sweeps, be it another user, is to see that somebody lives here.
+                // Whatever the umask is: a sweeper, even of another user, must see that this cgroup is in use.
                 Ok(()) => drop(fs::set_permissions(
                     &path,
                     fs::Permissions::from_mode(0o755),
@@ -130,7 +127,7 @@ impl Cgroup {
                 Ok(None) => None,
                 Err(why) => Some(why),
             };
-            // Whoever sweeps took it for a leftover, before we had locked it: he has it locked, or removed it.
+            // A sweeper took it for a leftover before it was locked here, and has locked or removed it.
             let removed = fs::remove_dir(&path);
             let swept = why.is_none() || removed.is_err() && !path.exists();
             if !swept || tries == TRIES {
@@ -140,7 +137,7 @@ impl Cgroup {
         }
     }
 
-    /// Locks and opens what was just made; `None`: another was faster, who takes it for a leftover.
+    /// Locks and opens a new cgroup; `None`: a sweeper was faster and takes it for a leftover.
     fn occupy(path: &Path) -> Result<Option<Cgroup>, String> {
         let open = |file: &str, flags: OFlag| {
             open_at(path, file, flags).map_err(|e| match e {
@@ -151,7 +148,7 @@ impl Cgroup {
             })
         };
         let watch = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        // Where directories of this file system cannot be locked, nobody sweeps.
+        // On a file system whose directories cannot be locked, no instance sweeps.
         if flock(&watch, FlockArg::LockExclusiveNonblock) == Err(Errno::EWOULDBLOCK) {
             return Ok(None);
         }
@@ -165,18 +162,16 @@ impl Cgroup {
         }))
     }
 
-    /// Nobody is born inside any more: see [`Cgroup::bears`].
     fn bear_no_more(&self) {
         self.bears.store(false, Ordering::Relaxed);
     }
 
-    /// Whether [`Cgroup::fork`] lets the child be born inside, so that nobody has to move. A move
-    /// waits until all processors have passed a quiet point of the kernel, some 15 ms on an idle
-    /// machine; a birth does not.
+    /// Whether [`Cgroup::fork`] lets the child be born inside, so that it need not move. A move waits until all
+    /// processors have passed a quiet point of the kernel, some 15 ms on an idle machine; a birth does not.
     ///
-    /// It cannot be where clone3 is not to be had, and in a cgroup that was ever killed: the kernel
-    /// takes the child for one that was being born then, and kills it (seen on Linux 6.18, which
-    /// compares the count of kills of the parent's cgroup with that of the child's).
+    /// Birth needs clone3, and a cgroup that was never killed: the kernel would take the child for one that was
+    /// being born then, and kill it (seen on Linux 6.18, which compares the count of kills of the parent's
+    /// cgroup with that of the child's).
     #[must_use]
     pub fn bears(&self) -> bool {
         self.bears.load(Ordering::Relaxed)
@@ -230,8 +225,8 @@ impl Cgroup {
         }
     }
 
-    /// Whether somebody was born inside and was counted there, and is gone and counted no more: the
-    /// whole trial in one step, a third as long as with a fork.
+    /// Whether a process that was born inside was counted, and not any more after its end. This takes a third
+    /// of the time of a trial with a fork.
     fn was_seen_from_inside(&self) -> bool {
         let mut text = [0; 128];
         raw::look_from_inside(self.watch.as_fd(), self.events.as_fd(), &mut text)
@@ -239,10 +234,9 @@ impl Cgroup {
             && self.is_empty()
     }
 
-    /// The same by a fork, which comes inside by whatever way there is.
     fn was_seen_by_a_fork(&self) -> Result<(), String> {
         let said = |e: Errno| e.desc().to_owned();
-        // Its word comes by a pipe: where SIGCHLD is ignored there is no status to be had.
+        // The child answers by a pipe: with SIGCHLD ignored, there is no exit status.
         let (from, to) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(said)?;
         let quiet = Quiet::begin();
         // SAFETY: the child only makes system calls.
@@ -268,13 +262,13 @@ impl Cgroup {
         }
     }
 
-    /// Where a process writes "0" to move itself inside, if it was not born there.
+    /// Returns the file that a process writes "0" to, to move inside, if it was not born there.
     #[must_use]
     pub fn join(&self) -> BorrowedFd<'_> {
         self.procs.as_fd()
     }
 
-    /// Kills everything inside, sub-cgroups included, and whatever is being forked meanwhile.
+    /// Kills everything inside, sub-cgroups and processes that are being forked included.
     ///
     /// # Errors
     /// Those of write(2): the cgroup is gone (ENODEV).
@@ -284,33 +278,33 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Whether nothing lives inside, sub-cgroups included. A zombie does not live. A cgroup that is
-    /// gone is empty; where it cannot be told, it is not.
+    /// Whether nothing lives inside, sub-cgroups included. A zombie does not live. A removed cgroup is empty;
+    /// one that cannot be read is not.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(&self.events)
     }
 
-    /// Has POLLPRI when [`Cgroup::is_empty`] may have changed since it was last asked.
+    /// Returns a descriptor with POLLPRI when [`Cgroup::is_empty`] may have changed since its last call.
     #[must_use]
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// All that a fork of ours needs to go on with it, the mark that it is watched over included.
+    /// Returns all that a forked process needs to use it, and the lock that marks it as watched.
     #[must_use]
     pub fn descriptors(&self) -> [RawFd; 4] {
         [&self.watch, &self.kill, &self.events, &self.procs].map(AsRawFd::as_raw_fd)
     }
 
-    /// Where it is, for people.
+    /// Returns its path, for people.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the sub-cgroups that a command made, as far as they can be: the next one is to find none, and
-    /// is not to be born frozen.
+    /// Removes the sub-cgroups that a command made, as far as possible, and thaws it: the next command must not
+    /// start frozen.
     pub(crate) fn clear(&self) {
         if let Ok(freeze) = open_at(&self.path, "cgroup.freeze", OFlag::O_WRONLY) {
             let _ = nix::unistd::write(&freeze, b"0");
@@ -320,7 +314,7 @@ impl Cgroup {
         }
     }
 
-    /// Removes it, with the sub-cgroups that the command made. One that is gone already is removed.
+    /// Removes it, with the sub-cgroups that the command made. Succeeds if it is already gone.
     ///
     /// # Errors
     /// Those of rmdir(2): EBUSY while something lives inside.
@@ -330,19 +324,18 @@ impl Cgroup {
 }
 
 impl Drop for Cgroup {
-    /// Whoever drops it last removes it. If something lives in it, a later sweep does.
+    /// Removes the cgroup, in the process that drops it last. If something lives in it, a later sweep does.
     fn drop(&mut self) {
         let _ = self.remove();
     }
 }
 
-/// The directory of our own cgroup.
 fn home() -> Result<PathBuf, String> {
     let read = |path: &str| procfs::text(path).map_err(|e| format!("{path}: {e}"));
     find_home(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
 }
 
-/// The same, from the text of the two files of proc(5).
+/// Finds it in the text of the two files of proc(5).
 fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
     let path = membership
         .lines()
@@ -380,11 +373,11 @@ fn refused(why: String) -> String {
     format!("no cgroup available: {why}; {ADVICE}")
 }
 
-/// Ends and removes the cgroups that dead instances left beside ours; whether nothing of them lives.
+/// Ends and removes the cgroups that dead instances left beside this one; returns whether all of that is dead.
 ///
-/// One is dead when nobody holds its lock: neither supervisor nor guardian, in whatever PID namespace.
-/// What a pid means is another thing in each. Whoever makes one at this moment and has not locked it
-/// yet makes another.
+/// A cgroup is left over when no process holds its lock: neither supervisor nor guardian, in any PID namespace.
+/// A pid means another process in each. An instance whose new cgroup is swept before it is locked makes
+/// another.
 fn sweep(home: &Path, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     let Ok(beside) = subdirectories(home) else {
@@ -400,7 +393,8 @@ fn sweep(home: &Path, patience: Duration) -> bool {
             all &= !path.exists();
             continue;
         };
-        // Shared with others who sweep: what one of them has found dead may live on, and each waits for its end.
+        // This lock is shared with other sweepers: what one of them has found may live on, and each waits for
+        // its end.
         if flock(&dir, FlockArg::LockSharedNonblock).is_ok() {
             all &= end(&path, until);
             let _ = remove(&path);
@@ -409,12 +403,12 @@ fn sweep(home: &Path, patience: Duration) -> bool {
     all
 }
 
-/// Kills all that lives in the cgroup at this path; whether nothing does.
+/// Kills all that lives in the cgroup at this path; returns whether nothing lives there any more.
 fn end(path: &Path, until: Instant) -> bool {
     let Ok(events) = open_at(path, "cgroup.events", OFlag::O_RDONLY) else {
         return !path.exists();
     };
-    // What we may not kill is seen to live on below.
+    // If it may not be killed, the loop below sees it live on.
     if let Ok(kill) = open_at(path, "cgroup.kill", OFlag::O_WRONLY) {
         let _ = nix::unistd::write(&kill, b"1");
     }
@@ -430,7 +424,6 @@ fn end(path: &Path, until: Instant) -> bool {
     true
 }
 
-/// Whether one of our kind has given a cgroup this name: nobody else's is touched.
 fn is_ours(name: &str) -> bool {
     let numbers = name.strip_prefix(PREFIX).map(|rest| rest.split('.'));
     numbers.is_some_and(|numbers| {
@@ -459,11 +452,10 @@ fn says(text: &[u8], what: &[u8]) -> bool {
     text.split(|byte| *byte == b'\n').any(|line| line == what)
 }
 
-/// rmdir, deepest first.
 fn remove(path: &Path) -> io::Result<()> {
     let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
     match fs::remove_dir(path) {
-        // What has sub-cgroups says the same as what has processes.
+        // A cgroup with sub-cgroups gives the same error as one with processes.
         Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
         Err(e) if gone(&e) => return Ok(()),
         done => return done,
@@ -505,7 +497,7 @@ mod tests {
 ";
 
     #[test]
-    fn our_cgroup_is_found_below_its_mount() {
+    fn own_cgroup_is_found_below_its_mount() {
         assert_eq!(
             find_home("9:name=systemd:/\n0::/a.slice/b.service\n", HYBRID),
             Ok(PathBuf::from("/sys/fs/cgroup/unified/a.slice/b.service"))
@@ -517,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_a_part_is_taken_for_what_it_shows() {
+    fn mount_of_a_subtree_serves_its_part_only() {
         let bound = "41 31 0:38 /a /mnt/with\\040space rw shared:5 - cgroup2 cgroup2 rw\n";
         assert_eq!(
             find_home("0::/a/b\n", bound),
@@ -528,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_have_named_is_swept() {
+    fn only_names_of_trafficcop_are_swept() {
         for ours in ["trafficcop-4026531836.7.0", "trafficcop-0.1.12"] {
             assert!(is_ours(ours), "{ours}");
         }
@@ -546,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_cgroup2_is_named_in_the_error() {
         let none = find_home("3:cpu:/\n", HYBRID).unwrap_err();
         assert!(none.contains("version 2"), "{none}");
         let unmounted = find_home("0::/\n", "22 27 0:21 / /proc rw - proc proc rw\n").unwrap_err();
@@ -554,17 +546,18 @@ mod tests {
     }
 
     #[test]
-    fn one_that_another_sweeps_away_is_no_refusal() {
+    fn cgroup_locked_by_a_sweeper_is_no_error() {
         let (swept, left) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let sweeper = open_at(swept.path(), ".", OFlag::O_RDONLY).unwrap();
         flock(&sweeper, FlockArg::LockSharedNonblock).unwrap();
         assert!(matches!(Cgroup::occupy(swept.path()), Ok(None)));
-        // Not that one, unlocked: what a test beside forks has the lock, too, until it executes something.
+        // Use another one here: a test that forks in parallel keeps the first one's lock until it executes
+        // something.
         assert!(Cgroup::occupy(left.path()).is_err(), "no cgroup");
     }
 
     #[test]
-    fn whoever_sweeps_meanwhile_keeps_nobody_from_having_one() {
+    fn concurrent_sweeps_do_not_prevent_a_new_cgroup() {
         let Some(other) = fresh() else { return };
         let home = other.path().parent().unwrap();
         let over = AtomicBool::new(false);
@@ -581,9 +574,10 @@ mod tests {
         assert_eq!(made, Ok(()));
     }
 
-    /// Two that sweep at once are no owners to each other, and what may not be killed is not gone.
+    /// Two simultaneous sweepers do not count as owners for each other, and processes that cannot be killed are
+    /// not gone.
     #[test]
-    fn what_lives_is_not_gone_because_another_sweeps_it() {
+    fn populated_cgroup_is_not_gone_because_another_sweeps_it() {
         let home = tempfile::tempdir().unwrap();
         let left = home.path().join("trafficcop-1.2.3");
         fs::create_dir(&left).unwrap();
@@ -592,7 +586,7 @@ mod tests {
             flock(&dir, how).map(|()| dir)
         };
         fs::write(left.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
-        assert!(!sweep(home.path(), Duration::ZERO), "nobody may kill it");
+        assert!(!sweep(home.path(), Duration::ZERO), "it cannot be killed");
         fs::write(left.join("cgroup.kill"), "").unwrap();
         let sweeper = lock(FlockArg::LockSharedNonblock).unwrap();
         assert!(
@@ -605,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_an_owner_is_not_swept() {
+    fn owned_cgroup_is_not_swept() {
         let Some(owned) = fresh() else { return };
         let home = owned.path().parent().unwrap();
         sweep(home, Duration::ZERO);
@@ -621,24 +615,25 @@ mod tests {
     }
 
     #[test]
-    fn one_look_from_inside_says_what_the_longer_trial_says() {
+    fn quick_trial_agrees_with_the_trial_by_fork() {
         let Some(cgroup) = fresh() else { return };
         let quick = cgroup.was_seen_from_inside();
         let slow = cgroup.was_seen_by_a_fork();
-        // Where it is not written for this machine it says no, and the longer one is asked.
+        // Without assembly for this architecture the quick trial fails, and the longer one decides.
         assert_eq!(quick, slow.is_ok() && cfg!(target_arch = "x86_64"));
         assert_eq!(cgroup.try_out(), Ok(slow.is_ok()));
-        // By the way in, where nobody can be born inside.
+        // Move in, because no process can be born inside now.
         cgroup.bear_no_more();
         assert_eq!(cgroup.was_seen_by_a_fork(), Ok(()));
-        // Nobody is born in one that was killed: see `Cgroup::bears`. The look must not hang either.
+        // No process can be born in a cgroup that was killed: see `Cgroup::bears`. The trial must not hang
+        // either.
         cgroup.kill().expect("it is there");
         assert!(!cgroup.was_seen_from_inside());
         assert!(cgroup.is_empty());
     }
 
     #[test]
-    fn nobody_is_left_inside_by_one_who_died_in_the_trial() {
+    fn trial_whose_parent_died_leaves_the_cgroup_empty() {
         let Some(cgroup) = fresh() else { return };
         // SAFETY: the child makes a process, which allocates nothing, and leaves without waiting for it.
         let pid = match unsafe { raw::fork() }.expect("forked") {

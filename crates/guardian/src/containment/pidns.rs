@@ -1,20 +1,20 @@
-//! A PID namespace of the command's own: whatever happens to the rest of us, the kernel kills all of
-//! it, at one stroke, when its init dies.
+//! A PID namespace of the command's own: the kernel kills all of it at one stroke when its init dies, whatever
+//! happens to supervisor and guardian.
 //!
 //! ```text
 //! guardian ─┬─ init (pid 1 of the namespace): reaps orphans, dies with the guardian or at the deadline
 //!           └─ the command's main process, in the namespace, with a /proc of its own
 //! ```
-//! The guardian stays the parent of the main process, so that statuses, job control and the kill of
-//! every direct child work as without a namespace: a midwife (a child of the guardian that lives for
-//! a millisecond) joins the namespace and forks the main process on the guardian's behalf.
+//! The guardian stays the parent of the main process, so that statuses, job control and the kill of every
+//! direct child work as without a namespace. For that a midwife (a child of the guardian that lives for a
+//! millisecond) joins the namespace and forks the main process on the guardian's behalf.
 //!
-//! Init is the guardian's own substitute. It dies, and everything with it, when the guardian dies
-//! (PDEATHSIG, and the end of their socket), and at the deadline even if guardian and supervisor
-//! are both stopped: it reads the deadline from a page it shares with the guardian.
+//! Init stands in for the guardian. It dies, and everything with it, when the guardian dies (PDEATHSIG, and the
+//! end of their socket). It also dies at the deadline, even if guardian and supervisor are both stopped: it
+//! reads the deadline from a page it shares with the guardian.
 //!
-//! Without privilege the namespace lies in a user namespace, in which we are who we were. Called by
-//! `fork` (to probe) and by the guardian. Nothing here allocates after the probe.
+//! Without privilege the namespace lies in a user namespace, in which the command keeps its user id. Nothing
+//! here allocates after the probe.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -38,27 +38,28 @@ use super::super::raw::{self, Clone3, Forked, Quiet};
 use super::super::shared_memory::{Mapping, SharedDeadline};
 use trafficcop_core::clock::Instant;
 
-/// How long after the deadline init acts: the guardian goes first, and tells what it did.
+/// Delay of init after the deadline: the guardian acts first, and reports what it did.
 const INIT_MARGIN: Duration = Duration::from_millis(100);
 
-/// A living namespace, as the guardian holds it.
+/// Living namespace, as the guardian holds it.
 #[derive(Debug)]
 pub struct Pidns {
     init: i32,
     pidfd: OwnedFd,
-    /// To init: one byte is a signal for everybody; the end of it is our death.
+    /// Socket to init: one byte is a signal for every process; its end is the guardian's death.
     control: OwnedFd,
-    /// Ourselves, for the main process to see whether we live: in there it has no parent to ask for.
+    /// Pidfd of the guardian, with which the main process checks that it lives: inside, the main process has no
+    /// parent to ask for.
     guardian: OwnedFd,
-    /// Its second number is the main process, as it is seen outside.
+    /// Deadline, and the pid of the main process as seen outside.
     deadline: Mapping<SharedDeadline>,
-    /// There is a user namespace to be joined too, and this is our capability bounding set: a user
-    /// namespace begins with a full one.
+    /// The guardian's capability bounding set, if there is a user namespace to join: that begins with a full
+    /// one.
     user: Option<u64>,
 }
 
 impl Pidns {
-    /// Whether we may make such a namespace: tried on one, with a process in it.
+    /// Checks that such a namespace is available, by a trial with a process in it.
     ///
     /// # Errors
     /// One line that says what is missing and what to do.
@@ -132,7 +133,6 @@ impl Pidns {
         }
     }
 
-    /// Init tells that it is ready, or why it is not.
     fn greeting(&self) -> io::Result<()> {
         let mut reply = [0; 4];
         loop {
@@ -148,8 +148,8 @@ impl Pidns {
         }
     }
 
-    /// Forks; the child is in the namespace, our child, has a /proc of its own, and dies with us
-    /// (PDEATHSIG is set and the check that we live is done: `getppid` is 0 in there).
+    /// Forks; the child is in the namespace, a child of the caller, has a /proc of its own, and dies with the
+    /// caller. PDEATHSIG is set, and the child has checked that the caller lives: `getppid` is 0 in there.
     ///
     /// # Errors
     /// The child could not be brought there; there is none then.
@@ -211,7 +211,6 @@ impl Pidns {
         }
     }
 
-    /// The midwife's work: joins, and forks a child of the guardian's.
     unsafe fn deliver(&self) -> io::Result<Forked> {
         let mut kinds = CloneFlags::CLONE_NEWPID;
         if self.user.is_some() {
@@ -227,14 +226,13 @@ impl Pidns {
         unsafe { wanted.fork() }
     }
 
-    /// The main process's first steps.
     fn settle_in(&self) -> nix::Result<()> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if raw::is_readable(self.guardian.as_fd()) {
             return Err(Errno::ESRCH);
         }
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // What is mounted later outside is seen in here too, but not the other way round.
+        // Later mounts outside appear in here too, but not the other way round.
         mount(
             None::<&str>,
             "/",
@@ -264,7 +262,7 @@ impl Pidns {
             .store(kill_at.as_nanos(), Ordering::Release);
     }
 
-    /// Has init send a signal to every process of the namespace but itself.
+    /// Makes init send a signal to every process of the namespace but itself.
     ///
     /// # Errors
     /// Init is dead (EPIPE), or does not read (EAGAIN).
@@ -275,15 +273,15 @@ impl Pidns {
         Ok(())
     }
 
-    /// Kills everything in the namespace, by killing its init, and returns at once. The main process
-    /// is to be reaped by the caller before init's death is complete.
+    /// Kills everything in the namespace, by killing its init, and returns at once. The caller has to reap the
+    /// main process before init's death is complete.
     pub fn kill(&self) {
-        // It can only fail because init is dead already.
+        // This only fails because init is already dead.
         let _ = raw::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether nothing is left in the namespace but its init, once the main process was reaped:
-    /// everything else is, sooner or later, a child of init. Not empty where it cannot be told.
+    /// Whether only init is left, once the main process was reaped: everything else is, sooner or later, a
+    /// child of init. Returns false if that is unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         if self.is_over() {
@@ -304,21 +302,21 @@ impl Pidns {
         }
     }
 
-    /// Whether only init lives, of a dead guardian: nobody may ever reap the main process then.
+    /// Whether only init lives, for a dead guardian: the main process may then never be reaped.
     pub(super) fn holds_only_the_dead(&self) -> bool {
         let is_dead = match self.deadline.main.load(Ordering::Acquire) {
             0 => true,
             pid => match raw::pidfd_open(pid) {
-                // Readable when it has ended, reaped or not.
+                // It is readable when the process has ended, reaped or not.
                 Ok(pidfd) => raw::is_readable(pidfd.as_fd()),
                 Err(e) => e.raw_os_error() == Some(libc::ESRCH),
             },
         };
-        // In this order: what that leaves behind is init's child before its end is seen.
+        // The order matters: children of the main process are init's before its end is visible.
         is_dead && self.is_empty()
     }
 
-    /// Readable when the guardian is dead.
+    /// Returns a descriptor that is readable when the guardian is dead.
     pub(super) fn guardian(&self) -> BorrowedFd<'_> {
         self.guardian.as_fd()
     }
@@ -329,20 +327,20 @@ impl Pidns {
         raw::is_readable(self.pidfd.as_fd())
     }
 
-    /// Init's pid, as the guardian sees it: a child to be reaped like any other.
+    /// Returns init's pid, as the guardian sees it: a child to be reaped like any other.
     #[must_use]
     pub fn init(&self) -> i32 {
         self.init
     }
 
-    /// Readable when the namespace is empty for good.
+    /// Returns a descriptor that is readable when the namespace is empty for good.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// What midwife and main process tell the guardian.
+/// Messages of midwife and main process to the guardian.
 #[derive(Clone, Copy)]
 enum Note {
     Born = 1,
@@ -354,7 +352,7 @@ fn tell(to: &OwnedFd, word: Note, value: i32) {
     let mut record = [0; 8];
     record[..4].copy_from_slice(&(word as i32).to_ne_bytes());
     record[4..].copy_from_slice(&value.to_ne_bytes());
-    // If nobody listens, the guardian is dead, and we are soon.
+    // Without a reader, the guardian is dead, and this process is soon.
     let _ = write(to, &record);
 }
 
@@ -378,8 +376,8 @@ fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     }
 }
 
-/// Init's life. Every signal that can be blocked is blocked (those from inside would be ignored
-/// anyway), and the kernel reaps for us, because SIGCHLD is ignored.
+/// Runs init. It blocks every signal that can be blocked (it would ignore those from inside anyway), and
+/// ignores SIGCHLD, so that the kernel reaps for it.
 fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>) -> ! {
     let ready = ascend(control, user);
     let errno = ready.as_ref().map_or_else(|e| *e as i32, |_| 0);
@@ -404,31 +402,30 @@ fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32
         let mut byte = [0];
         match recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
             Ok(1) if i32::from(byte[0]) == libc::SIGKILL => end_all(),
-            // In here that is everybody but ourselves.
+            // -1 is every process of the namespace but init.
             Ok(1) => raw::kill(-1, i32::from(byte[0])),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // The guardian is dead, or has let go of us.
+            // The guardian is dead, or has closed its end.
             _ => end_all(),
         }
     }
 }
 
-/// Kills everybody else, and ends. The kernel would kill them as well, but not before our end has gone so far.
+/// Kills every other process, and ends. The kernel would kill them as well, but only late in init's end.
 fn end_all() -> ! {
     raw::kill(-1, libc::SIGKILL);
     raw::exit(0)
 }
 
-/// What init does before it can be relied on.
 fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     if let Some((user, group)) = user {
-        // We stay who we were. The order is the kernel's: no groups to be set, or no gid_map.
+        // Keep the user id. The kernel demands this order: no gid_map before setgroups is denied.
         put(c"/proc/self/setgroups", b"deny")?;
         put_map(c"/proc/self/uid_map", user)?;
         put_map(c"/proc/self/gid_map", group)?;
     }
-    // After the change of user namespace, and before the socket is looked at for the first time: a
-    // guardian that died earlier has closed it.
+    // This comes after the change of user namespace, and before the first look at the socket: a guardian that
+    // died earlier has closed it.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let _ = prctl::set_name(c"namespace-init");
     raw::ignore(libc::SIGCHLD);
@@ -438,7 +435,7 @@ fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
 }
 
 fn arm(timer: &TimerFd, until: Instant) -> nix::Result<()> {
-    // The kernel's own limit lies before the end of our instants.
+    // The kernel's own limit is smaller than the greatest `Instant`.
     let at = Duration::from_nanos(until.as_nanos().min(i64::MAX as u64));
     timer.set(
         Expiration::OneShot(TimeSpec::from(at)),
@@ -460,7 +457,6 @@ fn put(path: &std::ffi::CStr, text: &[u8]) -> nix::Result<()> {
     Ok(())
 }
 
-/// A namespace, a process in it, and its end.
 fn probe() -> Result<(), String> {
     let advice = if geteuid().is_root() {
         "it needs Linux 5.9 and CAP_SYS_ADMIN, which containers do not give by default"

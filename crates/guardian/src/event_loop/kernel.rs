@@ -1,8 +1,8 @@
 //! The machine that a guardian runs on: its descriptors, its children and what contains them.
 //!
-//! Made by [`super::super::fork`] in the forked child. The descriptors are opened once: setting a timer needs
-//! no memory and none of them. It decides nothing about the command but how often to try a fork, and that none
-//! is begun whose lock has died with the supervisor.
+//! It opens the descriptors once: setting a timer needs neither memory nor a descriptor. It decides nothing
+//! about the command, except how often to try a fork, and that it begins none whose lock has died with the
+//! supervisor.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -29,9 +29,9 @@ use super::{Ready, System, Wait};
 use trafficcop_core::Deadlines;
 use trafficcop_core::clock::Instant;
 
-/// How long another guardian's tree may take to be killed, in ms: longer than a tree that can be.
+/// Time that another guardian's tree may take to be killed, in ms: longer than a tree that can be killed takes.
 const PARTNER: u16 = 15_000;
-/// How long to wait before another attempt to fork, where the machine has no process to spare now.
+/// Pauses between attempts to fork, if the machine has no process to spare now.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(40),
@@ -39,12 +39,11 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(160),
 ];
 
-/// A wait that was shorter than this was none.
+/// Shortest wait that counts as one.
 const WAITED: Duration = Duration::from_millis(1);
-/// So many of those may follow each other: more than the starts and ends of a command make.
+/// Number of shorter waits that may follow each other: more than the starts and ends of a command make.
 const RUSH: u8 = 200;
 
-/// The machine.
 pub(crate) struct Kernel {
     setup: Setup,
     context: SpawnContext,
@@ -53,17 +52,16 @@ pub(crate) struct Kernel {
     fds: PollFds,
     list: Children,
     rights: Vec<u8>,
-    /// What the next command is to be.
     image: Option<ExecImage>,
-    /// Open until it is known whether the exec succeeded.
+    /// Pipe that is open until the result of the exec is known.
     exec_result: Option<OwnedFd>,
-    /// So many waits in a row had nothing to wait for, and nothing was reaped.
+    /// Number of waits in a row that had nothing to wait for, while nothing was reaped.
     rush: Cell<u8>,
 }
 
 impl Kernel {
-    /// Sets everything up; or tells the supervisor that there is no guardian: what is not its own could not be `closed`, or
-    /// there are no timers and signals.
+    /// Sets everything up, or reports to the supervisor that there is no guardian: foreign descriptors could
+    /// not be `closed`, or there are no timers and signals.
     pub(crate) fn open(
         closed: nix::Result<()>,
         setup: Setup,
@@ -103,7 +101,6 @@ impl Kernel {
         })
     }
 
-    /// Waits for something to happen.
     pub(crate) fn wait(&self, wait: Wait) -> Ready {
         let timeout = wait.millis.map_or(PollTimeout::NONE, PollTimeout::from);
         let fds = &self.fds;
@@ -111,7 +108,7 @@ impl Kernel {
         if wait.room {
             interest |= PollFlags::POLLOUT;
         }
-        // A place that is not needed is filled with one that is.
+        // Fill an unneeded place with a descriptor that is polled anyway.
         let socket = if wait.socket {
             PollFd::new(fds.socket.as_fd(), interest)
         } else {
@@ -150,8 +147,8 @@ impl Kernel {
         }
     }
 
-    /// Rests where nothing was waited for: poll(2) cannot wait, or tells again and again of what cannot be
-    /// taken away (a timer that cannot be set, say).
+    /// Rests if nothing was waited for: poll(2) cannot wait, or reports again and again what cannot be cleared
+    /// (for example a timer that cannot be set).
     fn pace(&self, can_wait: bool, waited: bool) {
         let rush = match waited {
             true => 0,
@@ -163,7 +160,7 @@ impl Kernel {
         }
     }
 
-    /// Nothing is guarded any more: removes what others saw of it.
+    /// Removes what other processes saw of it, when it guards nothing any more.
     pub(crate) fn retire(mut self) {
         self.control.retire();
     }
@@ -206,7 +203,7 @@ impl System for Kernel {
     fn reap(&self, pid: i32) -> bool {
         let reaped = tree::reap(pid);
         if reaped {
-            // What has headway needs no rest: against a storm of forks it would lose.
+            // Progress needs no rest: a rest would lose against a storm of forks.
             self.rush.set(0);
         }
         reaped
@@ -238,14 +235,14 @@ impl System for Kernel {
 
     fn resume_group(&self, leader: i32) {
         if !tree::resume_stopped(|pid| tree::is_in_group(pid, leader)) {
-            // Nobody can say who is stopped: better one signal too many than a grace that is wasted.
+            // It is unknown which processes are stopped: better one signal too many than a wasted grace.
             tree::signal_group(leader, libc::SIGCONT);
         }
     }
 
     fn sweep(&mut self) -> Result<(), Errno> {
-        // Its partner did, which runs the command under the same lease: what others have left since is no
-        // reason to keep a check waiting.
+        // The partner, which runs the command under the same lease, has swept. Leftovers since then are no
+        // reason to delay a check.
         if let Some(Partner::Ends(_)) = self.setup.partner {
             return Ok(());
         }
@@ -313,7 +310,7 @@ impl System for Kernel {
                         self.context.foreground.lend();
                     }
                 }
-                // All of this takes its time, and a lock that has died meanwhile may soon be another's.
+                // All of this takes time, and a lock that has died meanwhile may soon be another instance's.
                 let hangs_up = || {
                     let socket = self.fds.socket.as_fd();
                     raw::poll([socket], PollFlags::empty(), PollTimeout::ZERO)
@@ -321,12 +318,12 @@ impl System for Kernel {
                 if self.setup.orphan_grace.is_some() && hangs_up() {
                     return Err(Errno::ETIME);
                 }
-                // Taken before the fork: afterwards the child could not tell a new parent from the old one.
+                // Take this before the fork: afterwards the child could not tell a new parent from the old one.
                 let me = nix::unistd::getpid().as_raw();
                 spawn(me, &mut image, &self.context, handed, &self.containment)
             };
             match begin() {
-                // Somebody else's processes may be gone in a moment. Nothing of ours runs meanwhile.
+                // Other processes of the machine may end in a moment. Nothing of the command runs meanwhile.
                 Err(Errno::EAGAIN) => match pauses.next() {
                     Some(pause) if Instant::now() + *pause < deadlines.first() => {
                         std::thread::sleep(*pause);
@@ -371,7 +368,7 @@ impl System for Kernel {
 
     fn typed(&mut self) -> Option<i32> {
         let now = Instant::now();
-        // A command that handles it and goes on for longer ends for another reason.
+        // A command that handles the signal and runs for longer than the grace ends for another reason.
         let grace = self.setup.left_behind.unwrap_or(self.setup.grace);
         let typed = self.context.foreground.witness.end(now);
         typed.and_then(|(signal, at)| (now <= at + grace).then_some(signal))
@@ -389,7 +386,7 @@ impl System for Kernel {
         if let Some(Partner::Awaits(end)) = &self.setup.partner
             && !raw::poll([end.as_fd()], PollFlags::POLLIN, PARTNER.into())
         {
-            // Something of it cannot be killed: the lease is left to run out.
+            // Its tree cannot be killed: let the lease run out.
             return;
         }
         let on_orphaned = self.setup.on_orphaned;
@@ -397,13 +394,12 @@ impl System for Kernel {
     }
 }
 
-/// The descriptors the loop waits for.
 struct PollFds {
     socket: UnixStream,
     children: SignalFd,
-    /// On the clock that counts suspend.
+    /// Timer on the clock that counts suspend.
     deadline: TimerFd,
-    /// On the wall clock, cancelled when that is set.
+    /// Timer on the wall clock, cancelled when that is set.
     wall: TimerFd,
 }
 
@@ -422,9 +418,8 @@ impl PollFds {
         ))
     }
 
-    /// Sets the timer to `next`; never, if that is for ever.
     fn arm(&self, next: Instant) {
-        // A failure is a bug of ours in the numbers; the pings still make the loop go round.
+        // This fails only for wrong numbers; the pings still wake the loop.
         let _ = if next == Instant::FOREVER {
             self.deadline.unset()
         } else {
@@ -437,16 +432,14 @@ impl PollFds {
         };
     }
 
-    /// Asks to be woken when the wall clock is set.
     fn arm_wall(&self) {
-        // Far away: only the cancelling is of interest.
+        // A time far away: only the cancelling matters.
         let _ = self.wall.set(
             Expiration::OneShot(TimeSpec::new(i64::from(u32::MAX) * 2, 0)),
             TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
         );
     }
 
-    /// Whether the wall clock was set since the last time.
     fn wall_clock_jumped(&self) -> bool {
         let mut count = [0; 8];
         let jumped = nix::unistd::read(self.wall.as_fd(), &mut count) == Err(Errno::ECANCELED);

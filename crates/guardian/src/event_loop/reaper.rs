@@ -1,7 +1,7 @@
-//! The guardian's hands: signals to the command's tree, and what has become of its processes.
+//! Signals to the command's tree, and what has become of its processes.
 //!
-//! Called by the loop. It signals un-reaped children only, so that no id can be another's, and it
-//! calls a tree empty only when the kernel says that there is no child left.
+//! It signals un-reaped children only, so that no id can be another process's. It calls a tree empty only when
+//! the kernel says that there is no child left.
 
 use super::super::state::Input;
 use super::super::tree::Change;
@@ -34,7 +34,7 @@ impl<S: System> EventLoop<S> {
             return;
         }
         match signal {
-            // Whoever was asked to end is to hear of that first, and systemd sends one after it.
+            // A process that was asked to end must get that signal first, and systemd sends a SIGCONT after it.
             libc::SIGCONT if self.state.is_draining() => self.system.resume_group(main.pid),
             // A job is stopped and continued as a whole.
             libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => {
@@ -44,7 +44,8 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// The direct children outside the group, each once: others follow as they lose their parents.
+    /// Sends SIGTERM to the direct children outside the group, once each: others follow as they lose their
+    /// parents.
     pub(super) fn term_rest(&mut self) {
         self.system.term_hidden();
         let system = &self.system;
@@ -55,7 +56,7 @@ impl<S: System> EventLoop<S> {
             let has_had_it = system.is_helper(pid)
                 || told[..*told_len].contains(&pid)
                 || (!reaped && (pid == leader || system.is_in_group(pid, leader)));
-            // Where there is no room to remember, only the end of the grace is left.
+            // A child that finds no room here is killed at the end of the grace.
             if !has_had_it && *told_len < told.len() {
                 told[*told_len] = pid;
                 *told_len += 1;
@@ -70,7 +71,7 @@ impl<S: System> EventLoop<S> {
     /// Kills the whole tree, wave after wave, until it is empty or stops getting smaller.
     pub(super) fn kill_and_reap(&mut self) {
         self.system.kill_contained();
-        // Bounded, so that a storm of forks cannot keep us from everything else.
+        // Bounded, so that a storm of forks cannot keep the guardian from everything else.
         for _ in 0..64 {
             let Some(main) = &self.main else { return };
             if !main.reaped {
@@ -79,7 +80,8 @@ impl<S: System> EventLoop<S> {
             let zombie = (main.ended && !main.reaped).then_some(main.pid);
             let mut reaped = false;
             self.system.each_child(|pid| {
-                // Helpers end by themselves, or were seen to above: an init that is killed kills nobody any more.
+                // Helpers end by themselves, or `kill_contained` has handled them: an init that is killed kills
+                // nothing any more.
                 if Some(pid) != zombie && !self.system.is_helper(pid) {
                     self.system.signal(pid, libc::SIGKILL);
                 }
@@ -92,7 +94,6 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Takes in what has become of the children, and everything that follows from it.
     pub(super) fn look_after_children(&mut self) {
         let mut reaped = false;
         if self.state.is_killing() {
@@ -128,11 +129,11 @@ impl<S: System> EventLoop<S> {
         {
             let pid = main.pid;
             let change = self.system.look_at(pid);
-            // After the look: a process that has ended has said before whether it could exec.
+            // This comes after the look: a process that has ended has reported before whether it could exec.
             self.read_exec_result();
             match change {
                 None => {}
-                // Before it could hear that it is to end, perhaps: it has no time for that now.
+                // It may have stopped before it could receive the signal to end, and has no time for that now.
                 Some(Change::Stopped) if self.state.is_draining() => self.system.resume_group(pid),
                 Some(Change::Stopped) => {
                     self.system.take_terminal_back(pid);
@@ -143,7 +144,8 @@ impl<S: System> EventLoop<S> {
                         main.ended = true;
                     }
                     *reaped = true;
-                    // The command may have handled it and exited with 0: for the job it is an end by that signal.
+                    // The command may have handled it and exited with 0: for the job it is an end by that
+                    // signal.
                     let exit = self.system.typed().map_or(exit, Exit::Signal);
                     self.system.take_terminal_back(pid);
                     self.happened(Input::MainExited(exit));
@@ -152,7 +154,7 @@ impl<S: System> EventLoop<S> {
         }
         let Some(main) = &self.main else { return };
         if main.ended && !main.reaped {
-            // The un-reaped main process would be the answer to "any" for ever: ask for each.
+            // waitid for any child would return the un-reaped main process for ever: look at each child.
             let leader = main.pid;
             self.system.each_child(|pid| {
                 if pid != leader && self.system.reap(pid) {
@@ -161,15 +163,16 @@ impl<S: System> EventLoop<S> {
             });
         } else {
             let leader = main.pid;
-            // One that cannot be reaped is told of again: the next look asks, and the deadlines go on.
+            // A child that cannot be reaped is reported again: leave it to the next look, so that the deadlines
+            // go on.
             let mut last = None;
             while let Some(pid) = self.system.any_ended().filter(|pid| Some(*pid) != last) {
                 last = Some(pid);
                 if pid == leader && !main.reaped {
-                    // It ended just now: seen at the next look, which its signal brings about.
+                    // It ended just now; its signal brings about the next look.
                     break;
                 }
-                // The witness may have died since it was looked at: what it died of has to be taken in first.
+                // The witness may have died since the last look: note its signal before it is reaped.
                 self.system.look_at_witness();
                 *reaped |= self.system.reap(pid);
             }
@@ -179,7 +182,7 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// An id that was reaped may come again as another child's.
+    /// Forgets ids that were reaped: another child may get them.
     fn forget_reaped(&mut self) {
         let mut kept = 0;
         for at in 0..self.told_len {
@@ -192,7 +195,6 @@ impl<S: System> EventLoop<S> {
         self.told_len = kept;
     }
 
-    /// The main process has ended: is anything else there?
     fn look_at_what_is_left(&mut self) {
         let Some(main) = &mut self.main else { return };
         let system = &self.system;
@@ -211,13 +213,13 @@ impl<S: System> EventLoop<S> {
         if self.system.is_childless() && self.system.is_empty() {
             self.main = None;
             self.system.abandon();
-            // Before a word of it: whoever hears of it may want the lock.
+            // Release the lock before the report: its receiver may want the lock.
             if !self.deaf {
                 self.lock = None;
             }
             self.happened(Input::Emptied);
         } else if self.system.is_childless() && self.patience >= LONGEST_LOOK {
-            // Not a helper of ours on its way out, and not the kernel's count being late.
+            // It is neither a helper on its way out nor a late count of the kernel.
             self.happened(Input::OthersLive);
         }
     }

@@ -1,8 +1,8 @@
-//! What the guardian's loop sees of the machine, and what it does to it: one method for each system call
-//! or so, without a decision.
+//! The machine as the guardian's loop sees it, and what the loop does to it: about one method for each system
+//! call, without a decision.
 //!
-//! [`Kernel`](super::Kernel) is the machine; the simulated fleet has another. Nothing here waits, and
-//! nothing may allocate while a command runs.
+//! [`Kernel`](super::Kernel) is the machine; the simulated fleet has another. Nothing here waits, and nothing
+//! may allocate while a command runs.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -13,70 +13,64 @@ use crate::state::ControlState;
 use trafficcop_core::Deadlines;
 use trafficcop_core::clock::Instant;
 
-/// What the loop waits for, beside its timer, the setting of the wall clock and its children.
+/// Events that the loop waits for, besides its timer, the setting of the wall clock and its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// No longer than this, in ms.
+    /// Longest wait, in ms.
     pub millis: Option<u8>,
-    /// What the supervisor sends, and its death.
+    /// Whether to wait for requests of the supervisor, and its death.
     pub socket: bool,
-    /// Room for what it has not fetched.
+    /// Whether to wait for room for unsent frames.
     pub room: bool,
-    /// Whether the exec of the command succeeded.
+    /// Whether to wait for the result of the command's exec.
     pub exec: bool,
 }
 
-/// What a wait ended with, as far as anybody asks.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// There was nothing for as long as it waited.
+    /// No event came in the whole time.
     pub nothing: bool,
     /// The wall clock was set.
     pub wall: bool,
-    /// A child changed its state, or it is known of the exec.
+    /// A child changed its state, or the result of the exec is known.
     pub children: bool,
-    /// Something is to be read, or there is room again.
+    /// There is something to read, or room again.
     pub socket: bool,
 }
 
-/// The machine as a guardian has it. Those of `self` by reference are called while its children are listed.
+/// The machine of a guardian. Methods that borrow `self` immutably may be called while its children are listed.
 pub trait System {
     // --- time ---
 
-    /// Sets the timer that ends a wait to `next`; never, if that is for ever.
+    /// Sets the timer that ends a wait to `next`; `FOREVER` means never.
     fn arm(&mut self, next: Instant);
-    /// Whether the wall clock was set since the last time.
+    /// Whether the wall clock was set since the last call.
     fn wall_clock_jumped(&mut self) -> bool;
 
     // --- the supervisor ---
 
-    /// Sends as many of these bytes as go.
-    ///
-    /// # Errors
-    /// Those of send(2); EAGAIN where it does not read.
+    /// Sends as many of these bytes as fit. EAGAIN: the supervisor does not read.
     fn send(&mut self, bytes: &[u8]) -> nix::Result<usize>;
-    /// Takes in what has arrived, and the descriptor that came along, if we could have it; nothing
-    /// where its end is closed.
-    ///
-    /// # Errors
-    /// Those of recvmsg(2); EAGAIN where nothing has.
+    /// Receives what has arrived, and the descriptor that came along, if this process could take it. 0 bytes:
+    /// the supervisor's end is closed. EAGAIN: nothing has arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)>;
 
     // --- the children ---
 
-    /// Takes the word that a child changed its state: the next one is heard of again.
+    /// Consumes the signal that a child changed its state, so that the next one wakes the loop again.
     fn take_child_signal(&mut self);
-    /// Calls `visit` with the id of every direct child, ended ones included; one can be missed.
+    /// Calls `visit` with the id of every direct child, ended ones included; it can miss one.
     fn each_child(&self, visit: impl FnMut(i32));
-    /// What has become of this child: an end until it is reaped, a stop once.
+    /// Returns what has become of this child: an end until it is reaped, a stop once.
     fn look_at(&self, pid: i32) -> Option<Change>;
-    /// A child that ended and is still to be reaped, whichever.
+    /// Returns any child that has ended and is not reaped.
     fn any_ended(&self) -> Option<i32>;
-    /// Reaps the child if it has ended; tells whether it is gone (or was no child of ours).
+    /// Reaps the child if it has ended; returns whether it is gone (or was no child).
     fn reap(&self, pid: i32) -> bool;
-    /// Whether it is a child of ours, be it living or to be reaped.
+    /// Whether it is a child of this process, living or to be reaped.
     fn is_child(&self, pid: i32) -> bool;
-    /// Whether we have no children at all, by the kernel's exact word.
+    /// Whether this process has no children at all; the kernel's answer is exact.
     fn is_childless(&self) -> bool;
     /// Whether `pid` is in the process group of `leader`.
     fn is_in_group(&self, pid: i32, leader: i32) -> bool;
@@ -86,75 +80,65 @@ pub trait System {
     fn signal(&self, pid: i32, signal: i32);
     /// Sends a signal to the group, whose leader has not been reaped.
     fn signal_group(&self, leader: i32, signal: i32);
-    /// Lets those of a group act who are stopped and so could not hear what they were sent.
+    /// Continues the stopped processes of a group, which could not receive their signals.
     fn resume_group(&self, leader: i32);
 
-    /// Takes in what the witness in the command's group saw.
+    /// Notes what the witness in the command's group died of.
     fn look_at_witness(&mut self) {}
-    /// The command has ended: the signal that was typed at its terminal to end it.
+    /// Returns the signal that was typed at the terminal to end the command, after its end.
     fn typed(&mut self) -> Option<i32> {
         None
     }
 
     // --- what contains them ---
 
-    /// Ends what instances that have died meanwhile left beside us.
-    ///
-    /// # Errors
-    /// EBUSY while something of that cannot be killed.
+    /// Ends what dead instances left beside this one. EBUSY: some of it cannot be killed.
     fn sweep(&mut self) -> Result<(), Errno>;
-    /// What is inside may live until this moment.
+    /// Lets the processes inside live until this moment.
     fn extend(&mut self, kill_at: Instant);
-    /// Tells to end, once, what does not come to us when it loses its parent.
+    /// Sends SIGTERM, once, to processes that the guardian does not adopt when they lose their parent.
     fn term_hidden(&mut self);
-    /// Kills everything inside at once, if that can be done.
+    /// Kills everything inside at once, if that is possible.
     fn kill_contained(&mut self);
-    /// Whether this child is a helper of ours, and no part of the command's tree.
+    /// Whether this child is a helper of the guardian, outside the command's tree.
     fn is_helper(&self, pid: i32) -> bool;
-    /// Whether something is inside that is no child of ours and will not become one.
+    /// Whether a process is inside that is no child of the guardian and will not become one.
     fn hides_some(&self) -> bool;
-    /// The main process was reaped and nothing else is known: lets the helpers go.
+    /// Lets the helpers go, after the main process was reaped and nothing else is known.
     fn close(&mut self);
-    /// Whether nothing is inside, as far as can be told.
+    /// Whether nothing is inside, as far as that is known.
     fn is_empty(&self) -> bool;
-    /// Nothing is in it any more, or was never started.
+    /// Cleans up the containment when it is empty, or the command was never started.
     fn abandon(&mut self);
 
     // --- starts ---
 
-    /// Gets everything ready for a start of this program, with these changes to its environment as they
-    /// travel: what may take its time.
-    ///
-    /// # Errors
-    /// What keeps it from being started.
+    /// Prepares a start of this program, with these encoded changes to its environment; this may take its time.
     fn prepare(&mut self, program: u8, changes: &[u8]) -> Result<(), Errno>;
-    /// Forks the process that becomes what [`System::prepare`] was told. Its id.
-    ///
-    /// # Errors
-    /// Those of fork(2) and of what contains it.
+    /// Forks the process that becomes the program of [`System::prepare`]. Returns its id.
     fn fork(
         &mut self,
         deadlines: Deadlines,
         lock: Option<BorrowedFd<'_>>,
         input: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Errno>;
-    /// Whether the last one that was forked became the command, or why not; nothing while that is not known.
+    /// Returns whether the last forked process became the command, or why not; `None` while that is unknown.
     fn exec_result(&mut self) -> Option<Result<(), i32>>;
 
     // --- the rest ---
 
-    /// Whether the command is told of any drain as the end of control.
+    /// Whether every drain ends control for the command.
     fn yields(&self) -> bool;
-    /// Shows the command until when it may believe in its control, and whether it was asked to stop.
+    /// Shows the command the end of its control, and whether it was asked to stop.
     fn show_control(&self, control: ControlState);
-    /// The command's group is to have the terminal again, if it had it.
+    /// Gives the terminal to the command's group again, if it had it.
     fn lend_terminal_again(&mut self, group: i32);
-    /// The terminal that the command's group has is the supervisor's again.
+    /// Takes the terminal from the command's group back for the supervisor.
     fn take_terminal_back(&mut self, group: i32);
-    /// Takes whatever is granted for being on time.
+    /// Takes every means to be on time.
     fn take_precedence(&mut self);
-    /// Becomes an ordinary process again.
+    /// Makes this process an ordinary one again.
     fn give_up_precedence(&mut self);
-    /// Gives the lease back that a dead supervisor has left. May take its time.
+    /// Gives back the lease that a dead supervisor has left. May take its time.
     fn release(&mut self, release_info: &[u8]);
 }

@@ -1,6 +1,6 @@
-//! What a guardian tells its supervisor, and the guardian's work when it can no longer do it itself.
+//! Reports of a guardian to its supervisor, and the guardian's work when it cannot do it any more.
 //!
-//! Part of [`GuardianHandle`]. It must never call a tree empty that it has not seen empty.
+//! A tree must never count as empty before it was seen empty.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -17,13 +17,12 @@ use trafficcop_core::WorkloadEvent;
 use trafficcop_core::clock::{Instant, sleep};
 use trafficcop_core::retry::Backoff;
 
-/// Longer gaps between two looks are pauses of ours and count no more than this.
+/// Longest gap between two looks that counts fully; more was a pause of this process.
 const GAP: Duration = Duration::from_millis(100);
 
 impl GuardianHandle {
-    /// Waits for the next event. Dropping the future loses nothing. It has to be polled
-    /// while a command runs: it is here that the guardian's silence is noticed, and that its work is
-    /// done when it is dead.
+    /// Waits for the next event. Dropping the future loses nothing. Poll it while a command runs: it notices
+    /// the guardian's silence, and does the work of a dead one.
     pub async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             self.read();
@@ -51,7 +50,6 @@ impl GuardianHandle {
         }
     }
 
-    /// Takes in everything that has arrived.
     fn read(&mut self) {
         if !matches!(self.state, State::Well) {
             return;
@@ -85,7 +83,7 @@ impl GuardianHandle {
                 }
                 Ok(Event::Workload(event)) => event,
                 Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
-                    // A guardian out of its mind guards nothing.
+                    // A guardian that sends nonsense guards nothing.
                     return self.lose();
                 }
             };
@@ -113,13 +111,13 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits until there is something to read, to write, or to be worried about.
+    /// Waits until there is something to read or to write, or an answer is due.
     async fn wait(&mut self) {
         let now = Instant::now();
         let beat = if !self.busy {
             self.liveness.look_idle(now)
         } else if now >= self.hurry_at {
-            // It should be killing. If it is not, there is no second to wait for its answer.
+            // It should be killing. If it is not, a second is too long to wait for its answer.
             match self.liveness.hurry(now) {
                 Beat::Quiet => self.liveness.look(now),
                 beat => beat,
@@ -134,7 +132,7 @@ impl GuardianHandle {
                 self.send(Request::Ping(seq), &[]);
             }
             Beat::Silent => {
-                // The answer may have come since we read.
+                // The answer may have come since the last read.
                 self.read();
                 if !self.liveness.is_answered() {
                     self.lose();
@@ -157,10 +155,10 @@ impl GuardianHandle {
             Poll::Pending => peer.poll_socket(context, full).map(|()| false),
         });
         tokio::select! {
-            // Whichever it is, all of them are looked at next; in this order a simulation plays it again.
+            // All of them are looked at next; a fixed order lets a simulation repeat it.
             biased;
             () = health_check.asked() => self.liveness.want(),
-            // Perhaps the guardian was stopped: it has its second from now on, and not from the next ping.
+            // Perhaps the guardian was stopped: its second begins now, and not with the next ping.
             of_a_child = word => if of_a_child {
                 self.liveness.want();
             },
@@ -168,7 +166,7 @@ impl GuardianHandle {
         }
     }
 
-    /// The guardian is dead, or as good as dead.
+    /// Gives up a guardian that is dead, or as good as dead.
     fn lose(&mut self) {
         if !matches!(self.state, State::Well) {
             return;
@@ -181,12 +179,11 @@ impl GuardianHandle {
     }
 }
 
-/// The killing of a dead guardian's tree, round by round, in the guardian's place. It must never call a tree
-/// empty that it has not seen empty.
+/// Killing of a dead guardian's tree, round by round, in its place.
 #[derive(Clone, Copy)]
 pub(super) struct Rescue {
     looked: Instant,
-    /// How long it has been tried, pauses of ours left out.
+    /// Time of the attempts so far, without pauses of this process.
     tried: Duration,
     pub(super) pauses: Backoff,
 }
@@ -200,12 +197,12 @@ impl Rescue {
         }
     }
 
-    /// It has been tried for as long as any tree may take.
+    /// Whether this took longer than any tree may take.
     fn is_stuck(&self) -> bool {
         self.tried >= state::STUCK_AFTER
     }
 
-    /// One round of killing what a dead guardian left, and whether nothing of it is left.
+    /// Makes one round of killing what a dead guardian left; returns whether nothing is left.
     pub(super) fn is_done(&mut self, peer: &mut dyn Peer) -> bool {
         let now = Instant::now();
         self.tried += now.since(self.looked).min(GAP);

@@ -1,8 +1,8 @@
-//! The guardian as its handle reaches it: bytes to it and from it, the kernel's word of it, and the killing
-//! of what it leaves.
+//! The guardian as its handle reaches it: bytes in both directions, the kernel's reports about it, and the
+//! killing of what it leaves.
 //!
-//! Called by [`super`] alone, which decides. [`Process`] is one that was forked; the simulated fleet has
-//! another. It must never call a tree empty that it has not seen empty.
+//! [`super`] makes the decisions. [`Process`] is a forked guardian; the simulated fleet has another. A tree
+//! must never count as empty before it was seen empty.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,44 +22,37 @@ use super::super::{fork, tree};
 
 /// A guardian, seen from its supervisor. Nothing here waits.
 pub trait Peer: Send {
-    /// Its process id, for people.
+    /// Returns its process id, for people.
     fn pid(&self) -> i32;
-    /// Where what it guards reads until when it is in control, if there is such a file.
+    /// Returns the path of the control file, if there is one.
     fn control_path(&self) -> Option<&Path>;
-    /// Sends as many of these bytes as go, and the descriptor with the first of them.
-    ///
-    /// # Errors
-    /// Those of sendmsg(2); EAGAIN where it does not read.
+    /// Sends as many of these bytes as fit, and the descriptor with the first of them. EAGAIN: it does not
+    /// read.
     fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize>;
-    /// Takes in what has arrived; nothing where it has closed its end.
-    ///
-    /// # Errors
-    /// Those of recv(2); EAGAIN where nothing has.
+    /// Receives what has arrived. 0 bytes: it has closed its end. EAGAIN: nothing has arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize>;
-    /// Whether something has arrived, or, where it is `full`, something could be sent.
+    /// Waits until something has arrived, or, if `full`, something can be sent.
     fn poll_socket(&mut self, context: &mut Context<'_>, full: bool) -> Poll<()>;
-    /// Whether a child of ours was stopped, was continued or ended since.
+    /// Waits until a child was stopped, was continued or has ended.
     fn poll_children(&mut self, context: &mut Context<'_>) -> Poll<()>;
-    /// Kills it.
+    /// Kills the guardian.
     fn kill(&mut self);
-    /// Kills it, and what it guards is ours and in control no more.
+    /// Kills the guardian and takes over its tree, which is no longer in control.
     fn take_over(&mut self);
-    /// One round of killing what it left, and whether nothing of that is left; `long`: it should have been by
-    /// now.
+    /// Makes one round of killing what it left; returns whether nothing is left. `long`: this takes too long.
     fn sweep(&mut self, long: bool) -> bool;
     /// Whether it has ended; then it is reaped and forgotten.
     fn has_ended(&mut self) -> bool;
-    /// Nothing of what it guarded is left: removes what others saw of it.
+    /// Removes what other processes saw of it, when nothing of what it guarded is left.
     fn retire(&mut self);
 }
 
-/// A guardian that was forked.
 pub(super) struct Process {
     pid: i32,
     socket: UnixStream,
     containment: Containment,
     control: ControlFile,
-    /// The kernel's word that a child of ours was stopped, was continued or ended.
+    /// Reports that a child was stopped, was continued or has ended.
     children: Option<Signal>,
 }
 
@@ -75,13 +68,13 @@ impl Process {
             socket,
             containment,
             control,
-            // Without it a guardian that is stopped is found out by the next ping.
+            // Without it, only the next ping finds a stopped guardian.
             children: signal(SignalKind::child()).ok(),
         }
     }
 
-    /// Straight to the kernel: the runtime's idea of readiness may be older than a pause. And the runtime is
-    /// told, lest it wakes us for what is not so.
+    /// Asks the kernel: the runtime's readiness may be older than a pause. Then clears that, or it would wake
+    /// this task for nothing.
     fn ask(
         &self,
         interest: Interest,
@@ -129,7 +122,7 @@ impl Peer for Process {
     }
 
     fn poll_socket(&mut self, context: &mut Context<'_>, full: bool) -> Poll<()> {
-        // Both, so that both wake us.
+        // Poll both, so that both wake this task.
         let readable = self.socket.poll_read_ready(context).is_ready();
         let writable = full && self.socket.poll_write_ready(context).is_ready();
         if readable || writable {
@@ -160,12 +153,12 @@ impl Peer for Process {
         self.control.set(ControlState::NONE);
     }
 
-    /// It and all orphans are children of ours.
+    /// Guardian and orphans are children of this process.
     fn sweep(&mut self, long: bool) -> bool {
         self.containment.kill();
         if long && tree::is_child(self.pid) {
-            // Killed and still not dead: it is stuck in the kernel, and its children have not come to
-            // us. It can reap none of them any more, so their ids are theirs.
+            // It was killed but is not dead: it is stuck in the kernel, and this process has not adopted its
+            // children. It cannot reap them any more, so no other process can get their ids.
             for child in tree::children_of(self.pid) {
                 tree::signal(child, libc::SIGKILL);
             }

@@ -1,4 +1,4 @@
-//! A guardian without processes, for tests: what becomes of a command that is started is said by a script.
+//! A guardian without processes, for tests: a script decides what becomes of a command.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -15,33 +15,32 @@ use crate::HealthCheck;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Exit, WorkloadEvent};
 
-/// What becomes of a command.
+/// Fate of a command.
 pub enum Plays {
-    /// It exits with this status at once, and leaves nothing behind.
+    /// Exits with this status at once, and leaves nothing behind.
     Exits(u8),
-    /// It lasts until it is asked to end, or is killed.
+    /// Runs until it is asked to end, or is killed.
     Lasts,
-    /// It lasts, and cannot be killed.
+    /// Runs, and cannot be killed.
     Sticks,
-    /// It lasts, and its guardian is not heard meanwhile.
+    /// Runs, while its guardian is silent.
     Mutes,
 }
 
-/// The environment that a command was started with, as far as it was set for it.
+/// Variables that were set for a command.
 pub struct Started(HashMap<OsString, OsString>);
 
 impl Started {
-    /// The value of this variable; empty where it is not set.
+    /// Returns the value of this variable; empty if it is not set.
     pub fn variable(&self, name: &str) -> &OsStr {
         let value = self.0.get(OsStr::new(name));
         value.map_or(OsStr::new(""), OsString::as_os_str)
     }
 }
 
-/// What a command does that was started.
 type Script = Box<dyn FnMut(&Started) -> Plays + Send>;
 
-/// The handle of a guardian that plays this.
+/// Makes the handle of a guardian that follows this script.
 pub fn guardian(script: impl FnMut(&Started) -> Plays + Send + 'static) -> GuardianHandle {
     let peer = Scripted {
         script: Box::new(script),
@@ -54,9 +53,9 @@ pub fn guardian(script: impl FnMut(&Started) -> Plays + Send + 'static) -> Guard
 
 struct Scripted {
     script: Script,
-    /// What has come, and is no whole frame yet.
+    /// Received bytes that are no whole frame yet.
     heard: Vec<u8>,
-    /// What is to be read.
+    /// Bytes to be read.
     says: Vec<u8>,
     plays: Option<Plays>,
 }
@@ -99,7 +98,7 @@ impl Scripted {
     }
 }
 
-/// All that it says follows from what it is told, so nobody has to be woken.
+/// All that it sends follows from what it receives, so nothing has to be woken.
 impl Peer for Scripted {
     fn pid(&self) -> i32 {
         1

@@ -1,4 +1,4 @@
-//! What the guardian must decide, case by case and for any order of events.
+//! Decisions of the guardian, case by case and for any order of events.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn steps(watch: &mut GuardianState, millis: u64, event: Input) -> Vec<Step> {
     watch.step(at(millis), event).iter().collect()
 }
 
-/// A command that runs, TERM at 100 ms and KILL at 200 ms.
+/// Returns a running command, with TERM at 100 ms and KILL at 200 ms.
 fn running() -> GuardianState {
     let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     let forked = Input::Forked {
@@ -52,14 +52,14 @@ fn deadlines_are_acted_on_when_they_pass() {
 }
 
 #[test]
-fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
+fn control_file_shows_control_until_it_is_in_doubt() {
     let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     assert_eq!(watch.control().until, Instant::ZERO);
     watch = running();
     assert_eq!(watch.control().until, at(200));
     steps(&mut watch, 50, extended(300, 400));
     assert_eq!(watch.control().until, at(400));
-    // A requested drain is none for want of control.
+    // A requested drain does not put control in doubt.
     let drain = Input::DrainAsked {
         signal: libc::SIGTERM,
         end_of_grace: at(1000),
@@ -74,7 +74,7 @@ fn the_command_may_believe_in_its_control_until_it_is_in_doubt() {
     let mut watch = running();
     steps(&mut watch, 100, Input::Ticked);
     assert_eq!(watch.control().until, Instant::ZERO);
-    // Asked to end, it is not told that it may go on after all.
+    // After the request to end, a renewal does not bring control back.
     steps(&mut watch, 110, extended(900, 1000));
     assert_eq!(watch.control().until, Instant::ZERO);
 
@@ -116,14 +116,14 @@ fn a_renewal_moves_the_kill_of_a_drain_but_not_its_grace() {
     assert_eq!(watch.next(), at(200));
     assert_eq!(steps(&mut watch, 20, extended(900, 1000)), []);
     assert_eq!(watch.next(), at(500));
-    // The guardian does what it was told: that is not acting on its own.
+    // The guardian follows an order here: it does not act by itself.
     assert_eq!(steps(&mut watch, 500, Input::Ticked), [Step::Kill]);
 }
 
-/// A renewal that lay in the socket when the deadline passed (found by the search): who was asked to end
+/// A renewal lay in the socket when the deadline passed (found by the search): a command that was asked to end
 /// would never have to.
 #[test]
-fn what_is_asked_to_end_at_its_deadline_ends_at_the_kill_at_of_that_moment() {
+fn renewal_after_term_at_does_not_move_the_kill() {
     let mut watch = running();
     let drain = [ACTING, Step::SignalGroup(libc::SIGINT)];
     assert_eq!(steps(&mut watch, 100, extended(5000, 5300)), drain);
@@ -156,9 +156,9 @@ fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
     assert_eq!(watch.next(), at(10_020));
 }
 
-/// Whose session is another's as soon as its supervisor is dead.
+/// A session is another instance's as soon as its supervisor is dead.
 #[test]
-fn a_dead_supervisor_whose_lock_died_with_it_cuts_the_grace_that_it_had_granted() {
+fn orphan_grace_cuts_a_granted_grace() {
     let asked = Input::DrainAsked {
         signal: libc::SIGTERM,
         end_of_grace: at(10_020),
@@ -179,20 +179,20 @@ fn a_dead_supervisor_whose_lock_died_with_it_cuts_the_grace_that_it_had_granted(
     steps(&mut watch, 20, asked);
     steps(&mut watch, 30, Input::Orphaned);
     assert_eq!(watch.next(), at(10_020));
-    // So is what its deadlines grant.
+    // The grace of the deadlines is cut, too.
     let mut watch = long().orphaned_for(Some(Duration::from_secs(1)));
     steps(&mut watch, 30, Input::Orphaned);
     assert_eq!(watch.next(), at(1030));
-    // A lease goes on without its supervisor.
+    // A lease outlives its supervisor.
     let mut watch = long();
     steps(&mut watch, 20, asked);
     steps(&mut watch, 30, Input::Orphaned);
     assert_eq!(watch.next(), at(10_020));
 }
 
-/// Each command of a worker, and not the first alone.
+/// This holds for each command of a worker, not only the first.
 #[test]
-fn the_next_command_s_lock_dies_with_the_supervisor_as_well() {
+fn orphan_grace_also_limits_the_next_command() {
     let mut watch = running().orphaned_for(Some(Duration::from_secs(1)));
     steps(&mut watch, 10, Input::MainExited(Exit::Code(0)));
     steps(&mut watch, 10, Input::Emptied);
@@ -210,7 +210,7 @@ fn the_next_command_s_lock_dies_with_the_supervisor_as_well() {
 }
 
 #[test]
-fn what_is_left_behind_is_drained() {
+fn left_behind_processes_are_drained() {
     let mut watch = running();
     let exit = Input::MainExited(Exit::Code(0));
     let told = Step::Tell(WorkloadEvent::Exited(Exit::Code(0)));
@@ -226,14 +226,14 @@ fn what_is_left_behind_is_drained() {
 }
 
 #[test]
-fn what_is_left_behind_has_the_grace_of_a_stop_while_somebody_can_grant_it() {
+fn left_behind_processes_get_the_grace_of_a_stop_while_the_supervisor_lives() {
     let long = Some(Duration::from_millis(150));
     let exit = Input::MainExited(Exit::Code(0));
     let mut watch = running().leaving(long);
     steps(&mut watch, 10, exit);
     steps(&mut watch, 10, Input::OthersLive);
     assert_eq!(watch.next(), at(160));
-    // As far as the lease allows.
+    // The lease limits it.
     let mut watch = running().leaving(Some(Duration::from_secs(5)));
     steps(&mut watch, 10, exit);
     steps(&mut watch, 10, Input::OthersLive);
@@ -246,19 +246,19 @@ fn what_is_left_behind_has_the_grace_of_a_stop_while_somebody_can_grant_it() {
 }
 
 #[test]
-fn only_the_main_process_is_signalled_where_that_is_asked_for() {
+fn stop_to_main_signals_the_main_process_only() {
     let mut watch = running();
     watch.stops(StopTo::Main);
     let drain = [ACTING, Step::SignalMain(libc::SIGINT)];
     assert_eq!(steps(&mut watch, 100, Input::Ticked), drain);
-    // What it leaves behind is signalled as ever, also with the signal that the main process had.
+    // The rest of the tree gets its signal as usual, even the same one.
     steps(&mut watch, 110, Input::MainExited(Exit::Code(0)));
     let left = Step::Tell(WorkloadEvent::LeftBehind);
     let rest = [left, Step::SignalGroup(libc::SIGTERM), Step::TermRest];
     assert_eq!(steps(&mut watch, 110, Input::OthersLive), rest);
     assert_eq!(steps(&mut watch, 120, Input::OthersLive), [Step::TermRest]);
     assert_eq!(steps(&mut watch, 200, Input::Ticked), [Step::Kill]);
-    // So is the tree of a dead supervisor.
+    // This also holds after the supervisor's death.
     let mut orphan = running();
     orphan.stops(StopTo::Main);
     let drain = [Step::SignalMain(libc::SIGINT)];
@@ -290,9 +290,9 @@ fn no_process_is_signalled_without_a_stop_signal_and_all_are_killed_at_the_end_o
     assert_eq!(steps(&mut watch, 110, Input::Ticked), [Step::Kill]);
 }
 
-/// At a deadline both act: the supervisor asks for what the guardian has begun.
+/// At a deadline both act: the supervisor orders the drain that the guardian has begun.
 #[test]
-fn nobody_is_asked_twice_to_end_in_the_same_words() {
+fn same_stop_signal_is_not_sent_twice() {
     let mut watch = running();
     let asked = |signal, end| Input::DrainAsked {
         signal,
@@ -308,7 +308,7 @@ fn nobody_is_asked_twice_to_end_in_the_same_words() {
 }
 
 #[test]
-fn what_cannot_be_executed_was_never_started() {
+fn failed_exec_is_reported_as_not_started() {
     let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     let forked = Input::Forked {
         deadlines: Deadlines {
@@ -359,8 +359,8 @@ fn event() -> impl Strategy<Value = Input> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: once the deadline in force has passed, the tree is
-    /// being killed; that ends with the tree, of which the end is told once.
+    /// Once the deadline in force has passed, the tree is being killed; that ends with
+    /// the tree, whose end is reported once. This holds for any order of events.
     #[test]
     fn no_order_of_events_outlasts_the_deadline(
         events in prop::collection::vec((0_u64..100, event()), 0..60)
@@ -388,7 +388,7 @@ proptest! {
             }
             let ControlState { until, drain } = watch.control();
             prop_assert!(until <= kill_at && (drain <= kill_at || watch.is_killing()));
-            // Whoever is signalled finds the stop there.
+            // A process that gets a signal finds the stop there.
             prop_assert!(!asked || watch.is_idle() || drain != Instant::ZERO);
             prop_assert!(at(now) < kill_at || watch.is_idle() || (watch.is_killing() && killed));
             if was_killing {
