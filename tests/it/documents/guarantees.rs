@@ -586,7 +586,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "lib",
                 &[
                     "no_needless_stop_in_a_thousand_hours_with_answers_late_up_to_the_timeout",
-                    "a_command_that_stops_speaking_is_found_in_its_period_beside_all_of_that",
+                    "command_that_stops_speaking_is_found_in_its_period_despite_pauses",
                 ],
             ),
         ],
