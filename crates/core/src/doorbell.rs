@@ -93,7 +93,7 @@ impl FromStr for Bell {
 /// Message from a bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
-    /// It greets, and is heard from now on.
+    /// The bell greets, and is heard from now on.
     Greeted {
         /// Number of standbys that came before this one.
         rank: u32,
@@ -135,7 +135,7 @@ pub(super) struct Doorbell {
     /// The bell has ended once without a release. Another program may answer at its address by now, with
     /// the nonce from the record, so the bell moves looks forward and never spaces them.
     ended: bool,
-    /// Until when and how often to look whether the guardian of a vanished holder is done.
+    /// End and pace of looks for the end of a vanished holder's guardian.
     hurry: Option<(Instant, Duration)>,
 }
 

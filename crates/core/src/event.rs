@@ -286,7 +286,7 @@ pub enum Action {
 pub enum Notice {
     /// Standing by, behind this holder.
     StandingBy(HolderInfo),
-    /// In control, with this fencing token.
+    /// Control obtained, with this fencing token.
     InControl {
         /// Token of the tenure.
         token: u64,
@@ -388,11 +388,11 @@ pub enum Notice {
 /// Reason why the command does not work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOverReason {
-    /// It reached its limit of restarts.
+    /// The command reached its limit of restarts.
     RestartsSpent,
     /// A hook that must succeed before it failed.
     HookFailed(Failed),
-    /// It runs, but hangs.
+    /// The command runs, but hangs.
     Hung(Hung),
 }
 

@@ -166,7 +166,7 @@ pub enum WatchdogWord {
 /// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing to do before [`Health::wake_at`].
+    /// No work before [`Health::wake_at`].
     Quiet,
     /// Begin a probe that ends at this moment.
     Probe {

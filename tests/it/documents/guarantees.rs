@@ -705,7 +705,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             ),
             (
                 "lib",
-                &["a_held_version_is_waited_for_by_its_own_lease_and_every_new_one_anew"],
+                &["held_version_is_waited_for_by_its_own_lease_and_each_new_one_from_the_start"],
             ),
         ],
     },

@@ -272,7 +272,7 @@ fn words_sent_before_the_start_is_known_stand() {
     assert!(looks(&mut health, at(61)).is_some());
 }
 
-/// It stays the only probe; and it asked a command that was not there yet.
+/// The probe stays the only one, and it asked a command that was not there yet.
 #[test]
 fn probe_that_began_before_the_start_goes_on_and_does_not_count() {
     let mut health = probed();
