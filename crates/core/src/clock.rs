@@ -90,8 +90,8 @@ pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Resu
         .map(drop)
 }
 
-/// Starts a thread that waits in the kernel. A simulation instead calls `look` when there may be something
-/// to do, until it returns nothing; else it returns when to look again at the latest.
+/// Starts a thread that waits in the kernel. A simulation calls `look` instead whenever there may be work;
+/// `look` returns when to look again at the latest, or nothing to end.
 ///
 /// # Errors
 /// If the system has no thread for it.

@@ -124,11 +124,8 @@ pub(super) struct Doorbell {
     /// Rank of this standby at a bell that lives.
     rank: Option<u32>,
     polls_as_ever: bool,
-    /// Rings since this holder was found.
     rings: u32,
-    /// Moment until which the bell is ignored.
     deaf_until: Option<Instant>,
-    /// Moment of the last look.
     looked: Option<Instant>,
     /// Next look, if earlier than the polls have planned it.
     look_at: Option<Instant>,
@@ -139,7 +136,6 @@ pub(super) struct Doorbell {
     hurry: Option<(Instant, Duration)>,
 }
 
-/// Change to the bell that this standby hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attend {
     Same,
@@ -148,13 +144,11 @@ pub(super) enum Attend {
 }
 
 impl Doorbell {
-    /// Begins a look, which answers all rings before it.
     pub(super) fn looks(&mut self, now: Instant) {
         self.looked = Some(now);
         self.look_at = None;
     }
 
-    /// Takes the bell of the holder that a look found.
     pub(super) fn finds(&mut self, now: Instant, holder: &HolderInfo) -> Attend {
         let bell = holder.bell.as_deref().copied().filter(Bell::is_near);
         self.polls_as_ever = holder.polls_as_ever;

@@ -197,7 +197,6 @@ struct Running {
     // Set while a probe runs: whether its failure counts.
     probing: Option<bool>,
     failed: u32,
-    // Probes in a row that could not begin.
     not_asked: u32,
     // Moment for which the last look asked for the next.
     due: Instant,
@@ -351,7 +350,6 @@ impl Health {
 }
 
 impl Running {
-    /// Returns the time from one look to the next.
     fn interval(&self) -> Duration {
         let period = self.period.map_or(Duration::MAX, |period| period / LOOKS);
         LONGEST_LOOK.min(period)
@@ -377,7 +375,6 @@ impl Running {
         self.silent_at().min(look).min(next)
     }
 
-    /// Returns when silence becomes too long.
     fn silent_at(&self) -> Instant {
         let silent = |period| self.ready_by.unwrap_or(self.heard + period);
         self.period.map_or(Instant::FOREVER, silent)
@@ -421,7 +418,6 @@ pub struct HealthRecord {
 }
 
 impl HealthRecord {
-    /// Makes the record of a command that is checked this often.
     pub(super) fn new(every: Duration, words: HealthWords) -> HealthRecord {
         HealthRecord {
             every,
@@ -433,12 +429,10 @@ impl HealthRecord {
         }
     }
 
-    /// Begins a tenure, whose record says nothing yet.
     pub(super) fn begins(&mut self) {
         *self = HealthRecord::new(self.every, self.words);
     }
 
-    /// Forgets what was wrong: that was another run of the command.
     pub(super) fn started(&mut self) {
         (self.degree, self.text) = (Degree::Good, String::new());
     }
@@ -448,7 +442,6 @@ impl HealthRecord {
             HealthEvent::Answered { .. } => Degree::Good,
             HealthEvent::Failed { .. } => Degree::Failing,
             HealthEvent::Hung(_) => Degree::Hung,
-            // Unknown health.
             HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
         };
         if let Some(text) = (self.words)(event) {
@@ -456,7 +449,6 @@ impl HealthRecord {
         }
     }
 
-    /// Returns when a write is due.
     pub(super) fn due(&self) -> Instant {
         match self.written {
             Some(written) if written == self.degree => Instant::FOREVER,

@@ -80,9 +80,7 @@ impl Restart {
 /// Restarts of one tenure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    // Runs in a row shorter than [`WELL_AFTER`].
     in_a_row: u32,
-    // Moments of restarts within the window.
     recent: Vec<Instant>,
 }
 
@@ -92,7 +90,6 @@ impl History {
     pub fn next(&mut self, rule: &Restart, ran: Duration, now: Instant) -> Option<(Duration, u32)> {
         self.recent.retain(|at| now.since(*at) < rule.window);
         let done = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
-        // A refused restart does not count.
         if done >= rule.limit {
             return None;
         }

@@ -83,9 +83,9 @@ impl Jitter {
     }
 
     /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`: every 2 s ±20 %
-    /// from start to start. If the service `asked` for more, up to a fifth is added, because it asked other
-    /// clients for the same; but its wish delays no attempt beyond `latest`. A moment in the past means at
-    /// once.
+    /// from start to start, or later if the service `asked` for it. A fifth of its wish at most is added,
+    /// because it asked other clients for the same. Its wish delays no attempt beyond `latest`. A moment in
+    /// the past means at once.
     pub fn again_at(
         &mut self,
         sent: Instant,

@@ -6,12 +6,12 @@
 //!    │  └─ held ─┘             └───────────│─┴───────────┴───────────┴──────▶┤    │
 //!    │                            restart  │ └─▶ tree empty ─▶ Resting ─────▶┘    │
 //!    │                                     └─────────────────────┘                │
-//!    └──────────────── control lost or handed over, and we compete ───────────────┘
+//!    └──────────────── control lost or handed over, and it competes ──────────────┘
 //! ```
 //! A task that is to be done once goes from "tree empty" to `Recording` instead of `Resting`.
 //!
-//! Called by the driver alone, which does what [`Tenure::step`] says and reports what happened. Each state
-//! has one function that writes out what every event means in it. These rules carry the promise:
+//! Called by the driver alone. Each state has one function that says what every event means in it. These
+//! rules carry the promise:
 //! - The clock is read before the event: a reply that waited while this process was stopped is judged after
 //!   the deadline, not before it.
 //! - Deadlines count from the moment *before* the last answered request was sent.
@@ -321,7 +321,6 @@ impl Phase {
     }
 }
 
-/// One step: its moment and its actions.
 #[derive(Debug)]
 struct Step {
     now: Instant,

@@ -38,7 +38,6 @@ fn watched(period: Duration) -> Health {
     })
 }
 
-/// Makes a health whose command spoke at the beginning.
 fn speaking(period: Duration) -> Health {
     let mut health = watched(period);
     health.hears(BEGIN, ALIVE);
@@ -94,11 +93,9 @@ fn watchdog_clock_starts_with_the_first_word() {
     health.hears(at(89), ALIVE);
     let hung = Look::Hung(Hung::Silent(secs(1)));
     assert_eq!(looks(&mut health, at(200)), Some((at(90), hung)));
-    // The command spoke before it was known to run.
     let mut health = speaking(secs(1));
     health.started(at(0) + ms(500));
     assert_eq!(looks(&mut health, at(200)), Some((at(1) + ms(500), hung)));
-    // The next command has its full time.
     health.started(at(300));
     assert_eq!(looks(&mut health, at(389)), None);
 }
@@ -121,7 +118,6 @@ fn start_without_a_word_is_limited_and_can_be_extended() {
         Some((at(30), HUNG)),
         "the start is over"
     );
-    // A pause gives back the full time.
     let mut health = watched(secs(30));
     assert_eq!(health.look(at(60)), Look::Quiet);
     assert_eq!(looks(&mut health, until), Some((at(150), hung)));

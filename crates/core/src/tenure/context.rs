@@ -58,9 +58,8 @@ pub(super) struct Context {
     controlled: bool,
     // `controlled` before the present tenure.
     controlled_before: bool,
-    // Failure of the hook in the last tenure, if no other holder was seen since.
+    // Failure of the hook in the last tenure, unless another holder was seen since.
     failed_hook: Option<Failed>,
-    // The standby command was ordered.
     standing: bool,
     // An unanswered attempt may have obtained the lease. Unless it is undone, it keeps all others out for
     // as long as it lasts.
@@ -70,19 +69,16 @@ pub(super) struct Context {
     told_doubt: Instant,
     // Beginning of refusals of the credential without another answer since.
     refused_since: Option<Instant>,
-    // The refusal was reported.
     told_refused: bool,
     pub(super) stop: StopRequests,
     // This machine must not have control. Outlasts all states.
     cordon: Option<Cordon>,
-    // The cordon was reported.
     told_cordoned: bool,
     // Condition of this machine; `None`: always fit.
     condition: Option<Condition>,
     // Reported reason why it is not fit.
     told_unfit: Option<Unfit>,
     pub(super) guardian_lost: bool,
-    // Health for the record; `None`: not reported.
     pub(super) health: Option<HealthRecord>,
 }
 
@@ -134,7 +130,6 @@ impl Context {
         self.first_sent.unwrap_or(self.began) + patience
     }
 
-    /// Returns the time limit of an attempt to acquire that is sent now.
     pub(super) fn attempt_ends(&self, now: Instant) -> Instant {
         // A later grant would need a renewal before anything could start.
         let half = self.rules.budget.map_or(ATTEMPT, |b| b.lease / 2);
@@ -150,7 +145,7 @@ impl Context {
         match self.rules.wait {
             None => Instant::FOREVER,
             Some(_) if self.controlled => Instant::FOREVER,
-            // The one look is not possible now.
+            // A machine that is cordoned or unfit cannot make its one look: only the time counts.
             Some(span) if self.cordon.is_some() || self.unfit().is_some() => self.began + span,
             // There may never be an attempt; the only question has its own time limit.
             Some(span) if self.condition.is_some() && !span.is_zero() => self.began + span,
@@ -169,7 +164,6 @@ impl Context {
         looked_once || now >= self.wait_ends()
     }
 
-    /// Returns why the wait ended without control.
     pub(super) fn not_obtained(&self) -> Cause {
         if let Some(cause) = self.cordon_as_cause() {
             return cause;
@@ -213,7 +207,6 @@ impl Context {
         self.rules.poll.map_or(WOKEN, |poll| 2 * poll)
     }
 
-    /// Returns when the tenure reaches its longest time.
     pub(super) fn hands_over_at(&self, held_lease: &HeldLease) -> Instant {
         let max_hold = self.rules.hold_policy.max_hold;
         max_hold.map_or(Instant::FOREVER, |span| held_lease.began() + span)
@@ -304,7 +297,6 @@ impl Context {
         before.is_some_and(|seen| seen.draining == holder.draining)
     }
 
-    /// Notes another holder; reports a new one.
     pub(super) fn sees(&mut self, step: &mut Step, mut holder: HolderInfo) {
         // The expiry changes with each renewal, and the bell is for programs: neither is worth a report.
         holder.expires = None;
@@ -316,7 +308,6 @@ impl Context {
         }
     }
 
-    /// Takes a ring of the holder's doorbell.
     pub(super) fn hears(&mut self, step: &mut Step, ring: Ring) {
         // A store that wakes this instance needs no bell.
         if let Some(poll) = self.rules.poll {
@@ -326,14 +317,12 @@ impl Context {
         }
     }
 
-    /// Orders the standby command while no attempt runs.
     pub(super) fn stands_by(&mut self, step: &mut Step) {
         if !std::mem::replace(&mut self.standing, true) {
             step.act(Action::StandBy);
         }
     }
 
-    /// Notes that the command is about to be started.
     pub(super) fn in_control(&mut self) {
         self.controlled_before = std::mem::replace(&mut self.controlled, true);
         self.failed_hook = None;
@@ -385,7 +374,6 @@ impl Context {
         self.cordon.is_some()
     }
 
-    /// Returns the cordon as a cause.
     pub(super) fn cordon_as_cause(&self) -> Option<Cause> {
         let cordon = self.cordon.as_ref()?;
         Some(Cause::Cordoned {

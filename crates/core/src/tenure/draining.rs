@@ -34,7 +34,6 @@ pub(super) struct Draining {
 }
 
 impl Draining {
-    /// Begins a drain at `due`.
     pub(super) fn begin(
         run: CommandRun,
         cause: Cause,
@@ -79,7 +78,6 @@ impl Draining {
         self
     }
 
-    /// Tells whether the lease will be kept.
     pub(super) fn keeps_it(&self) -> bool {
         self.kept && !self.killing
     }
@@ -158,7 +156,6 @@ impl Draining {
             Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
-                // The supervisor kills the tree already.
                 self.killing = true;
                 self.go_on(step)
             }

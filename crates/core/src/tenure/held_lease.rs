@@ -49,7 +49,6 @@ enum Renewal {
     Over,
 }
 
-/// Meaning of the answer to a renewal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The deadlines have moved on.
@@ -82,12 +81,10 @@ impl HeldLease {
         self.token
     }
 
-    /// Returns how often the task had failed before this tenure.
     pub(super) fn failed(&self) -> u32 {
         self.failed
     }
 
-    /// Returns the beginning of the lease.
     pub(super) fn began(&self) -> Instant {
         self.began
     }
@@ -97,14 +94,12 @@ impl HeldLease {
         self.t0
     }
 
-    /// Returns when doubt becomes a drain.
     pub(super) fn term_at(&self) -> Instant {
         let planned = self.budget.map_or(Instant::FOREVER, |b| b.term_at(self.t0));
         // A lease that was lost may end before doubt would have begun.
         planned.min(self.kill_at())
     }
 
-    /// Returns when the whole tree must be killed.
     pub(super) fn kill_at(&self) -> Instant {
         let planned = self.budget.map_or(Instant::FOREVER, |b| b.kill_at(self.t0));
         if !self.lost() {
@@ -138,7 +133,6 @@ impl HeldLease {
         }
     }
 
-    /// Returns the order to start a command under this lease.
     pub(super) fn start(&self) -> Start {
         let half = |budget: Budget| self.t0 + budget.lease / 2;
         Start {
@@ -155,7 +149,6 @@ impl HeldLease {
             .is_some_and(|b| now.since(self.t0) > b.lease / 2)
     }
 
-    /// Returns how long a drain for want of control may take.
     pub(super) fn grace_on_loss(&self, otherwise: Duration) -> Duration {
         self.budget.map_or(otherwise, |b| b.grace_on_loss)
     }
@@ -198,7 +191,6 @@ impl HeldLease {
         }
     }
 
-    /// Returns when the renewal in flight ends at the latest, if there is one.
     pub(super) fn in_flight_until(&self) -> Option<Instant> {
         match self.renewal {
             Renewal::InFlight { give_up_at, .. } => Some(give_up_at),
@@ -280,7 +272,6 @@ impl HeldLease {
         }
     }
 
-    /// Returns the time from the start of one attempt to the start of the next.
     fn pace(&self) -> Duration {
         self.budget.map_or(RETRY, |b| b.retry())
     }

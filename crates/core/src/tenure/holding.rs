@@ -107,7 +107,6 @@ fn typed(context: &Context, exit: Exit) -> Option<i32> {
     }
 }
 
-/// Lease, and the command started under it.
 #[derive(Debug)]
 pub(super) struct CommandRun {
     pub(super) held_lease: HeldLease,
@@ -115,7 +114,6 @@ pub(super) struct CommandRun {
     since: Instant,
     started: bool,
     pub(super) exit: Option<Exit>,
-    // The record announces already that control will change soon.
     pub(super) announced: bool,
     exited_at: Option<Instant>,
     // Restarts of this tenure. The next tenure, maybe on a machine where the command works, starts from
@@ -190,7 +188,6 @@ impl CommandRun {
     }
 }
 
-/// Control, with a command that runs.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) run: CommandRun,
@@ -294,7 +291,6 @@ impl Holding {
                     let drain = Draining::begin(self.run, cause, since, end_of_grace);
                     return drain.since(due).go_on(step);
                 }
-                // A lease that is kept is not announced.
                 let kept = resting::is_ahead(context, &self.run, due);
                 let drain = Draining::begin(self.run, Cause::CommandEnded, due, end_of_grace);
                 if kept { drain.unannounced() } else { drain }.go_on(step)
@@ -428,7 +424,6 @@ impl Holding {
         let cause = Cause::GivenUp(HandOverReason::Hung(hung));
         step.act(drain(context, end_of_grace));
         step.report(Notice::Draining(cause.clone()));
-        // A lease that is kept for a restart is not announced.
         let kept = context.rules.hold_policy.restart.is_some();
         let drain = Draining::begin(self.run, cause, due, end_of_grace);
         if kept { drain.unannounced() } else { drain }.go_on(step)

@@ -28,7 +28,6 @@ pub(super) struct Recording {
     // Moment at which the tree was empty; `None` once the store has confirmed a later request.
     empty_at: Option<Instant>,
     give_up_at: Instant,
-    // Last reason why it is not recorded yet.
     why: Option<String>,
     progress: Progress,
 }
@@ -215,7 +214,6 @@ impl Recording {
         }
     }
 
-    /// Goes on after the store has confirmed the record.
     fn confirmed(mut self, context: &mut Context, step: &mut Step) -> Phase {
         // The store took it from the holder, so the lease was held when the tree was empty.
         self.empty_at = None;

@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Releasing {
-    // Reason for the end of the tenure; `None`: it never began, and the wait goes on.
     cause: Option<Cause>,
     exit: Option<Exit>,
     overlap: bool,
@@ -30,7 +29,6 @@ pub(super) struct Releasing {
     confirmed: Instant,
     // Moment from which another instance can have the lease because it ran out.
     others_from: Instant,
-    // A tenure began: a command was ordered to start.
     began: bool,
     // A lease was granted, not only perhaps obtained. Only then is its release reported.
     granted: bool,
@@ -121,7 +119,6 @@ impl Releasing {
         })
     }
 
-    /// Returns why the tenure ended, and how the command did.
     pub(super) fn reason(&self) -> (Option<&Cause>, Option<Exit>) {
         (self.cause.as_ref(), self.exit)
     }
@@ -204,7 +201,6 @@ impl Releasing {
         }
     }
 
-    /// Asks the store if it is time to.
     fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
         let at = match self.progress {
             Progress::Renewing { until } => until,
@@ -233,7 +229,7 @@ impl Releasing {
             return self.go_on(context, step);
         };
         match reply {
-            // If another holds it, this instance does not, as wanted.
+            // If another instance holds it, this one does not, as wanted.
             Ok(()) | Err(Failure::Held(_)) => {
                 if self.granted {
                     step.report(Notice::Released);

@@ -67,7 +67,6 @@ fn next_of_hung(context: &Context) -> Next {
     }
 }
 
-/// Tells whether the lease will be kept when the tree of this command, which has ended, is empty.
 pub(super) fn is_ahead(context: &Context, run: &CommandRun, now: Instant) -> bool {
     !matches!(next(context, run, now), Next::GiveBack)
 }
@@ -120,7 +119,6 @@ pub(super) fn after(
     .go_on(context, step)
 }
 
-/// Returns the back-off before a restart, or why there is none.
 fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Result<Rest, Cause> {
     // Each of these would end the back-off: do not report a restart that never comes.
     if context.guardian_lost {
@@ -280,7 +278,6 @@ impl Resting {
         }
     }
 
-    /// Leaves because the lease could not be confirmed for too long.
     fn out_of_time(self, context: &mut Context, step: &mut Step) -> Phase {
         if context.doubt().is_none() {
             let why = "the lease could not be confirmed in time".to_owned();

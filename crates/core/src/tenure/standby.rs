@@ -36,7 +36,6 @@ impl Standby {
         }
     }
 
-    /// Tells whether only the store wakes this instance.
     pub(super) fn listens(&self, context: &Context) -> bool {
         self.next_at == Instant::FOREVER && !context.is_cordoned() && context.is_fit()
     }
@@ -62,7 +61,6 @@ impl Standby {
             && !context.is_cordoned()
     }
 
-    /// Returns when the next look is due: as planned, or earlier after a ring.
     fn due(&self, context: &Context) -> Instant {
         self.next_at.min(context.doorbell.look_at())
     }
@@ -115,7 +113,6 @@ impl Standby {
         }
     }
 
-    /// Begins an attempt if it is time for one.
     pub(super) fn look(self, context: &mut Context, step: &mut Step) -> Phase {
         let is_due = step.now >= self.due(context);
         let looks_for_a_result = is_due && self.looks_for_a_result(context);
@@ -168,7 +165,6 @@ impl Standby {
     }
 }
 
-/// Attempt in flight.
 #[derive(Debug)]
 pub(super) struct Acquiring {
     sent: Instant,
@@ -289,7 +285,6 @@ fn refusal(
     ask_again(context, step, sent, None, leaves_at)
 }
 
-/// Stands by until the store is asked again, at `latest` at the latest.
 fn ask_again(
     context: &mut Context,
     step: &mut Step,
@@ -322,7 +317,6 @@ fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     next_at
 }
 
-/// Look in flight.
 #[derive(Debug)]
 pub(super) struct Looking {
     sent: Instant,
@@ -362,7 +356,6 @@ impl Looking {
                 context.stop.asked(step.now, signal);
                 context.leave(step, Cause::Stopped(signal))
             }
-            // Without a guardian nothing can be started.
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
             // A grant without an open attempt: give it back.
             Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
@@ -422,7 +415,6 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    /// Returns the shortest and the longest of many waits.
     fn ends(poll: Duration, draining: bool, kept: bool) -> (Duration, Duration) {
         let mut jitter = Jitter::new(7);
         let waits = (0..10_000).map(|_| poll_interval(poll, draining, kept, &mut jitter));

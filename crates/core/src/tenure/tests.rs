@@ -26,7 +26,6 @@ const TERM: i32 = 15;
 const INT: i32 = 2;
 const HUP: i32 = 1;
 
-/// Beginning of virtual time.
 const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 
 fn secs(n: u64) -> Duration {
@@ -37,7 +36,6 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Returns the moment this long after the beginning.
 fn at(seconds: u64) -> Instant {
     BEGIN + secs(seconds)
 }

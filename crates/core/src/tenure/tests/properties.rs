@@ -15,7 +15,6 @@ struct Happening {
 
 #[derive(Clone, Debug)]
 enum Pause {
-    /// Until the instance asks to be woken, if it does.
     UntilWake,
     Millis(u64),
 }
@@ -212,7 +211,6 @@ struct Asked {
 }
 
 impl Observer {
-    /// Takes an event before the instance does.
     fn hears(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Acquired(Ok(grant)) if self.alive_since.is_none() => {
@@ -266,7 +264,6 @@ impl Observer {
         }
     }
 
-    /// Checks the actions of the instance.
     fn sees(&mut self, now: Instant, actions: &[Action]) {
         for (index, action) in actions.iter().enumerate() {
             let seeks = matches!(action, Action::Acquire { .. } | Action::Start(_));

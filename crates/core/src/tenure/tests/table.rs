@@ -8,7 +8,6 @@ use super::*;
 /// Moment of every event in the table, before any deadline.
 const NOW: Instant = Instant::from_nanos(BEGIN.as_nanos() + 150_000_000);
 
-/// Way into a state.
 type Enter = fn() -> Tenure;
 
 fn standby() -> Tenure {
@@ -23,7 +22,6 @@ fn cordoned_standby() -> Tenure {
     tenure
 }
 
-/// Makes a standby with an open question whether it is fit.
 fn asked_standby() -> Tenure {
     let mut tenure = Tenure::new(once(), BEGIN).only_if(Some(secs(2)));
     tenure.step(BEGIN, Event::Ticked);
@@ -40,7 +38,6 @@ fn looking() -> Tenure {
     tenure
 }
 
-/// Makes an unfit standby between looks.
 fn unfit_standby() -> Tenure {
     let mut tenure = looking();
     tenure.step(BEGIN, Event::Looked(Ok(())));
@@ -66,14 +63,12 @@ fn killing() -> Tenure {
     tenure
 }
 
-/// Makes an instance in the back-off before a restart.
 fn backing_off() -> Tenure {
     let mut tenure = holding(restarting());
     fails(&mut tenure, BEGIN + ms(100));
     tenure
 }
 
-/// Makes an instance that keeps the lease of a command that has done its work.
 fn keeping_the_lease() -> Tenure {
     let mut tenure = holding(keeping());
     ends(&mut tenure, BEGIN + ms(100), Exit::Code(0));
