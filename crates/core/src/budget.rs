@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_table_comes_out() {
+    fn default_division_has_the_documented_values() {
         for (lease, renew, grace, margin, term, kill) in [
             (60, 20, 10, 2, 48, 58),
             (30, 10, 5, 1, 24, 29),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_nothing_is_refused() {
+    fn zero_lease_is_refused() {
         let refused = Budget::for_lease(Duration::ZERO).validate();
         assert_eq!(refused, Err(BudgetError::NoLease));
     }

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_version_is_ours_by_its_nonce_or_while_no_other_instance_can_have_made_it() {
+    fn existing_version_is_own_by_its_nonce_or_while_no_other_instance_can_have_made_it() {
         let mut chain = Observed::new(1, D);
         chain.made(7, at(0));
         assert_eq!(chain.exists(8, None, at(14_699)), Exists::Ours);

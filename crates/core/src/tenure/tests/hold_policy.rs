@@ -78,7 +78,7 @@ fn success_ends_the_instance_that_restarts_on_failure() {
 }
 
 #[test]
-fn success_leads_to_a_restart_that_is_always_wanted() {
+fn restart_after_any_end_includes_a_success() {
     let mut rules = restarting();
     rules.hold_policy.restart.as_mut().unwrap().after = After::Any;
     let mut tenure = holding(rules);
