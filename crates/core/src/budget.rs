@@ -1,77 +1,75 @@
-//! The arithmetic of a lease's time: when to renew, when to drain, when to kill; and the [`Deadlines`] that
-//! go from here through the whole house to the guardian's timer.
+//! Arithmetic of a lease's time: when to renew, drain and kill. The resulting [`Deadlines`] go from here to
+//! the guardian's timer.
 //!
 //! ```text
 //! t0 ──────── renew ──────── term_at ──────── kill_at ─ margin ─ expiry = t0 + lease
 //! ```
-//! Called by the tenure, and by `config` to refuse settings that cannot keep the promise. Knows no
-//! store: the limits of one kind of lease (15 to 60 s on a blob) are checked by `config`.
+//! Called by the tenure, and by `config` to refuse settings that cannot keep the promise. Knows no store:
+//! `config` checks the limits of each kind of lease (15 to 60 s on a blob).
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// The longest time one attempt to acquire, renew or release may take.
-// A store that takes longer is no use to a lease of 15 s, and a dead connection is found no sooner
-// than by giving up on it: what is left must be enough for another one.
+/// Longest time for one attempt to acquire, renew or release.
+// A dead connection shows only when an attempt gives up, and a lease of 15 s must have time left for
+// another one.
 pub const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// From the start of one attempt to the start of the next after a failure (with ±20 %).
-// From start to start: an attempt that hung for its whole 5 s is followed at once.
+/// Time from the start of a failed attempt to the start of the next (±20 %).
+// An attempt that hung for its whole 5 s is followed at once.
 pub const RETRY: Duration = Duration::from_secs(2);
 
-/// After so long a request that was never answered is no longer on its way.
-// An acquire whose answer was lost may have been granted that much later than it was sent, and lasts
-// a whole lease from there.
+/// Time after which an unanswered request is no longer on its way.
+// The store may grant an acquire that late, and the lease lasts from there.
 pub const LATE: Duration = Duration::from_secs(5);
 
 // Two clocks, each off by 1 % in opposite directions, part by a fiftieth of the lease. Crystals are a
-// hundred times better; the clocks of virtual machines sometimes are not.
+// hundred times better; clocks of virtual machines sometimes are not.
 pub(super) const DRIFT: u32 = 50;
 
-// What a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
+// Time that a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
 const KILLING: Duration = Duration::from_millis(200);
 
-/// How the time of a lease is divided (design section 3).
+/// Division of a lease's time (design section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// How long a grant lasts at the store.
+    /// Time that a grant lasts at the store.
     pub lease: Duration,
-    /// From one renewal to the next.
+    /// Time from one renewal to the next.
     pub renew_every: Duration,
-    /// From SIGTERM to SIGKILL when control is in doubt.
+    /// Time from SIGTERM to SIGKILL when control is in doubt.
     pub grace_on_loss: Duration,
-    /// Between SIGKILL and the end of the lease.
+    /// Time from SIGKILL to the end of the lease.
     pub margin: Duration,
-    /// The longest time one attempt to renew may take; what is left until SIGTERM may be less.
+    /// Longest time for one attempt to renew; shorter just before SIGTERM.
     pub attempt: Duration,
 }
 
-/// An inequality that does not hold. Each is one line for a person, with the numbers and the flag
-/// to change.
+/// Inequality that does not hold. The message names the numbers and the flag to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
-    /// No lease at all.
+    /// The lease has no length.
     #[error("--lease is 0 s: a lease needs a length")]
     NoLease,
-    /// Renewals that follow each other faster than retries would.
+    /// Renewals would come faster than retries.
     #[error("renewing every {} is more often than the {} between two attempts: raise --lease", Seconds(*renew_every), Seconds(RETRY))]
     RenewsTooOften {
-        /// From one renewal to the next.
+        /// Time from one renewal to the next.
         renew_every: Duration,
     },
-    /// The end of the lease may come before the SIGKILL has worked.
+    /// The lease may end before the SIGKILL has worked.
     #[error(
         "--margin {} is too short for --lease {}: two clocks that are each off by 1 % and a SIGKILL need {}",
         Seconds(*margin), Seconds(*lease), Seconds(*least)
     )]
     MarginTooShort {
-        /// What was asked for.
+        /// Margin that was set.
         margin: Duration,
-        /// The lease it belongs to.
+        /// Lease that the margin belongs to.
         lease: Duration,
-        /// The least that would do.
+        /// Smallest sound margin.
         least: Duration,
     },
     /// One lost packet would stop the command.
@@ -81,26 +79,26 @@ pub enum BudgetError {
         Seconds(budget.lease), Seconds(budget.grace_on_loss), Seconds(budget.margin)
     )]
     NoSecondAttempt {
-        /// The whole division.
+        /// Division of the lease.
         budget: Budget,
     },
 }
 
 impl Budget {
-    /// The default division of a lease: a third to renew, a sixth (in whole seconds, 1 to 10) of
-    /// grace, a thirtieth (in whole seconds, at least 1) of margin; where two attempts to renew do not fit in
-    /// beside that, 1 s of grace.
+    /// Returns the default division of a lease: a renewal after a third, a grace of a sixth (whole seconds,
+    /// 1 to 10) and a margin of a thirtieth (whole seconds, at least 1). The grace is 1 s where two
+    /// attempts to renew would not fit in otherwise.
     #[must_use]
     pub fn for_lease(lease: Duration) -> Budget {
         let budget = Budget {
             lease,
-            // So early that a store may be away for almost half of the lease without any harm.
+            // Early: a store may be away for almost half of the lease without harm.
             renew_every: lease / 3,
             grace_on_loss: whole_seconds(lease / 6).min(Duration::from_secs(10)),
             margin: whole_seconds(lease / 30),
             attempt: ATTEMPT,
         };
-        // The shortest lease of a shared drive has no room for two seconds of it beside two attempts.
+        // The shortest lease of a shared drive has no room for two attempts and a grace of 2 s.
         match budget.validate() {
             Err(BudgetError::NoSecondAttempt { .. }) => Budget {
                 grace_on_loss: Duration::from_secs(1),
@@ -110,16 +108,17 @@ impl Budget {
         }
     }
 
-    /// The division of a message's lock, which can be much shorter than a lease, and much longer: a
-    /// sixth of grace (at most 10 s), a thirtieth of margin (never less than the clocks demand, at
-    /// most as much as they do beyond 2 s), and the renewal at `share` per cent of the lock, or as
-    /// much earlier as two attempts need to fit in before SIGTERM. These are 4 s, or a quarter of a
-    /// lock of less than 16 s; one attempt takes at most half the time there is,
-    /// and no longer than from one renewal to the next.
+    /// Returns the division of a message's lock, which can be much shorter or longer than a lease.
+    ///
+    /// The grace is a sixth (at most 10 s). The margin is a thirtieth (at most 2 s), or what the clocks
+    /// demand if that is more. The renewal is at `share` per cent of the lock, or earlier if two attempts,
+    /// of 4 s or a quarter of a lock of less than 16 s, would not fit in before SIGTERM. One attempt takes
+    /// at most half of the time from the renewal to SIGTERM, and no longer than from one renewal to the
+    /// next.
     #[must_use]
     pub fn for_lock(lock: Duration, share: u32) -> Budget {
-        // The rules of `validate`, turned round: a lock's time is the queue's to say and nobody can
-        // be asked for another, so each lock must come out sound.
+        // The rules of `validate`, turned round: the queue sets the lock's time, so each lock must come out
+        // sound.
         let least = lock / DRIFT + KILLING;
         let margin = least.max((lock / 30).min(Duration::from_secs(2)));
         let grace_on_loss = (lock / 6).min(Duration::from_secs(10));
@@ -136,8 +135,8 @@ impl Budget {
         }
     }
 
-    /// The same, but renewed at least so often: for a lock whose length is only as good as a comparison
-    /// of two clocks.
+    /// Returns this division with renewals at most `most` apart, for a lock whose length is known only from
+    /// comparing two clocks.
     #[must_use]
     pub fn renewing_within(self, most: Option<Duration>) -> Budget {
         let renew_every = most.map_or(self.renew_every, |most| self.renew_every.min(most));
@@ -148,7 +147,7 @@ impl Budget {
         }
     }
 
-    /// From the start of one attempt to renew to the start of the next after a failure.
+    /// Time from the start of a failed attempt to renew to the start of the next.
     #[must_use]
     pub fn retry(&self) -> Duration {
         RETRY.min(self.attempt)
@@ -160,15 +159,15 @@ impl Budget {
         t0 + self.lease
     }
 
-    /// The moment before which nobody else can have been given control, however far the two clocks
-    /// have parted: what lives on after it may overlap.
+    /// Moment before which no other instance can have control, however far the clocks have parted. A
+    /// process that lives longer may overlap.
     #[must_use]
     pub fn others_from(&self, t0: Instant) -> Instant {
-        // Earlier than the expiry by our clock: theirs may be the one that runs fast.
+        // Earlier than the expiry: the other clock may be the one that runs fast.
         t0 + (self.lease - self.lease / DRIFT)
     }
 
-    /// The moment at which nothing of the tree may be spared any longer.
+    /// Moment at which the whole tree must be killed.
     #[must_use]
     pub fn kill_at(&self, t0: Instant) -> Instant {
         t0 + self.lease.saturating_sub(self.margin)
@@ -180,13 +179,13 @@ impl Budget {
         t0 + self.term_after()
     }
 
-    /// When the next renewal is due.
+    /// Moment of the next renewal.
     #[must_use]
     pub fn renew_at(&self, t0: Instant) -> Instant {
         t0 + self.renew_every
     }
 
-    /// Whether this division can keep the promise and survive one failed attempt.
+    /// Checks that this division keeps the promise and survives one failed attempt.
     ///
     /// # Errors
     /// The first inequality that does not hold.
@@ -208,7 +207,6 @@ impl Budget {
                 renew_every: self.renew_every,
             });
         }
-        // With one attempt alone, one lost packet would stop the command.
         if self.renew_every.saturating_add(2 * retry) > self.term_after() {
             return Err(BudgetError::NoSecondAttempt { budget: *self });
         }
@@ -223,13 +221,13 @@ impl Budget {
     }
 }
 
-/// Rounded up to whole seconds, and at least one.
+/// Rounds up to whole seconds, at least one.
 fn whole_seconds(span: Duration) -> Duration {
     let up = span.as_secs() + u64::from(span.subsec_nanos() > 0);
     Duration::from_secs(up.max(1))
 }
 
-/// A span as people write it: `2 s`, `1.4 s`.
+/// Duration as people write it: `2 s`, `1.4 s`.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -244,38 +242,38 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Until when a command may run if nothing more is heard. The same value goes from the core through the
-/// driver and the guardian's socket to the guardian's timer.
+/// Moments until which a command may run without a later word from the core. The same value goes through
+/// the driver and the guardian's socket to the guardian's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// When the guardian drains on its own ([`Instant::FOREVER`]: never), for the grace that is left
-    /// until `kill_at`.
+    /// Moment at which the guardian drains on its own ([`Instant::FOREVER`]: never), for the grace that is
+    /// left until `kill_at`.
     pub term_at: Instant,
-    /// When the guardian kills on its own.
+    /// Moment at which the guardian kills on its own.
     pub kill_at: Instant,
 }
 
 impl Deadlines {
-    /// Nobody ends it unasked.
+    /// No deadlines: the guardian ends nothing on its own.
     pub const NONE: Deadlines = Deadlines {
         term_at: Instant::FOREVER,
         kill_at: Instant::FOREVER,
     };
 
-    /// When the first of the two has a consequence.
+    /// Returns the earlier of the two.
     #[must_use]
     pub fn first(self) -> Instant {
         self.term_at.min(self.kill_at)
     }
 }
 
-/// Control, as the core has it when it orders the command to start.
+/// Order to start the command, with the control that the core has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Until when it may run, unless they are moved.
+    /// Deadlines until a renewal moves them.
     pub deadlines: Deadlines,
-    /// Later than this nothing may be started before the store has confirmed the lease; it
-    /// moves with the deadlines.
+    /// Moment after which the store must confirm the lease before anything starts; moves with the
+    /// deadlines.
     pub fresh_until: Instant,
     /// The fencing token of the tenure.
     pub token: u64,
@@ -291,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_table_comes_out() {
+    fn default_division_has_the_documented_values() {
         for (lease, renew, grace, margin, term, kill) in [
             (60, 20, 10, 2, 48, 58),
             (30, 10, 5, 1, 24, 29),
@@ -362,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_nothing_is_refused() {
+    fn zero_lease_is_refused() {
         let refused = Budget::for_lease(Duration::ZERO).validate();
         assert_eq!(refused, Err(BudgetError::NoLease));
     }

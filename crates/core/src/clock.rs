@@ -1,7 +1,7 @@
-//! Instants on a clock that counts suspend (CLOCK_BOOTTIME): the only clock decisions are made by.
+//! Instants on a clock that counts suspend (CLOCK_BOOTTIME), the only clock that decisions use.
 //!
-//! `std::time::Instant` and tokio's timers stand still while the machine sleeps, and wall clocks
-//! jump. A lease does neither, so neither may occur where a lease is judged.
+//! `std::time::Instant` and tokio's timers stop while the machine sleeps, and wall clocks jump. A lease
+//! does neither, so code that judges a lease uses none of them.
 
 #[cfg(debug_assertions)]
 mod simulated;
@@ -17,22 +17,22 @@ pub use simulated::SimulatedClock;
 #[cfg(debug_assertions)]
 pub use simulated::carried;
 
-/// A point in time, in nanoseconds since the machine was booted, suspend included.
+/// Point in time, in nanoseconds since the boot, suspend included.
 ///
-/// Arithmetic saturates: an instant can be neither before the boot nor wrap round.
+/// Arithmetic saturates at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The moment of the boot; earlier than every instant that was read from the clock.
+    /// Moment of the boot, earlier than every reading of the clock.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every instant; the deadline of what has none.
+    /// Later than every instant: the deadline of something that has none.
     pub const FOREVER: Instant = Instant(u64::MAX);
 
-    /// The present moment, read from the kernel.
+    /// Reads the present moment from the kernel.
     ///
     /// # Panics
-    /// Where the kernel has no CLOCK_BOOTTIME (Linux before 2.6.39): no promise can be kept there.
+    /// Without CLOCK_BOOTTIME (Linux before 2.6.39), where trafficcop cannot keep its promise.
     #[must_use]
     pub fn now() -> Instant {
         #[cfg(debug_assertions)]
@@ -46,27 +46,27 @@ impl Instant {
         Instant(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
-    /// From nanoseconds since the boot, as they travel in frames and in the control file.
+    /// Makes an instant from nanoseconds since the boot, as frames and the control file carry them.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the boot.
+    /// Returns the nanoseconds since the boot.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long ago `earlier` was; zero if it is still to come.
+    /// Returns the time since `earlier`; zero if that is still to come.
     #[must_use]
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Sleeps for this long by a timer that stands still while the machine is suspended: whoever waits for an
-/// [`Instant`] looks at the clock again afterwards.
+/// Sleeps on a timer that stops while the machine is suspended: code that waits for an [`Instant`] must
+/// read the clock again afterwards.
 pub async fn sleep(span: Duration) {
     #[cfg(debug_assertions)]
     if let Some(sleep) = simulated::sleep(span) {
@@ -75,10 +75,10 @@ pub async fn sleep(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
-/// Starts a thread that nobody waits for.
+/// Starts a thread that no code joins.
 ///
 /// # Errors
-/// Where there is no thread to be had.
+/// If the system has no thread for it.
 pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Result<()> {
     #[cfg(debug_assertions)]
     let Some(job) = simulated::start_thread(job) else {
@@ -90,11 +90,11 @@ pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Resu
         .map(drop)
 }
 
-/// Starts a thread that waits in the kernel. In a simulation it is `look` that is called instead, whenever there
-/// may be something, until it returns nothing: when to look again at the latest.
+/// Starts a thread that waits in the kernel. A simulation calls `look` instead whenever there may be work;
+/// `look` returns when to look again at the latest, or nothing to end.
 ///
 /// # Errors
-/// Where there is no thread to be had.
+/// If the system has no thread for it.
 pub fn start_waiting(
     name: &str,
     job: impl FnOnce() + Send + 'static,
@@ -109,7 +109,7 @@ pub fn start_waiting(
     start_thread(name, job)
 }
 
-/// Has the calling thread wait for so long, by a clock that stands still while the machine is suspended.
+/// Blocks the calling thread, on a clock that stops while the machine is suspended.
 pub fn pause(span: Duration) {
     #[cfg(debug_assertions)]
     if simulated::pause(span) {
@@ -118,7 +118,7 @@ pub fn pause(span: Duration) {
     thread::sleep(span);
 }
 
-/// Whether the calling thread is one of a simulation, which waits by [`pause`] alone.
+/// Tells whether the calling thread belongs to a simulation, in which it waits by [`pause`] alone.
 pub fn is_simulated() -> bool {
     #[cfg(debug_assertions)]
     return simulated::now().is_some();
@@ -126,12 +126,11 @@ pub fn is_simulated() -> bool {
     return false;
 }
 
-/// What is asked of a drive that may be far away, from before the request to behind its answer: only a
-/// simulation waits for either.
+/// Request to a drive that may be far away, from sending to answer. Only a simulation waits for either.
 pub struct Request(());
 
 impl Request {
-    /// It is about to be sent.
+    /// Begins a request that is about to be sent.
     #[expect(clippy::new_without_default, reason = "it is sent where it is written")]
     pub fn new() -> Request {
         #[cfg(debug_assertions)]
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_goes_on() {
+    fn now_never_goes_back() {
         let first = Instant::now();
         assert!(Instant::now() >= first && first > Instant::ZERO);
     }
@@ -217,7 +216,7 @@ mod tests {
         };
         assert!(!look(100, 0));
         assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(110)));
-        // Five seconds of the machine's twenty it was awake.
+        // The machine was awake for five of these twenty seconds.
         assert!(!look(120, 15));
         assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(125)));
         assert!(look(125, 15));

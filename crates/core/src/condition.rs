@@ -1,46 +1,44 @@
-//! Whether this machine is fit to take control (`--if`): when it is asked, and for how long an answer
-//! counts.
+//! Fitness of this machine to take control (`--if`): when to ask, and how long an answer counts.
 //!
-//! Called by the tenure while it stands by, and by nothing that has control: the answer is about who may
-//! take it, and never about who has it. Pure; who answers is the workload.
+//! Called by the tenure while it stands by, never in control: the answer decides who may take control, not
+//! who has it. Pure; the workload answers.
 
 use std::time::Duration;
 
 use super::event::Failed;
 use crate::clock::Instant;
 
-// The least time that an answer may take: a condition that looks at a disk or a port on a busy machine.
-// With a longer poll it may take as long as that.
+// Shortest time limit for an answer: a condition may check a disk or a port on a busy machine. A longer
+// poll is the limit itself.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 
-// The least time between two questions, whatever a program takes for a poll: each may be a process.
+// Shortest time between two questions, whatever the poll: each may cost a process.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a machine is not fit to take control.
+/// Reason why a machine is not fit to take control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// The condition's command did not succeed.
     Failed(Failed),
-    /// It did not end in time, and was killed.
+    /// The command did not end in time, and was killed.
     TimedOut,
-    /// It cannot be asked any more: its guardian died, or something of it cannot be killed.
+    /// The guardian that asks died, or cannot kill one of its processes.
     Unasked,
-    /// The program says so of itself.
+    /// The embedding program said no.
     Said,
 }
 
-/// The condition, with its last answer.
+/// Condition with its last answer.
 #[derive(Debug)]
 pub struct Condition {
     every: Duration,
-    // It is being asked, and an answer counts until then.
+    // Moment until which the answer to the open question counts.
     asking: Option<Instant>,
-    // With the moment at which it came.
     answer: Option<(Instant, Result<(), Unfit>)>,
 }
 
 impl Condition {
-    /// One that is asked so often, and was not asked yet.
+    /// Makes a condition that is asked this often.
     pub fn new(every: Duration) -> Condition {
         Condition {
             every: every.max(LEAST_PAUSE),
@@ -49,9 +47,8 @@ impl Condition {
         }
     }
 
-    /// When it is to be asked; [`Instant::FOREVER`] while it is being asked.
-    // An answer counts until then, so that whoever may compete goes on to be known for it, however long
-    // an answer takes.
+    /// Returns when to ask next; [`Instant::FOREVER`] while a question is open.
+    // Counted from the answer, not the question: a slow answer counts as long as a fast one.
     pub fn due(&self) -> Instant {
         if self.asking.is_some() {
             return Instant::FOREVER;
@@ -60,19 +57,19 @@ impl Condition {
         answered.unwrap_or(Instant::ZERO)
     }
 
-    /// It is asked now, by somebody who waits until `end`, which is to come; until when an answer counts.
+    /// Asks now, for a wait that ends at `end`, still to come. Returns until when an answer counts.
     pub fn ask(&mut self, now: Instant, end: Instant) -> Instant {
         let give_up_at = (now + self.every.max(LEAST_LIMIT)).min(end);
         self.asking = Some(give_up_at);
         give_up_at
     }
 
-    /// It was answered; a word that nobody has asked for is none.
+    /// Takes an answer; ignores one without a question.
     pub fn answered(&mut self, now: Instant, answer: Result<(), Unfit>) {
         let Some(give_up_at) = self.asking.take() else {
             return;
         };
-        // It lay there while we were stopped, or the machine slept: a yes of an hour ago.
+        // The answer waited while this process was stopped or the machine slept: it may be an hour old.
         let answer = match answer {
             Ok(()) if now > give_up_at => Err(Unfit::TimedOut),
             answer => answer,
@@ -80,28 +77,27 @@ impl Condition {
         self.answer = Some((now, answer));
     }
 
-    /// Whether it is being asked.
+    /// Tells whether a question is open.
     pub fn is_asking(&self) -> bool {
         self.asking.is_some()
     }
 
-    /// Why not, by the last answer.
+    /// Returns the reason of the last answer, if that was a no.
     pub fn refusal(&self) -> Option<Unfit> {
         self.answer.and_then(|(_, answer)| answer.err())
     }
 
-    /// Whether the last answer lets us compete, for as long as it counts. Nobody competes while it is
-    /// being asked.
+    /// Tells whether the last answer was a yes and no question is open.
     pub fn is_yes(&self) -> bool {
         self.asking.is_none() && self.answer.is_some_and(|(_, answer)| answer.is_ok())
     }
 
-    /// Whether it does so now.
+    /// Tells whether the last answer is a yes that counts now.
     pub fn holds(&self, now: Instant) -> bool {
         self.is_yes() && now < self.due()
     }
 
-    /// Whether there was no answer yet.
+    /// Tells whether no answer has come yet.
     pub fn is_unknown(&self) -> bool {
         self.answer.is_none()
     }
@@ -119,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_from_when_it_came_until_it_is_asked_again() {
+    fn answer_counts_from_its_arrival_until_the_next_question() {
         let mut condition = Condition::new(POLL);
         assert!(condition.due() <= BEGIN && condition.is_unknown());
         assert_eq!(condition.ask(BEGIN, Instant::FOREVER), at(5));
@@ -129,14 +125,14 @@ mod tests {
         assert!(condition.holds(at(3)) && !condition.holds(at(5)));
         assert_eq!(condition.due(), at(5));
         condition.ask(at(5), Instant::FOREVER);
-        assert!(!condition.holds(at(5)), "nobody knows");
+        assert!(!condition.holds(at(5)), "a question is open");
         condition.answered(at(6), Err(Unfit::Said));
         assert!(!condition.holds(at(6)));
         assert_eq!(condition.refusal(), Some(Unfit::Said));
     }
 
     #[test]
-    fn a_yes_that_comes_too_late_is_a_no() {
+    fn yes_that_comes_too_late_is_a_no() {
         let mut condition = Condition::new(POLL);
         condition.ask(BEGIN, Instant::FOREVER);
         condition.answered(at(3600), Ok(()));
@@ -144,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_no_answer() {
+    fn unasked_answer_is_ignored() {
         let mut condition = Condition::new(POLL);
         condition.answered(BEGIN, Ok(()));
         assert!(condition.is_unknown() && !condition.holds(BEGIN));
     }
 
     #[test]
-    fn an_answer_has_five_seconds_or_a_poll_and_no_longer_than_somebody_waits() {
+    fn answer_has_five_seconds_or_a_poll_and_no_longer_than_the_wait() {
         let limit = |every, end| Condition::new(Duration::from_secs(every)).ask(BEGIN, end);
         assert_eq!(limit(1, Instant::FOREVER), at(5));
         assert_eq!(limit(60, Instant::FOREVER), at(60));
@@ -159,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_polls_without_a_pause_is_not_asked_so() {
+    fn poll_of_zero_is_raised_to_the_shortest_pause() {
         let mut condition = Condition::new(Duration::ZERO);
         condition.ask(BEGIN, Instant::FOREVER);
         condition.answered(BEGIN, Ok(()));

@@ -1,8 +1,8 @@
-//! The doorbell as a standby hears it: which looks at the lock it moves, and when it is not believed.
+//! Doorbell of the holder, as a standby hears it: which looks at the lock a ring moves, and when it is
+//! ignored.
 //!
-//! Called by the states that wait. Whoever rings moves a look forward and nothing else: the store
-//! alone says who has control. So everything here is about cost: how many looks a ring, a herd of
-//! standbys or a liar may cause.
+//! Called by the states that wait. A ring only moves a look forward: the store alone says who has control.
+//! So this module limits cost: how many looks a ring, a herd of standbys or a liar may cause.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,50 +13,50 @@ use super::HolderInfo;
 use super::retry::Jitter;
 use crate::clock::Instant;
 
-/// From one standby's look to the next one's. Fifty would ask at one moment else, of which
-/// forty-nine in vain.
+/// Time from one standby's look to the next one's. Else fifty would ask at one moment, forty-nine of them
+/// in vain.
 const APART: Duration = Duration::from_millis(5);
 
-/// From one look to the next, however often it rings.
+/// Shortest time from one look to the next, however often the bell rings.
 const GAP: Duration = Duration::from_millis(100);
 
-/// So many rings without a change of the holder are nobody's hand-over: a holder rings twice (it
-/// drains, it has released) and its connection may break now and then.
+/// Most rings without a change of the holder. A holder rings twice (it drains, it has released), and its
+/// connection may break now and then.
 const MOST_RINGS: u32 = 10;
 
-/// How long a bell is not listened to that rang so often.
+/// Time for which a bell is ignored that rang more often.
 const DEAF: Duration = Duration::from_secs(60);
 
-/// While the bell lives it says in time what a poll would find, so that the polls are there for
-/// what nobody rings for: a lease that was broken by hand. Not where [`HolderInfo::polls_as_ever`] says otherwise.
+/// Shortest poll while the bell lives, unless [`HolderInfo::polls_as_ever`]. The bell reports in time what
+/// a poll would find, but for a lease that was broken by hand.
 const SELDOM: Duration = Duration::from_secs(12);
 
-/// How often those look who were first at the bell, after its holder has vanished: its guardian may
-/// still be ending the command, and rings no bell. Four are enough to lose three of them.
+/// Ranks at the bell that look more often after the holder has vanished. Its guardian, which rings no bell,
+/// may still be ending the command. Four standbys are enough to lose three of them.
 const FIRST: u32 = 0;
 const NEXT: u32 = 3;
 const NEXT_PACE: Duration = Duration::from_millis(250);
 
-/// Where a holder can be heard. Nothing in it is secret: it tells the holder from a stranger who
-/// listens at its address later.
+/// Address at which a holder can be heard. Nothing in it is secret: the nonce tells the holder from a
+/// program that listens at its address later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bell {
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
-    /// What it greets with.
+    /// Number that it greets with.
     pub nonce: u128,
 }
 
 impl Bell {
-    /// Whether it may be connected to: a record can be written by whoever may write the lock, and
-    /// nobody is to be sent to strangers by it.
+    /// Tells whether a standby may connect to it. Every writer of the lock can write a record, and must not
+    /// send standbys to strangers by it.
     #[must_use]
     pub fn is_near(&self) -> bool {
         is_near(self.address.ip())
     }
 }
 
-/// Whether it is an address of this machine, of its wire, or of a private network.
+/// Tells whether an address is of this machine, its link or a private network.
 #[must_use]
 pub fn is_near(ip: IpAddr) -> bool {
     match ip.to_canonical() {
@@ -71,7 +71,7 @@ impl fmt::Display for Bell {
     }
 }
 
-/// What stands in a record for a bell cannot be read.
+/// Text in a record that is no bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a doorbell: ADDRESS:PORT and 32 hexadecimal digits")]
 pub struct NoBell;
@@ -90,78 +90,70 @@ impl FromStr for Bell {
     }
 }
 
-/// What is heard of a bell.
+/// Message from a bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
-    /// It has greeted us, and is heard from now on; so many came before us.
+    /// The bell greets, and is heard from now on.
     Greeted {
-        /// From 0.
+        /// Number of standbys that came before this one.
         rank: u32,
     },
     /// The holder drains.
     Draining,
     /// The holder has given the lease back, and the store has said so.
     Released,
-    /// The connection ended without that.
+    /// The connection ended without a release.
     Closed,
-    /// Nobody answers there, or no longer, or it is somebody else.
+    /// No program answers there, or another one.
     Silent,
 }
 
 impl Ring {
-    /// Whether the bell is heard after this.
+    /// Tells whether the bell is heard after this.
     #[must_use]
     pub fn is_alive(self) -> bool {
         matches!(self, Ring::Greeted { .. } | Ring::Draining)
     }
 }
 
-/// What a standby knows of its holder's bell.
+/// Knowledge of a standby about its holder's bell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doorbell {
-    /// The one that is listened to, or tried.
+    /// Bell that is heard, or tried.
     bell: Option<Bell>,
-    /// It lives, and so many are before us.
+    /// Rank of this standby at a bell that lives.
     rank: Option<u32>,
-    /// A bell that lives does not replace the polls ([`HolderInfo::polls_as_ever`]).
     polls_as_ever: bool,
-    /// How often it has rung for this holder.
     rings: u32,
-    /// Until when it is not believed.
     deaf_until: Option<Instant>,
-    /// When a look was begun last.
     looked: Option<Instant>,
-    /// When a look is wanted earlier than the polls have planned it.
+    /// Next look, if earlier than the polls have planned it.
     look_at: Option<Instant>,
-    /// This bell has ended once without a release. Another program may answer at its address by now, with the nonce
-    /// from the record: it moves looks forward and never spaces them.
+    /// The bell has ended once without a release. Another program may answer at its address by now, with
+    /// the nonce from the record, so the bell moves looks forward and never spaces them.
     ended: bool,
-    /// The holder has vanished: until when, and how often, it is looked whether its guardian is done.
+    /// End and pace of looks for the end of a vanished holder's guardian.
     hurry: Option<(Instant, Duration)>,
 }
 
-/// What is to be done about a bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attend {
-    /// As it is.
     Same,
-    /// Listen to this one (again), and to no other; `None`: to none.
+    /// Listen to this bell only (again); `None`: to none.
     To(Option<Bell>),
 }
 
 impl Doorbell {
-    /// A look begins: what rang before it has been followed.
     pub(super) fn looks(&mut self, now: Instant) {
         self.looked = Some(now);
         self.look_at = None;
     }
 
-    /// A look found this holder's bell.
     pub(super) fn finds(&mut self, now: Instant, holder: &HolderInfo) -> Attend {
         let bell = holder.bell.as_deref().copied().filter(Bell::is_near);
         self.polls_as_ever = holder.polls_as_ever;
         if bell != self.bell {
-            // Another holder: what was said by the last one is no longer true.
+            // Another holder: rings of the last one mean nothing.
             *self = Doorbell {
                 bell,
                 polls_as_ever: self.polls_as_ever,
@@ -179,15 +171,14 @@ impl Doorbell {
             None => {}
         }
         match bell {
-            // It is tried again at each look, until it greets: a holder listens only after it has
-            // written its record.
+            // Tried at each look until it greets: a holder listens only after it has written its record.
             Some(_) if self.rank.is_none() => Attend::To(bell),
             _ => Attend::Same,
         }
     }
 
-    /// The bell was heard. A vanished holder's guardian may need `grace` to end its command; `poll` is
-    /// how long a standby waits that hears nothing.
+    /// Takes a ring. The guardian of a vanished holder may need `grace` to end its command; `poll` is the
+    /// wait of a standby without a bell.
     pub(super) fn rang(
         &mut self,
         now: Instant,
@@ -197,11 +188,10 @@ impl Doorbell {
     ) -> Attend {
         if let Ring::Greeted { rank } = ring {
             self.rank = Some(rank);
-            // It lives after all.
             self.hurry = None;
             return Attend::Same;
         }
-        // Who has not greeted is no holder, and one that is not listened to has not.
+        // Only a holder greets.
         let Some(rank) = self.rank else {
             return Attend::Same;
         };
@@ -218,7 +208,7 @@ impl Doorbell {
             self.falls_silent(now, poll);
             return Attend::To(None);
         }
-        // Its connection ends with either. Who took the lease back may take it again, with the same bell.
+        // Both end its connection. The same holder may take the lease again, with the same bell.
         if ring != Ring::Draining {
             self.rank = None;
         }
@@ -231,7 +221,7 @@ impl Doorbell {
             self.hurry = pace.map(|pace| (now + grace, pace));
         }
         let earliest = match (ring, self.looked) {
-            // It is free, and each holder says so once.
+            // The lock is free, and each holder rings so once.
             (Ring::Released, _) | (_, None) => now,
             (_, Some(looked)) => now.max(looked + GAP),
         };
@@ -239,7 +229,7 @@ impl Doorbell {
         Attend::Same
     }
 
-    /// The next look was planned for one who hears: it comes with the polls again.
+    /// Returns to polls: the next look was planned for a standby with a bell.
     fn falls_silent(&mut self, now: Instant, poll: Duration) {
         self.rank = None;
         self.want(now + poll);
@@ -249,12 +239,12 @@ impl Doorbell {
         self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
     }
 
-    /// When a look is wanted earlier than it was planned; `FOREVER`: none is.
+    /// Returns when to look, if earlier than planned; else `FOREVER`.
     pub(super) fn look_at(&self) -> Instant {
         self.look_at.unwrap_or(Instant::FOREVER)
     }
 
-    /// From a look that found another in control to the next, where that is not up to `--poll`.
+    /// Returns the time from a look that found a holder to the next; `None`: `--poll` decides.
     pub(super) fn interval(
         &self,
         now: Instant,
@@ -294,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A standby that has looked, found a bell and was greeted as the `rank`th.
+    /// Makes a standby that has found a bell and was greeted as the `rank`th.
     fn greeted(rank: u32) -> Doorbell {
         let mut doorbell = Doorbell::default();
         doorbell.looks(at(0));
@@ -307,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_is_written_and_read_and_nothing_else_is_one() {
+    fn bell_is_read_back_and_other_text_is_refused() {
         for address in ["10.1.2.3:4711", "[fd00::1]:80"] {
             let bell = Bell {
                 address: address.parse().expect("an address"),
@@ -329,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_near_is_rung_at() {
+    fn only_bells_in_private_networks_are_followed() {
         for (address, near) in [
             ("127.0.0.1:1", true),
             ("10.255.0.1:1", true),
@@ -369,12 +359,12 @@ mod tests {
     }
 
     #[test]
-    fn after_a_release_polls_are_as_ever_until_a_bell_is_heard_again_be_it_the_same() {
+    fn polls_return_after_a_release_until_a_bell_greets_again() {
         let mut jitter = Jitter::new(1);
         let mut doorbell = greeted(0);
         doorbell.rang(at(5000), Ring::Released, GRACE, POLL);
         doorbell.looks(at(5000));
-        // Still its record, or again.
+        // The same record still, or again.
         assert_eq!(
             doorbell.finds(at(5001), &holder(bell(1))),
             Attend::To(Some(bell(1)))
@@ -385,20 +375,20 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_are_rung_for_keep_their_gap() {
+    fn looks_after_rings_keep_their_gap() {
         let mut doorbell = greeted(0);
         doorbell.looks(at(5000));
         doorbell.rang(at(5001), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
         doorbell.rang(at(5040), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
-        // It waits for nothing when it is free.
+        // No gap when the lock is free.
         doorbell.rang(at(5050), Ring::Released, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5050));
     }
 
     #[test]
-    fn a_bell_that_rings_without_end_costs_ten_looks_and_is_not_heard_for_a_minute() {
+    fn bell_that_rings_without_end_costs_ten_looks_and_is_ignored_for_a_minute() {
         let mut doorbell = greeted(0);
         let (mut now, mut looks, mut deaf) = (at(1000), 0, None);
         for _ in 0..100_000 {
@@ -427,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_holder_is_worth_ten_more_rings() {
+    fn new_holder_may_ring_ten_times_more() {
         let mut doorbell = greeted(0);
         for n in 0..MOST_RINGS {
             let heard = doorbell.rang(at(1000 * u64::from(n)), Ring::Draining, GRACE, POLL);
@@ -444,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn after_its_holder_has_vanished_the_first_look_often_for_a_grace() {
+    fn first_ranks_look_often_for_a_grace_after_the_holder_vanished() {
         let mut jitter = Jitter::new(1);
         for (rank, pace) in [(0, Some(100)), (1, Some(250)), (3, Some(250)), (4, None)] {
             let mut doorbell = greeted(rank);
@@ -483,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_bell_lives_polls_are_seldom_and_as_ever_when_it_is_silent() {
+    fn polls_are_rare_while_the_bell_lives_and_return_when_it_is_silent() {
         let mut jitter = Jitter::new(1);
         let mut doorbell = greeted(9);
         let interval = doorbell.interval(at(0), POLL, &mut jitter).expect("lives");
@@ -492,14 +482,14 @@ mod tests {
         let interval = doorbell
             .interval(at(0), minute, &mut jitter)
             .expect("lives");
-        assert!(interval >= minute * 4 / 5, "who polls seldom goes on so");
+        assert!(interval >= minute * 4 / 5, "a rare poll stays as it is");
         doorbell.rang(at(9000), Ring::Silent, GRACE, POLL);
         assert_eq!(doorbell.interval(at(9000), POLL, &mut jitter), None);
-        assert_eq!(doorbell.look_at(), at(9000) + POLL, "and not only then");
+        assert_eq!(doorbell.look_at(), at(9000) + POLL, "no later than a poll");
     }
 
     #[test]
-    fn a_bell_that_is_heard_spaces_no_looks_where_polls_go_on_and_is_followed() {
+    fn bell_spaces_no_looks_where_polls_go_on() {
         let mut jitter = Jitter::new(1);
         let mut doorbell = greeted(0);
         let one = HolderInfo {
@@ -513,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_heard_who_has_not_greeted() {
+    fn rings_before_a_greeting_are_ignored() {
         let mut doorbell = Doorbell::default();
         doorbell.rang(at(0), Ring::Released, GRACE, POLL);
         doorbell.finds(at(0), &holder(bell(1)));

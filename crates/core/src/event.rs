@@ -1,7 +1,7 @@
-//! The vocabulary of the core: what happened ([`Event`]), what is to be done ([`Action`]), what a
-//! person should hear of it ([`Notice`]), and how it all ended ([`Ending`]).
+//! Vocabulary of the core: inputs ([`Event`]), outputs ([`Action`]), messages for people ([`Notice`]) and
+//! results ([`Ending`]).
 //!
-//! Called by everything that stands round the core. Nothing here may do anything.
+//! Used by everything around the core. Nothing here does anything.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::health::{HealthEvent, Hung};
 use super::hold_policy::{Outcome, TaskResult};
 use crate::clock::Instant;
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It exited with this status (0 to 255).
+    /// Exited with this status (0 to 255).
     Code(u8),
-    /// It was killed by this signal.
+    /// Killed by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// The number a shell shows for it: the status, or 128 + the signal.
+    /// Returns the number that a shell shows: the status, or 128 + the signal.
     #[must_use]
     pub fn as_status(self) -> i32 {
         match self {
@@ -32,72 +32,72 @@ impl Exit {
     }
 }
 
-/// What a store tells about a lock that somebody else holds; all of it is for people, but for
-/// `draining` and `expires`, which say when a standby looks next.
+/// Report of a store about a lock that another instance holds. All of it is for people, but for `draining`
+/// and `expires`, which decide when a standby looks next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HolderInfo {
-    /// The holder's identity, if its record tells one.
+    /// Identity of the holder, from its record.
     pub holder: Option<String>,
-    /// The holder's fencing token, if its record tells one.
+    /// Fencing token of the holder, from its record.
     pub token: Option<u64>,
-    /// What to say where the lease is another program's, and not the recorded holder's.
+    /// Message where another program has the lease, not the recorded holder.
     pub foreign: Option<Box<str>>,
-    /// The holder's command, as its record has it.
+    /// Command of the holder, from its record.
     pub command: Option<Box<str>>,
-    /// The holder has begun to drain: control will change soon.
+    /// The holder has begun to drain, so control will change soon.
     pub draining: bool,
-    /// Since when, by the holder's own wall clock (RFC 3339), if its record tells it.
+    /// Beginning of the tenure by the holder's wall clock (RFC 3339), from its record.
     pub since: Option<Box<str>>,
-    /// When the lock may be had if nothing is heard of its holder until then, as far as the store
-    /// knows that by our own clock: the next look comes no later.
+    /// Moment at which the lock is available if its holder does nothing until then, if the store knows it
+    /// by this machine's clock. The next look comes no later.
     pub expires: Option<Instant>,
-    /// Where the holder rings when control changes, if its record tells it.
+    /// Address at which the holder rings when control changes, from its record.
     pub bell: Option<Box<Bell>>,
-    /// A standby that hears this holder's bell polls all the same: with slots another holder may give up its lease
-    /// unheard, and an observed lease counts from the moment at which its last renewal was seen.
+    /// Keep polling although the bell is heard: with slots, another holder may give up its lease unheard,
+    /// and an observed lease counts from when its last renewal was seen.
     pub polls_as_ever: bool,
 }
 
-/// The lease, as a store granted it.
+/// Lease that a store granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The moment just before the request was sent that obtained (or last renewed) the lease. The
-    /// store began to count later, so the lease is ours until `t0 + lease` at least.
+    /// Moment just before the request was sent that obtained (or last renewed) the lease. The store began
+    /// to count later, so the lease lasts until `t0 + lease` at least.
     pub t0: Instant,
-    /// The fencing token of this tenure: greater than that of every tenure before it.
+    /// Fencing token of this tenure, greater than all before it.
     pub token: u64,
-    /// How often the task that is to be done once has failed before, by its record; 0 without one.
+    /// Number of failed runs of the task, from its record; 0 without one.
     pub failed: u32,
 }
 
-/// Why a store did not do what it was asked: five meanings and no more (the store maps, the core
-/// decides). Errors carry text for people, which never contains a secret.
+/// Failure of a request to a store. These five meanings are all: the store maps, the core decides. The
+/// texts are for people, and never contain a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Somebody else holds the lock.
+    /// Another instance holds the lock.
     #[error("held by another")]
     Held(HolderInfo),
-    /// The task that is to be done once is over, by its record: there is nothing to get control for.
+    /// The record says that the task is over, so control is not needed.
     #[error("the task is over")]
     AlreadyDone(TaskResult),
-    /// The lease we had is definitely not ours any more. Nobody else can have obtained it before
-    /// `until` (`None`: somebody may have it now).
+    /// The lease is definitely lost. No other instance can have obtained it before `until` (`None`: one may
+    /// have it now).
     #[error("{why}")]
     Lost {
-        /// While a lease is being broken, it still keeps others out until this moment.
+        /// End of a lease that is being broken; until then it keeps others out.
         until: Option<Instant>,
         /// One line for a person.
         why: String,
     },
-    /// Not known: time limits, connections, 401 and 403 in mid-tenure, 408, 429, 5xx.
+    /// The result is unknown: time limits, connections, 401 and 403 during a tenure, 408, 429, 5xx.
     #[error("{why}")]
     Transient {
         /// One line for a person.
         why: String,
-        /// The service asked not to be asked again for so long (`Retry-After`).
+        /// Wait that the service asked for (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// It will never work as it was configured; or, where it did, the credential is refused now.
+    /// The configuration will never work; or it did, and the store refuses the credential now.
     #[error("{why}")]
     Fatal {
         /// One line for a person: what failed, on what, why, and what to do.
@@ -107,355 +107,350 @@ pub enum Failure {
     },
 }
 
-/// Why this machine must not have control for now: something is about to be done to it.
+/// Reason why this machine must not have control for now: something is about to happen to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cordon {
     /// One line for a person.
     pub why: String,
-    /// When it may begin ([`Instant::FOREVER`]: not known, or it has begun).
+    /// Earliest moment of that ([`Instant::FOREVER`]: unknown, or it has begun).
     pub before: Instant,
 }
 
-/// What happened to a workload, as its guardian tells, or what the guardian's silence means. It comes from
-/// the guardian's socket to the core, and to people, as it is.
+/// Report of the guardian about a workload, or of the guardian's silence. It goes from the guardian's
+/// socket to the core, and to people, unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkloadEvent {
     /// The command runs.
     Started {
-        /// Its main process.
+        /// Process id of the main process.
         pid: i32,
     },
-    /// The command could not be started; nothing of it runs.
+    /// The command could not be started; none of its processes runs.
     NotStarted {
-        /// The error number of the kernel (ENOENT, EACCES, ...).
+        /// Error number of the kernel (ENOENT, EACCES, ...).
         errno: i32,
     },
-    /// The main process was stopped from the terminal (Ctrl-Z): stop ourselves, and then
+    /// The terminal stopped the main process (Ctrl-Z): stop this process, then call
     /// `GuardianHandle::resume`.
     Stopped,
-    /// The main process ended; others of its tree may still live, the guardian is already draining them.
+    /// The main process ended; the guardian is already draining the rest of its tree.
     Exited(Exit),
-    /// Something of the tree outlived the main process and is being drained.
+    /// Processes outlived the main process, and are being drained.
     LeftBehind,
-    /// The guardian (or, after its death, the supervisor) has seen the end of the last process.
+    /// The last process of the tree has ended.
     TreeEmpty {
-        /// When that was, by the clock of whoever saw it.
+        /// Moment of that, by the clock of the process that saw it: the guardian or, after its death, the
+        /// supervisor.
         at: Instant,
     },
     /// The guardian drains or kills on its own, because a deadline passed.
     Acting,
-    /// The wall clock jumped: the machine slept, was frozen, or somebody set it. What the lease is
-    /// worth is verified before anything else.
+    /// The wall clock jumped: the machine slept, was frozen, or its clock was set. The lease must be
+    /// verified before anything else.
     ClockJumped,
-    /// The guardian died, or was silent and was killed; the tree is being killed, and `TreeEmpty` or
+    /// The guardian died, or was silent and was killed. The tree is being killed, and `TreeEmpty` or
     /// `TreeStuck` follows.
     Lost,
-    /// Something of the tree cannot be killed (a process is stuck in the kernel). Nothing follows.
+    /// A process of the tree is stuck in the kernel and cannot be killed. No event follows.
     TreeStuck,
-    /// No guardian's word, but of whoever prepares a command's start: what has to succeed before it
-    /// failed, nothing of it lives since `at`, and the command was not started.
+    /// A hook that must succeed before the command failed, and the command was not started. Comes from the
+    /// code that prepares the start, not from the guardian.
     HookFailed {
-        /// When the last of it was reaped.
+        /// Moment at which the last process of the hook was reaped.
         at: Instant,
-        /// How it failed.
+        /// Failure of the hook.
         how: Failed,
     },
-    /// No guardian's word either: what runs without control has this main process, or ended.
+    /// The standby command has this main process, or ended. Not from the guardian.
     Standby(Option<i32>),
-    /// Nor this: what was asked by [`Action::Ask`] says that this machine may compete, or why not.
+    /// Answer to [`Action::Ask`]: this machine may compete, or why not. Not from the guardian.
     Condition(Result<(), Unfit>),
-    /// Nor this: whether the command works. Only that it does not ([`HealthEvent::Hung`]) has a consequence.
+    /// Health of the command. Only [`HealthEvent::Hung`] and [`HealthEvent::GuardianLost`] have a
+    /// consequence. Not from the guardian.
     Health(HealthEvent),
 }
 
-/// What happened. Names are past tense.
+/// Input of the core, named in the past tense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing but time has passed. Also the answer to a wake-up: the first thing done after a
-    /// pause is to look at the clock.
+    /// Only time has passed. After a pause, the clock is read before anything else.
     Ticked,
-    /// The store says that the lock can be had now: an attempt would succeed, or tell why not. It is
-    /// no grant, because what remains to be done (the token, the record) needs a time limit and can fail.
+    /// The lock may be available. This is no grant: the rest (the token, the record) needs a time limit and
+    /// can fail.
     Freed,
-    /// The attempt to acquire ended. `t0` in the grant is the moment before it was sent.
+    /// The attempt to acquire ended.
     Acquired(Result<Grant, Failure>),
-    /// The look at a task's record ended, by which nothing can be obtained.
+    /// The look at a task's record, which obtains nothing, ended.
     Looked(Result<(), Failure>),
     /// The attempt to renew that was sent at `t0` ended.
     Renewed {
-        /// The moment just before the request was sent.
+        /// Moment just before the request was sent.
         t0: Instant,
-        /// What the store answered.
+        /// Answer of the store.
         reply: Result<(), Failure>,
     },
-    /// The attempt to record what a task came to ended.
+    /// The attempt to record a task's result ended.
     Recorded(Result<(), Failure>),
     /// The attempt to give the lease back ended.
     Released(Result<(), Failure>),
-    /// Something happened to what runs under the lease.
+    /// Something happened to the workload.
     Workload(WorkloadEvent),
-    /// The command has said that it is about to end (`STOPPING=1`).
+    /// The command announced its end (`STOPPING=1`).
     CommandStopping,
-    /// A person or a service manager asked us to stop, by this signal.
+    /// A person or a service manager sent this signal to stop this instance.
     StopAsked(i32),
-    /// This machine must not have control until it is uncordoned. Said again when what is known of
-    /// it changes.
+    /// This machine must not have control until it is uncordoned. Repeated when the reason changes.
     Cordoned(Cordon),
-    /// Nothing speaks against this machine any more.
+    /// The cordon is over.
     Uncordoned,
 }
 
-/// What is to be done, in this order. Names are imperatives.
+/// Output of the core, named in the imperative. The driver carries actions out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Try to get control; the reply is [`Event::Acquired`]. No attempt outlasts `give_up_at`.
+    /// Try to get control; the reply is [`Event::Acquired`].
     Acquire {
-        /// After this moment the attempt is given up (and what it may have obtained is undone).
+        /// End of the attempt; anything that it may have obtained is undone.
         give_up_at: Instant,
     },
     /// Ask whether this machine may compete; the reply is [`WorkloadEvent::Condition`].
     Ask {
-        /// After this moment there is no answer any more, and that is a no.
+        /// Moment after which no answer counts as a no.
         give_up_at: Instant,
     },
-    /// Look whether the task that is to be done once is over, and no more; the reply is
-    /// [`Event::Looked`].
+    /// Only look whether the task is over; the reply is [`Event::Looked`].
     Look {
-        /// After this moment the look is given up.
+        /// End of the attempt.
         give_up_at: Instant,
     },
-    /// Abandon the attempt to acquire that is in flight, undoing what it may have obtained; the
-    /// reply is [`Event::Released`].
+    /// Abandon the attempt to acquire that is in flight, and undo what it may have obtained; the reply is
+    /// [`Event::Released`].
     Withdraw {
-        /// After this moment the attempt to undo is given up.
+        /// End of the attempt to undo.
         give_up_at: Instant,
     },
     /// Renew the lease; the reply is [`Event::Renewed`].
     Renew {
-        /// After this moment the attempt is given up.
+        /// End of the attempt.
         give_up_at: Instant,
     },
     /// Start the command.
     Start(Start),
     /// Move the guardian's deadlines on. Goes before anything that can block.
     Extend(Deadlines),
-    /// Send this signal to the command's group, and SIGKILL to the tree at the earlier of
-    /// `end_of_grace` and the lease's kill_at.
+    /// Send this signal to the command's group, and SIGKILL to the tree at the earlier of `end_of_grace`
+    /// and the lease's kill_at.
     Drain {
-        /// What the drain sends first.
+        /// Signal that the drain sends first.
         signal: i32,
-        /// When the grace is over, whatever the lease allows.
+        /// End of the grace, whatever the lease allows.
         end_of_grace: Instant,
     },
     /// SIGKILL to the whole tree, now.
     Kill,
-    /// Say in the record that control will change soon (best effort; nothing waits for it).
+    /// Announce in the record that control will change soon (best effort; nothing waits for it).
     Announce,
-    /// Record what the run of a task came to; the reply is [`Event::Recorded`]. Exists only after
-    /// "tree empty".
+    /// Record the result of a task's run; the reply is [`Event::Recorded`]. Comes only after "tree empty".
     Record {
-        /// What is recorded.
+        /// Result to record.
         outcome: Outcome,
-        /// After this moment the attempt is given up.
+        /// End of the attempt.
         give_up_at: Instant,
     },
-    /// Give the lease back; the reply is [`Event::Released`]. Exists only after "tree empty".
+    /// Give the lease back; the reply is [`Event::Released`]. Comes only after "tree empty".
     Release {
-        /// After this moment the attempt is given up.
+        /// End of the attempt.
         give_up_at: Instant,
     },
-    /// Leave the lease to run out: forget it without asking the store, and what is under way.
+    /// Let the lease run out: forget it, and all requests about it, without asking the store.
     Abandon,
-    /// Listen to this holder's doorbell, and to no other; `None`: to none. What is heard goes to
+    /// Listen to this holder's doorbell only; `None`: to none. Rings go to
     /// [`Tenure::rang`](super::Tenure::rang).
     Attend {
-        /// Where it can be heard.
+        /// Address of the bell.
         bell: Option<Bell>,
     },
-    /// We wait for control: run what runs without it. Said once, until a command was started.
+    /// Run the standby command until a command was started. Comes once.
     StandBy,
-    /// A tenure is over: nothing of it lives, and the store was told what it was to be told.
+    /// Note that a tenure is over: its tree is empty, and the store knows all that it should.
     TenureOver {
-        /// Why it ended.
+        /// Reason.
         cause: Cause,
     },
-    /// Tell people.
+    /// Inform people.
     Notify(Notice),
 }
 
-/// What people hear: one line in the log for each change of state, no noise per poll.
+/// Message for people: one line in the log for each change of state, none per poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Standing by, behind this holder.
     StandingBy(HolderInfo),
-    /// In control, with this fencing token.
+    /// Control obtained, with this fencing token.
     InControl {
-        /// The token of the tenure.
+        /// Token of the tenure.
         token: u64,
     },
-    /// The store did not answer as hoped while standing by or holding; said when doubt begins.
+    /// The store failed to answer while standing by or holding; sent when doubt begins.
     Doubt {
-        /// What the store said.
+        /// Message of the store.
         why: String,
-        /// When the command is asked to end if nothing changes; `None` while standing by.
+        /// Moment of the stop signal if nothing changes; `None` while standing by.
         term_at: Option<Instant>,
     },
-    /// The store refuses the credential that it accepted before, while standing by; said at once, and once a
-    /// minute.
+    /// The store refuses the credential that it accepted before, while standing by; sent at once, and once
+    /// a minute.
     Refused {
-        /// What the store said.
+        /// Message of the store.
         why: String,
-        /// When this instance leaves if nothing changes.
+        /// Moment at which this instance leaves if nothing changes.
         leaves_at: Instant,
     },
-    /// The store answers again after a doubt that had been reported.
+    /// The store answers again after a reported doubt.
     Recovered,
-    /// The command is being drained, and why.
+    /// The command is being drained, for this reason.
     Draining(Cause),
     /// The command ended by itself.
     CommandEnded(Exit),
     /// The command is started again at `until`.
     BackingOff {
-        /// When.
+        /// Moment of the restart.
         until: Instant,
-        /// As which restart within the window.
+        /// Number of this restart within the window.
         number: u32,
     },
     /// The command is started again, now.
     Restarting,
-    /// The command was restarted as often as the limit allows: control is handed over.
+    /// The command reached its limit of restarts: control is handed over.
     RestartsSpent,
-    /// The command was not started, because what has to succeed before it failed so: control is
-    /// handed over.
+    /// The command was not started, because a hook failed so: control is handed over.
     HookFailed(Failed),
-    /// The tenure has been long enough, while nothing ran: control is handed over.
+    /// The tenure reached its longest time while nothing ran: control is handed over.
     HoldOver,
-    /// The command has done its work, and the lease is kept until then.
+    /// The command has done its work, and the lease is kept until `until`.
     Keeping {
-        /// When it is given back.
+        /// Moment of the release.
         until: Instant,
     },
-    /// Control was handed over; we do not compete before then.
+    /// Control was handed over; this instance does not compete until `until`.
     CoolingDown {
-        /// When we compete again.
+        /// End of the cool-down.
         until: Instant,
     },
-    /// This machine is cordoned: we do not compete until that is over. Nothing of ours runs, and
-    /// nothing is held.
+    /// This machine is cordoned: this instance runs and holds nothing, and does not compete.
     Cordoned {
-        /// Why it is cordoned.
+        /// Reason of the cordon.
         why: String,
     },
-    /// It is over: we compete again.
+    /// The cordon is over: this instance competes again.
     Uncordoned,
-    /// This machine is not fit to take control: we do not compete until it is.
+    /// This machine is not fit to take control: this instance does not compete.
     Unfit(Unfit),
-    /// It is: we compete again.
+    /// This machine is fit again: this instance competes again.
     Fit,
-    /// What the run of a task came to stands in its record.
+    /// The result of a task's run stands in its record.
     Recorded {
-        /// What.
+        /// Result.
         outcome: Outcome,
-        /// Which run it was, if those are counted that failed.
+        /// Number of the run, if failed runs are counted.
         attempt: u32,
     },
-    /// It could not be recorded yet; said once.
+    /// The result could not be recorded yet; sent once.
     Unrecorded {
-        /// What the store said.
+        /// Message of the store.
         why: String,
     },
-    /// The run of a task failed, and nobody tries before this moment.
+    /// The run of a task failed, and no instance tries again before `until`.
     Pausing {
         /// When the lease is given back.
         until: Instant,
     },
-    /// The run of a task was stopped before it ended by itself: nothing is recorded.
+    /// The run of a task was stopped before its end: nothing is recorded.
     NotDone,
-    /// The command ended, and left processes behind that are being drained.
+    /// The command ended and left processes behind, which are being drained.
     LeftBehind,
-    /// Control was lost, and the command may have run beside another holder's.
+    /// Control was lost, and the command may have run at the same time as another holder's.
     Overlapped,
     /// The lease was given back.
     Released,
-    /// The lease was to be given back, and was not ours any more.
+    /// This instance tried to give the lease back, and found it lost.
     FoundLost {
-        /// What the store said.
+        /// Message of the store.
         why: String,
     },
-    /// The lease is left to run out, for this reason.
+    /// The lease is left to run out.
     LeftToRunOut {
         /// One line for a person.
         why: String,
     },
 }
 
-/// Why the command does not work here.
+/// Reason why the command does not work here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOverReason {
-    /// It was restarted as often as the limit allows.
+    /// The command reached its limit of restarts.
     RestartsSpent,
-    /// What has to succeed before it failed.
+    /// A hook that must succeed before it failed.
     HookFailed(Failed),
-    /// It runs, and does not work any more.
+    /// The command runs, but hangs.
     Hung(Hung),
 }
 
-/// How something that has to succeed failed.
+/// Failure of a command that must succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// It ended so.
+    /// Ended so.
     Exited(Exit),
-    /// It could not be started, for this error number of the kernel.
+    /// Not started, for this error number of the kernel.
     NotStarted(i32),
 }
 
-/// Why a tenure (or the wait for one) ended.
+/// Reason why a tenure (or the wait for one) ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The command ended by itself.
     CommandEnded,
     /// The command could not be started.
     NotStarted {
-        /// The error number of the kernel.
+        /// Error number of the kernel.
         errno: i32,
     },
-    /// A stop was requested by this signal.
+    /// This signal asked this instance to stop.
     Stopped(i32),
     /// The lease could not be renewed in time.
     Doubt {
-        /// What the store said last.
+        /// Last message of the store.
         why: String,
     },
     /// The lease was definitely lost.
     Lost {
-        /// What the store said.
+        /// Message of the store.
         why: String,
     },
-    /// Control is handed over, and we compete for it again: the tenure has been long enough. No
-    /// ending: the competition goes on after it.
+    /// The tenure reached its longest time. The competition goes on.
     HandOver,
-    /// The same because the command does not work here.
+    /// Control was handed over because the command does not work here. The competition goes on.
     GivenUp(HandOverReason),
-    /// This machine is cordoned. After a tenure it is no ending: the competition goes on when that is
-    /// over. While waiting it is one, where the time to wait is over first.
+    /// This machine is cordoned. After a tenure, the competition goes on when the cordon is over. A wait
+    /// ends with this cause if its time is over first.
     Cordoned {
-        /// Why it is cordoned.
+        /// Reason of the cordon.
         why: String,
     },
     /// This machine was not fit to take control when the time to wait was over.
     Unfit(Unfit),
     /// The guardian died or fell silent.
     GuardianLost,
-    /// The run of a task ended, and what it came to could not be recorded.
+    /// The result of a task's run could not be recorded.
     NotRecorded {
-        /// What kept it from being recorded.
+        /// Reason.
         why: String,
     },
-    /// The task was over already: another has run it.
+    /// Another instance had done the task already.
     AlreadyDone(TaskResult),
-    /// Control was not obtained in the time given (`-n`, `-w`).
+    /// Control was not available in the time given (`-n`, `-w`).
     NotObtained(HolderInfo),
-    /// The store was out of reach, or refused us, before anything could start.
+    /// The store was out of reach, or refused this instance, before anything could start.
     Store {
         /// One line for a person.
         why: String,
@@ -464,21 +459,21 @@ pub enum Cause {
     },
 }
 
-/// How the competition of one instance ended, after all its rounds: what the exit status is made of.
+/// End of one instance's competition after all its rounds, from which the exit status is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Why.
+    /// Reason.
     pub cause: Cause,
-    /// How the command's main process ended, if it ran.
+    /// End of the command's main process, if it ran.
     pub exit: Option<Exit>,
-    /// A process of the tree may have lived when another instance could have been given control.
+    /// A process of the tree may have lived when another instance could have control.
     pub overlap: bool,
-    /// The lease was given back (else it runs out by itself, or was lost).
+    /// The lease was given back (else it runs out, or was lost).
     pub released: bool,
 }
 
 impl Ending {
-    /// The end of a competition that never began, because the store said so.
+    /// Makes the end of a competition that never began because of the store.
     #[must_use]
     pub fn of_store(why: String, denied: bool) -> Ending {
         Ending {

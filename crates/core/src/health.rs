@@ -1,10 +1,10 @@
-//! Whether a command that runs still works: it says so itself (`--watchdog`), or it is asked (`--health`);
-//! and what of it the lock's record says ([`HealthRecord`], owned by the tenure).
+//! Health of a running command, which reports it (`--watchdog`) or is probed (`--health`); and its place in
+//! the lock's record ([`HealthRecord`], owned by the tenure).
 //!
-//! [`Health`] belongs to the workload of `run`, which looks when [`Health::wake_at`] says, hands in what was
-//! heard, and starts the probes. Pure. What it must never do: take a pause of ours (stopped, suspended,
-//! starved) for silence. So it wants to be looked after at short intervals, and where a look comes
-//! late, nobody was there to hear the command: it gets another full period, and a probe that failed
+//! [`Health`] belongs to the workload of `run`, which looks at [`Health::wake_at`], passes on what the
+//! command said, and starts the probes. Pure. It must never take a pause of this process (stopped,
+//! suspended, starved) for silence. So it asks for a look at short intervals. If a look comes late, no
+//! process was there to hear the command: the command gets another full period, and a probe that failed
 //! meanwhile does not count. A command that alone is stopped or stuck makes no look late.
 
 use std::time::Duration;
@@ -12,201 +12,198 @@ use std::time::Duration;
 use super::{Cause, Exit, HandOverReason};
 use crate::clock::Instant;
 
-// Eight looks in a period: a pause that fits in between two of them, and so is not noticed, takes an
-// eighth of what a command that speaks twice in its period (sd_watchdog_enabled(3)) has to spare.
+// Number of looks in a period. A pause between two looks goes unnoticed, and takes at most an eighth of the
+// slack of a command that speaks twice in its period (sd_watchdog_enabled(3)).
 const LOOKS: u32 = 8;
-// A longer one would leave a pause unnoticed that takes a good part of a probe's time.
+// Longest time between looks: a longer pause would take a good part of a probe's time unnoticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
-// How late a look on a busy machine is without anybody having been stopped.
+// Lateness of a look on a busy machine without a pause.
 const LATE: Duration = Duration::from_millis(250);
-/// The shortest silence that means anything: a command on a busy machine is late by less.
+/// Shortest silence that counts: a command on a busy machine is late by less.
 pub const LEAST_WATCHDOG: Duration = Duration::from_secs(1);
 
-/// What is expected of a command.
+/// Expectations of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthRules {
-    /// It says `WATCHDOG=1` at least this often.
+    /// Longest time between two `WATCHDOG=1`.
     pub watchdog: Option<Duration>,
-    /// From the command's start to its first `READY=1` or `WATCHDOG=1` at most, where it has a watchdog.
+    /// Longest time from the start to the first `READY=1` or `WATCHDOG=1`, with a watchdog.
     pub start: Duration,
-    /// How it is asked.
+    /// Rules of its probes.
     pub probe: Option<ProbeRules>,
 }
 
 impl HealthRules {
-    /// How often the lock's record may tell of it anew; `None`: there is nothing to tell.
+    /// Returns how often the lock's record may report health; `None`: never.
     #[must_use]
     pub fn is_told_every(&self) -> Option<Duration> {
         self.probe.map(|probe| probe.every).or(self.watchdog)
     }
 
-    /// Whether nothing is.
+    /// Tells whether nothing is expected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == HealthRules::default()
     }
 }
 
-/// How a command is asked.
+/// Rules of the probes of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRules {
-    /// From the beginning of one probe to that of the next.
+    /// Time from the beginning of one probe to that of the next.
     pub every: Duration,
-    /// How long one may take: not longer than `every`.
+    /// Time limit of a probe: not longer than `every`.
     pub timeout: Duration,
-    /// So many in a row that fail mean that the command is hung; at least one.
+    /// Number of failures in a row that mean a hung command; at least one.
     pub failures: u32,
-    /// From the command's start to the first.
+    /// Time from the command's start to the first probe.
     pub delay: Duration,
 }
 
-/// How a probe failed.
+/// Failure of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeFailure {
-    /// It took longer than it may.
+    /// Exceeded its time limit.
     TimedOut,
-    /// The command that asks ended so.
+    /// The probe's command ended so.
     Exited(Exit),
-    /// It could not be started, for this error number of the kernel.
+    /// Not started, for this error number of the kernel.
     NotStarted(i32),
-    /// This machine had no process, memory or descriptor for the probe, for this error number: that is no
-    /// answer about the command, and does not count.
+    /// This machine had no process, memory or descriptor for the probe, for this error number. That says
+    /// nothing about the command, and does not count.
     NoRoom(i32),
-    /// The server answered with this status, which is none of 2xx.
+    /// The server answered with this status, which is not 2xx.
     Answered(u16),
-    /// The server cannot be connected to.
+    /// The server refuses the connection or is out of reach.
     NoConnection,
-    /// There is no TLS with it, for this reason.
+    /// TLS failed for this reason.
     NoTls(TlsFailure),
     /// The connection broke before the end of the answer.
     BrokeOff,
 }
 
-/// Why there is no TLS with a server.
+/// Reason why TLS with a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFailure {
-    /// Nobody whom this machine trusts vouches for it.
+    /// This machine trusts no issuer of the certificate.
     UnknownIssuer,
-    /// Its certificate is for another name.
+    /// The certificate is for another name.
     OtherName,
-    /// Its certificate is not valid at this time.
+    /// The certificate is not valid at this time.
     OutOfDate,
-    /// Its certificate is an authority's own.
+    /// The certificate is an authority's.
     IsAuthority,
-    /// It does not speak TLS.
+    /// The server does not speak TLS.
     NotSpoken,
-    /// Another.
+    /// Another reason.
     Other,
 }
 
-/// Why a command counts as hung.
+/// Reason why a command counts as hung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hung {
-    /// It did not say `WATCHDOG=1` for this time.
+    /// No `WATCHDOG=1` for this time.
     Silent(Duration),
-    /// It said neither `READY=1` nor `WATCHDOG=1` within this time from its start.
+    /// Neither `READY=1` nor `WATCHDOG=1` within this time from its start.
     NotReady(Duration),
-    /// It said `WATCHDOG=trigger`.
+    /// The command sent `WATCHDOG=trigger`.
     Triggered,
-    /// So many probes in a row failed, the last of them so.
+    /// This many probes in a row failed, the last one so.
     Unhealthy(u32, ProbeFailure),
 }
 
 impl Cause {
-    /// Whether the command ran, and did not work any more.
+    /// Tells whether the command hung.
     #[must_use]
     pub fn is_hung(&self) -> bool {
         matches!(self, Cause::GivenUp(HandOverReason::Hung(_)))
     }
 }
 
-/// What is told of a command's health.
+/// Report about a command's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthEvent {
-    /// It works: it has said so, or a probe has succeeded.
+    /// The command works: it said so, or a probe succeeded.
     Answered {
         /// Probes had failed before.
         again: bool,
     },
-    /// A probe failed, which is not yet too much.
+    /// A probe failed, but not yet too many.
     Failed {
-        /// How.
+        /// Failure of the probe.
         how: ProbeFailure,
-        /// As which in a row.
+        /// Number of failures in a row.
         number: u32,
-        /// So many are too much.
+        /// Number of failures that mean a hung command.
         of: u32,
     },
-    /// A probe could not begin, for want of room on this machine.
+    /// A probe could not begin, because this machine lacks resources.
     NotAsked {
         /// The kernel's error number.
         errno: i32,
-        /// As which in a row.
+        /// Number of such probes in a row.
         number: u32,
     },
-    /// It is hung, and is to end.
+    /// The command is hung, and must end.
     Hung(Hung),
-    /// The guardian of the probes is dead: nobody can say whether it is hung.
+    /// The guardian of the probes is dead: the command's health is unknown.
     GuardianLost,
 }
 
-/// What a command says on its notification socket.
+/// Message of a command on its notification socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchdogWord {
-    /// `WATCHDOG=1`, or `READY=1`: it works.
+    /// `WATCHDOG=1`, or `READY=1`: the command works.
     Alive,
-    /// `EXTEND_TIMEOUT_USEC=`: its start may take at least so long from now on.
+    /// `EXTEND_TIMEOUT_USEC=`: the start may take at least this long from now on.
     Extend(Duration),
-    /// `WATCHDOG=trigger`: it does not.
+    /// `WATCHDOG=trigger`: the command does not work.
     Trigger,
-    /// `WATCHDOG_USEC=`: how often it will say so from now on. Zero, or without end: no more.
+    /// `WATCHDOG_USEC=`: new period of the watchdog. Zero or infinity turns it off.
     Period(Duration),
 }
 
-/// What a look leads to.
+/// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing to do before [`Health::wake_at`].
+    /// No work before [`Health::wake_at`].
     Quiet,
-    /// Begin a probe that is ended at this moment.
+    /// Begin a probe that ends at this moment.
     Probe {
-        /// When.
+        /// End of the probe.
         kill_at: Instant,
     },
     /// The command is hung.
     Hung(Hung),
 }
 
-/// The health of one instance's commands, one after another.
+/// Health of one instance's commands, one after another.
 #[derive(Clone, Debug)]
 pub struct Health {
     rules: HealthRules,
     running: Option<Running>,
 }
 
-/// What is known of the command that runs.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    // How often it is to speak: the rules', until it says another time.
+    // Period of the watchdog: that of the rules, until the command sets another.
     period: Option<Duration>,
-    // When it spoke last, or was given a new period.
+    // Moment of the last word, or of a new period.
     heard: Instant,
-    // Until when it is to speak first; `None`: it has.
+    // Deadline of the first word; `None`: it came.
     ready_by: Option<Instant>,
-    // When the next probe begins.
+    // Beginning of the next probe.
     next: Instant,
-    // A probe is under way; whether it counts if it fails.
+    // Set while a probe runs: whether its failure counts.
     probing: Option<bool>,
-    // Probes in a row that failed.
     failed: u32,
-    // Probes in a row that could not begin.
     not_asked: u32,
-    // When we wanted to look, as we said when we looked last.
+    // Moment for which the last look asked for the next.
     due: Instant,
 }
 
 impl Health {
-    /// Nothing runs yet.
+    /// Makes the health of an instance without a command.
     #[must_use]
     pub fn new(rules: HealthRules) -> Health {
         Health {
@@ -215,8 +212,8 @@ impl Health {
         }
     }
 
-    /// The command was started, or counts as started from this moment on, and then again when it is known to be:
-    /// what it has said by then stands, and how a probe that asks already ends counts for nothing.
+    /// Begins with a command. Called when the command counts as started, and again when it is known to run:
+    /// earlier words stand, and a failure of a probe that already runs does not count.
     pub fn started(&mut self, now: Instant) {
         if self.rules.is_empty() {
             return;
@@ -239,26 +236,26 @@ impl Health {
         self.running = Some(running);
     }
 
-    /// It has ended, or is to end: nothing more is expected of it.
+    /// Expects nothing more: the command ended, or must end.
     pub fn ended(&mut self) {
         self.running = None;
     }
 
-    /// Whether a command runs of which something is expected.
+    /// Tells whether a command runs of which something is expected.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// When to come back with [`Health::look`] if nothing happens before.
+    /// Returns when to call [`Health::look`] if nothing happens before.
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         let running = self.running.as_ref();
         running.map_or(Instant::FOREVER, |running| running.due)
     }
 
-    /// Looks at the clock. To be called after what the command said is handed in, which may have waited,
-    /// and before the end of a probe, which may have come late.
+    /// Looks at the clock. Call it after passing on the words of the command, which may have waited, and
+    /// before the end of a probe, which may come late.
     pub fn look(&mut self, now: Instant) -> Look {
         let (rules, start) = (self.rules.probe, self.rules.start);
         let Some(running) = &mut self.running else {
@@ -287,9 +284,9 @@ impl Health {
         look
     }
 
-    /// The command said this.
+    /// Takes a word of the command.
     pub fn hears(&mut self, now: Instant, word: WatchdogWord) -> Option<HealthEvent> {
-        // Without a watchdog nobody listens for it, as systemd has it without WatchdogSec=.
+        // Without a watchdog the word is ignored, as in systemd without WatchdogSec=.
         let watched = self.rules.watchdog.is_some();
         let running = self.running.as_mut().filter(|_| watched)?;
         match word {
@@ -298,7 +295,7 @@ impl Health {
                 running.due = running.due.min(running.wake_after(now));
                 return Some(HealthEvent::Answered { again: false });
             }
-            // As systemd has it: it moves the end of a start on, and never brings it nearer.
+            // As in systemd: it extends the time for a start and never shortens it.
             WatchdogWord::Extend(more) => {
                 running.ready_by = running.ready_by.map(|by| by.max(now + more));
             }
@@ -316,7 +313,7 @@ impl Health {
         None
     }
 
-    /// The probe that was begun has ended.
+    /// Takes the result of the probe.
     pub fn probed(
         &mut self,
         now: Instant,
@@ -332,7 +329,7 @@ impl Health {
                 let again = std::mem::take(&mut running.failed) > 0;
                 return Some(HealthEvent::Answered { again });
             }
-            // We were not there when it should have been answered.
+            // This process was paused when the answer was due.
             Err(_) if !counts => return None,
             Err(ProbeFailure::NoRoom(errno)) => {
                 running.not_asked = running.not_asked.saturating_add(1);
@@ -353,19 +350,18 @@ impl Health {
 }
 
 impl Running {
-    /// From one look to the next.
     fn interval(&self) -> Duration {
         let period = self.period.map_or(Duration::MAX, |period| period / LOOKS);
         LONGEST_LOOK.min(period)
     }
 
-    /// By how much a look may be late without a pause.
+    /// Returns how late a look may be without a pause.
     fn lateness(&self) -> Duration {
         LATE.max(self.interval())
     }
 
     fn wake_after(&self, now: Instant) -> Instant {
-        // Between two probes nobody waits for an answer, and nothing wakes us.
+        // Between two probes there is no answer to wait for, so no look is due.
         let is_waiting = self.period.is_some() || self.probing.is_some();
         let look = if is_waiting {
             now + self.interval()
@@ -379,13 +375,12 @@ impl Running {
         self.silent_at().min(look).min(next)
     }
 
-    /// When its silence is too long.
     fn silent_at(&self) -> Instant {
         let silent = |period| self.ready_by.unwrap_or(self.heard + period);
         self.period.map_or(Instant::FOREVER, silent)
     }
 
-    /// We were not there to hear it: all that it had to do by now, it has its full time for.
+    /// Gives the command its full time again: this process was not there to hear it.
     fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>, start: Duration) {
         self.heard = self.heard.max(now);
         self.ready_by = self.ready_by.map(|by| by.max(now + start));
@@ -399,10 +394,9 @@ impl Running {
     }
 }
 
-/// What the record says after this, in words: empty where nothing is wrong; `None`: what it said.
+/// Returns the text of the record after an event: empty if nothing is wrong; `None` if it stays as it was.
 pub type HealthWords = fn(&HealthEvent) -> Option<String>;
 
-/// How well a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Degree {
     Good,
@@ -410,21 +404,20 @@ enum Degree {
     Hung,
 }
 
-/// See the module's text.
+/// Health in the lock's record.
 #[derive(Debug)]
 pub struct HealthRecord {
     every: Duration,
     words: HealthWords,
     degree: Degree,
     text: String,
-    /// What the record says; `None`: a write of ours was lost.
+    /// Health in the record; `None`: a write was lost.
     written: Option<Degree>,
-    /// There is no write before.
+    /// Earliest moment of the next write.
     next: Instant,
 }
 
 impl HealthRecord {
-    /// Of a command that is asked so often.
     pub(super) fn new(every: Duration, words: HealthWords) -> HealthRecord {
         HealthRecord {
             every,
@@ -436,12 +429,10 @@ impl HealthRecord {
         }
     }
 
-    /// A tenure begins, and with it a record that says nothing yet.
     pub(super) fn begins(&mut self) {
         *self = HealthRecord::new(self.every, self.words);
     }
 
-    /// The command was started (again): what was wrong was wrong with another.
     pub(super) fn started(&mut self) {
         (self.degree, self.text) = (Degree::Good, String::new());
     }
@@ -451,7 +442,6 @@ impl HealthRecord {
             HealthEvent::Answered { .. } => Degree::Good,
             HealthEvent::Failed { .. } => Degree::Failing,
             HealthEvent::Hung(_) => Degree::Hung,
-            // Nobody knows how it is.
             HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
         };
         if let Some(text) = (self.words)(event) {
@@ -459,7 +449,6 @@ impl HealthRecord {
         }
     }
 
-    /// When there is something to write.
     pub(super) fn due(&self) -> Instant {
         match self.written {
             Some(written) if written == self.degree => Instant::FOREVER,
@@ -467,7 +456,7 @@ impl HealthRecord {
         }
     }
 
-    /// What is to be written now, if something is; it counts as written from here on.
+    /// Returns the text to write now, if any; it counts as written.
     pub fn write(&mut self, now: Instant) -> Option<String> {
         if now < self.due() {
             return None;
@@ -476,13 +465,13 @@ impl HealthRecord {
         Some(self.announce())
     }
 
-    /// What a write says that is made anyway.
+    /// Returns the text for a write that happens anyway.
     pub fn announce(&mut self) -> String {
         self.written = Some(self.degree);
         self.text.clone()
     }
 
-    /// The last write was not answered as it should be.
+    /// Notes that the last write failed.
     pub fn was_lost(&mut self) {
         self.written = None;
     }

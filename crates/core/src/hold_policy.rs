@@ -1,8 +1,6 @@
-//! What an instance does with control when its command has ended: start it again, hand control round, keep
-//! it a while, or, of a task that is to be done once, say what the run came to. Called by the tenure, by the
-//! stores, which keep the records of tasks, and by `config` for [`Restart::limit_is_within_reach`].
-//! Pure, and knows no lease, no key and no clock: whether a lease allows a start is decided where the lease
-//! is, and which task it is, and in which period, is between `config` and the store.
+//! Policy of an instance whose command has ended: restart it, hand control over, keep control a while, or
+//! record the result of a task. Called by the tenure, by the stores, which keep the records of tasks, and
+//! by `config` for [`Restart::limit_is_within_reach`]. Pure; knows no lease, key, task or clock.
 
 use std::time::Duration;
 
@@ -10,44 +8,42 @@ use super::Exit;
 use super::retry::Backoff;
 use crate::clock::Instant;
 
-// Seldom enough that a command which cannot start does not fill the log, often enough that one which
-// can again is not waited for.
+// Long enough that a command which cannot start does not fill the log, short enough to find soon that it
+// can.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// From the end of a command to its next start. The first is not at once: what ended because a port was
-/// still taken, or a peer was starting, would spend its limit in vain.
+/// Pauses from the end of a command to its next start. The first is not zero: a command that ended because
+/// a port was still taken, or a peer was starting, would spend its restarts in vain.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
 
-// A command that ran this long was well: what it died of now is not what it died of before.
+// A command that ran this long was well: its failures before count no more.
 const WELL_AFTER: Duration = Duration::from_secs(60);
 
-/// What to do with control apart from running a command once. The default is nothing of it.
+/// Policy for control, apart from running a command once. The default does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldPolicy {
-    /// Start a command that ended by itself again; `None`: never.
+    /// Restarts of a command that ended by itself; `None`: none.
     pub restart: Option<Restart>,
-    /// Hand control over when a tenure, counted from its acquire, is this old.
+    /// Longest tenure, from its acquire; then control is handed over.
     pub max_hold: Option<Duration>,
-    /// Keep the lease until a tenure, counted from its acquire, is this old, although the command
-    /// has ended by itself.
+    /// Shortest tenure, from its acquire: the lease is kept although the command has ended by itself.
     pub min_hold: Option<Duration>,
-    /// How long to cool down before competing again after control was handed over; `None`: two
-    /// polls.
+    /// Time before this instance competes again after a hand-over; `None`: two polls.
     pub cooldown: Option<Duration>,
 }
 
-/// When a command is started again, and when that is given up.
+/// Rule of restarts and their limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
-    /// After which ends.
+    /// Ends that lead to a restart.
     pub after: After,
-    /// So many restarts within the window; instead of the next one control is handed over.
+    /// Number of restarts within the window; instead of one more, control is handed over.
     pub limit: u32,
-    /// See `limit`.
+    /// Window of `limit`.
     pub window: Duration,
 }
 
-/// The ends after which a command is started again.
+/// Ends after which a command is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// A status other than 0, or a signal.
@@ -57,7 +53,7 @@ pub enum After {
 }
 
 impl Restart {
-    /// Whether a command that ended so is started again.
+    /// Tells whether a command that ended so is started again.
     #[must_use]
     pub fn applies_to(&self, exit: Exit) -> bool {
         match self.after {
@@ -66,38 +62,34 @@ impl Restart {
         }
     }
 
-    /// What a command that fails at once spends in back-off before the limit is hit.
+    /// Returns the total back-off of a command that fails at once until the limit.
     #[must_use]
     pub fn time_to_limit(&self) -> Duration {
-        // The first eight are summed; by then the back-off has reached its cap, and a limit of four
-        // thousand million needs no loop.
+        // The back-off reaches its cap within eight, and a limit of four thousand million needs no loop.
         let growing: Duration = (0..self.limit.min(8)).map(|n| BACKOFF.after(n)).sum();
         growing.saturating_add(LONGEST.saturating_mul(self.limit.saturating_sub(8)))
     }
 
-    /// Whether the limit can be hit at all: the back-offs alone may take longer than the window.
+    /// Tells whether the limit can be reached: the back-offs alone may take longer than the window.
     #[must_use]
     pub fn limit_is_within_reach(&self) -> bool {
         self.time_to_limit() < self.window
     }
 }
 
-/// The restarts of one tenure.
+/// Restarts of one tenure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    // Ends in a row after less than [`WELL_AFTER`].
     in_a_row: u32,
-    // When restarts were granted, as far as they are within the window.
     recent: Vec<Instant>,
 }
 
 impl History {
-    /// A command that ran for `ran` ended at `now` and is to be started again: after which
-    /// back-off, and as which restart within the window. `None`: the limit is hit.
+    /// Returns the back-off and the number within the window of a restart, for a command that ended at
+    /// `now` after `ran`; `None` at the limit.
     pub fn next(&mut self, rule: &Restart, ran: Duration, now: Instant) -> Option<(Duration, u32)> {
         self.recent.retain(|at| now.since(*at) < rule.window);
         let done = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
-        // Not counted: whoever is refused one does not use it up.
         if done >= rule.limit {
             return None;
         }
@@ -111,12 +103,13 @@ impl History {
     }
 }
 
-/// The rule of a task that is to be done once.
+/// Rule of a task that is to be done once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Once {
-    /// What a failed run means.
+    /// Meaning of a failed run.
     pub on_failure: OnFailure,
-    /// After so many failed runs, of all candidates together, the task has failed; `None`: never.
+    /// Number of failed runs, of all candidates together, after which the task has failed; `None`: no
+    /// limit.
     pub attempts: Option<u32>,
 }
 
@@ -132,7 +125,7 @@ pub enum OnFailure {
 }
 
 impl Once {
-    /// What a run that ended so means, after `failed` runs that failed before it.
+    /// Returns the outcome of a run that ended so, after `failed` failed runs.
     #[must_use]
     pub fn outcome(&self, exit: Exit, failed: u32) -> Outcome {
         let last = match self.on_failure {
@@ -141,7 +134,7 @@ impl Once {
                 .attempts
                 .is_some_and(|most| failed.saturating_add(1) >= most),
         };
-        // A success counts whenever it comes: also where others used up the attempts meanwhile.
+        // A success counts even if other candidates used up the attempts meanwhile.
         Outcome {
             exit,
             over: last || exit == Exit::Code(0),
@@ -149,25 +142,25 @@ impl Once {
     }
 }
 
-/// What a run came to: what is written into the record.
+/// Outcome of a run, as the record has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// How the command ended.
+    /// End of the command.
     pub exit: Exit,
-    /// Nobody runs it again: it succeeded, or it was the last attempt.
+    /// No instance runs the task again: it succeeded, or this was the last attempt.
     pub over: bool,
 }
 
-/// How a task ended, as its record says: all of it is for people, but for the status.
+/// Result of a task, from its record: for people, but for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskResult {
-    /// The exit status of the run that settled it (128 + n for signal n).
+    /// Exit status of the run that settled the task (128 + n for signal n).
     pub status: u8,
-    /// The identity of the instance that ran it.
+    /// Identity of the instance that ran it.
     pub holder: String,
-    /// When it was recorded (RFC 3339, UTC).
+    /// Moment of the record (RFC 3339, UTC).
     pub at: String,
-    /// The fencing token of the run.
+    /// Fencing token of the run.
     pub token: u64,
 }
 
@@ -190,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_back_off_doubles_from_one_second_to_thirty() {
+    fn back_off_doubles_from_one_second_to_thirty() {
         let mut history = History::default();
         let waits: Vec<u64> = (0..40)
             .map(|n| {
@@ -204,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_up_begins_the_back_off_anew() {
+    fn run_of_a_minute_resets_the_back_off() {
         let mut history = History::default();
         let mut wait = |ran| history.next(&rule(100, 1000), ran, T).unwrap().0;
         assert_eq!(wait(secs(0)), secs(1));
@@ -240,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_the_back_off_keeps_out_of_reach_is_known() {
+    fn limit_that_the_back_off_keeps_out_of_reach_is_known() {
         assert_eq!(rule(5, 300).time_to_limit(), secs(31));
         assert_eq!(rule(10, 300).time_to_limit(), secs(31 + 5 * 30));
         assert!(rule(5, 32).limit_is_within_reach());
@@ -249,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_settles_it_and_a_failure_only_if_it_was_the_last_attempt() {
+    fn success_settles_a_task_and_a_failure_only_on_the_last_attempt() {
         let (done, failed, killed) = (Exit::Code(0), Exit::Code(3), Exit::Signal(9));
         for (on_failure, attempts, before, fails_for_good) in [
             (OnFailure::Retry, None, 0, false),

@@ -1,8 +1,8 @@
-//! The decisions, pure: no clock is read here, nothing is awaited, no signal is sent.
+//! Decisions of one instance. They are pure: no decision reads a clock, awaits or sends a signal.
 //!
-//! [`Tenure`] is the state machine of one instance: it is given the present moment and one
-//! [`Event`], and returns the [`Action`]s that the driver has to carry out, in their order. All of the
-//! safety argument is in this room and is tested here in virtual time.
+//! [`Tenure`] is the state machine of one instance. It takes the present moment and one [`Event`], and
+//! returns the [`Action`]s for the driver, in order. The whole safety argument is here, tested in virtual
+//! time.
 
 pub mod budget;
 pub mod clock;

@@ -1,90 +1,88 @@
-//! Who may take over a lock that is a chain of versions, and when: the lease that is observed.
+//! Observed lease: who may take over a lock that is a chain of versions, and when.
 //!
-//! A shared drive grants nothing and counts no time. What it keeps is that of two who make one
-//! version, one is told that it exists. So a lock is a chain V = 1, 2, 3 …, of which the greatest
-//! counts, and taking over, renewing, draining and releasing are all the same act: make V + 1.
+//! A shared drive grants nothing and counts no time. But if two clients make one version, one of them
+//! learns that it exists. So a lock is a chain V = 1, 2, 3 …, of which the greatest counts. Taking over,
+//! renewing, draining and releasing are one act: make V + 1.
 //!
 //! ```text
 //! holder     t0 ── make V ─── answered ······ deadlines count from t0 ······ kill_at ─ margin ─ t0+D
 //! contender              └── sees V ── stamp ························· stamp+D: may make V+1
 //! ```
-//! The stamp is taken *after* V was seen, which was after V was made, which was after t0: whoever
-//! waits for D from its own stamp comes after the end of the holder's lease, whatever their two
-//! clocks say, as long as they run at the same pace (the margin takes what drift there is).
-//! A stale view costs an answer "it exists" and a walk forward, never an overlap.
+//! The stamp is taken *after* V was seen, which was after V was made, which was after t0. So a contender
+//! that waits for D from its own stamp comes after the end of the holder's lease, whatever the two clocks
+//! show, as long as they run at the same pace (the margin covers drift). A stale view costs an answer "it
+//! exists" and a walk forward, never an overlap.
 //!
-//! Called by the store of shared drives, which does what [`Observed::next`] says. Pure. What must
-//! never happen here: a take-over before the stamp is a whole lease old; a version without a
-//! readable record taken for released; an answer "it exists" taken for a success.
+//! Called by the store of shared drives, which does what [`Observed::next`] says. Pure. It must never allow
+//! a take-over before the stamp is a whole lease old, take a version without a readable record for
+//! released, or take an answer "it exists" for a success.
 
 use std::time::Duration;
 
 use super::budget::DRIFT;
 use crate::clock::Instant;
 
-/// The number of a version. The first that anybody makes is 1; 0 comes with the chain, and is nobody's.
+/// Number of a version. The first that an instance makes is 1; 0 comes with the chain.
 pub type Version = u64;
 
-/// The shortest lease of a chain: two attempts to renew have to fit in.
+/// Shortest lease of a chain: two attempts to renew must fit in.
 pub const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 
-/// The longest lease of a chain. A version whose record cannot be read is held for as long: its
-/// maker may have any lease, and a record that says more was not written by us.
+/// Longest lease of a chain. A version without a readable record is held for as long, because its maker may
+/// have any lease. A record that says more was not written by trafficcop.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
-/// What the record of a version says that others' decisions depend on.
+/// Facts in the record of a version on which other instances' decisions depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Who made it: a random number, another one for each tenure.
+    /// Random number of the tenure that made it.
     pub nonce: u128,
-    /// The lease of its maker, counted from before it was made.
+    /// Lease of its maker, counted from before it was made.
     pub lease: Duration,
-    /// Its maker has nothing any more: the next version may be made at once.
+    /// The maker has released the lock: the next version may be made at once.
     pub released: bool,
 }
 
-/// What a contender may do now.
+/// Next act of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Make this version: if that is answered, the lock is ours.
+    /// Make this version: if the store confirms it, the lock is taken.
     Make(Version),
-    /// Look again; if nothing is made meanwhile, this is when the lock may be had.
+    /// Look again; if no version is made meanwhile, the lock is available at this moment.
     Wait(Instant),
-    /// There is no number after the greatest.
+    /// No number is left.
     Exhausted,
 }
 
-/// What it means to a holder that the version it was to make exists.
+/// Meaning for a holder when the version that it tried to make exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exists {
-    /// It is ours: an earlier answer was lost. Its lease counts from an attempt that is long past,
-    /// so make the next one.
+    /// An earlier attempt made it, and the answer was lost. Its lease counts from long ago, so make the
+    /// next version.
     Ours,
-    /// It is another's.
+    /// Another instance made it.
     Lost,
-    /// Its record cannot be read, and by now another can have made it.
+    /// The record cannot be read, and another instance can have made it by now.
     Unknown,
 }
 
-/// A version, as it was seen first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     version: Version,
-    // Our clock, after it was seen: so it comes after the t0 of whoever made it, whatever clock that
-    // one goes by.
+    // Moment after it was seen, by this machine's clock: later than the t0 of its maker, whatever clock
+    // that uses.
     stamp: Instant,
     claim: Option<Claim>,
 }
 
-/// The last version that is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Own {
     version: Version,
-    // Just before the request was sent that made the last version of which the answer came.
+    // Moment just before the last request that was answered.
     t0: Instant,
 }
 
-/// What one instance knows of a chain.
+/// Knowledge of one instance about a chain.
 #[derive(Clone, Debug)]
 pub struct Observed {
     nonce: u128,
@@ -94,7 +92,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Nothing is known yet.
+    /// Starts without any knowledge.
     #[must_use]
     pub fn new(nonce: u128, lease: Duration) -> Observed {
         Observed {
@@ -105,7 +103,7 @@ impl Observed {
         }
     }
 
-    /// The claim of a version that we make.
+    /// Returns the claim for a version that this instance makes.
     #[must_use]
     pub fn claim(&self, released: bool) -> Claim {
         Claim {
@@ -115,36 +113,36 @@ impl Observed {
         }
     }
 
-    /// The greatest version known; 0: none.
+    /// Returns the greatest version known; 0: none.
     #[must_use]
     pub fn version(&self) -> Version {
         let own = self.own.map_or(0, |own| own.version);
         own.max(self.seen.map_or(0, |seen| seen.version))
     }
 
-    /// The last version that is ours.
+    /// Returns the last version that this instance made.
     #[must_use]
     pub fn own(&self) -> Option<Version> {
         self.own.map(|own| own.version)
     }
 
-    /// Just before the request was sent that made the last version of ours whose answer came.
+    /// Returns the moment just before the request that made this instance's last answered version.
     #[must_use]
     pub fn t0(&self) -> Option<Instant> {
         self.own.map(|own| own.t0)
     }
 
-    /// This version was seen, with this record if it could be read; `now` was read after that.
+    /// Takes a version that was seen, with its record if that could be read; `now` was read after that.
     pub fn saw(&mut self, version: Version, claim: Option<Claim>, now: Instant) {
-        // Of what nobody wrote nothing is believed: a lease of no time would let everybody in, one of a
-        // year nobody, and `released` from the same hand is worth no more.
+        // A record out of range was not written by trafficcop, and nothing in it counts: a lease of zero
+        // would let all instances in, one of a year none, and its `released` is worth no more.
         let claim = claim.filter(|claim| (SHORTEST_LEASE..=LONGEST_LEASE).contains(&claim.lease));
         match &mut self.seen {
             _ if version == 0 => {}
             // A stale view, of a cache or another server of the same share.
             Some(seen) if version < seen.version => {}
-            // Its stamp stays: its holder has not said anything since. Its record may come late, but
-            // does not change: it is written once.
+            // The stamp stays: the holder has done nothing since. A record may come late, but never
+            // changes.
             Some(seen) if version == seen.version => seen.claim = seen.claim.or(claim),
             seen => {
                 *seen = Some(Seen {
@@ -156,8 +154,8 @@ impl Observed {
         }
     }
 
-    /// As which this instance was seen before, on this boot of this machine: by a process of ours
-    /// that has ended. It counts only while that version is still the greatest.
+    /// Takes the stamp at which an earlier process saw this version, on this boot of this machine. It
+    /// counts only while that version is the greatest.
     pub fn remember(&mut self, version: Version, stamp: Instant) {
         // Without this, ten machines that look once a minute (`-n`) would never take over from a dead
         // holder: none of their processes lives for a whole lease.
@@ -168,25 +166,25 @@ impl Observed {
         }
     }
 
-    /// The version seen last, and since when.
+    /// Returns the version seen last, and its stamp.
     #[must_use]
     pub fn seen(&self) -> Option<(Version, Instant)> {
         self.seen.map(|seen| (seen.version, seen.stamp))
     }
 
-    /// What a contender may do at `now`.
+    /// Returns what a contender may do at `now`.
     #[must_use]
     pub fn next(&self, now: Instant) -> Next {
         let after = |version: Version| version.checked_add(1).map_or(Next::Exhausted, Next::Make);
         let ahead = |own: &Own| self.seen.is_none_or(|seen| seen.version <= own.version);
         if let Some(own) = self.own.filter(ahead) {
-            // An attempt of ours succeeded that nobody waited for any more; nothing runs under it.
+            // An abandoned attempt of this instance succeeded; nothing runs under it.
             return after(own.version);
         }
         let Some(seen) = self.seen else {
             return Next::Make(1);
         };
-        // By the maker's own lease, which may be longer than ours.
+        // The maker's own lease, which may be longer.
         let span = match seen.claim {
             Some(claim) if claim.released => return after(seen.version),
             Some(claim) => claim.lease,
@@ -199,30 +197,31 @@ impl Observed {
         after(seen.version)
     }
 
-    /// We made this version; `t0` was read just before the request was sent.
+    /// Takes a version that this instance made; `t0` was read just before the request was sent.
     pub fn made(&mut self, version: Version, t0: Instant) {
         self.own = Some(Own { version, t0 });
     }
 
-    /// The version after our last, which we were to make, exists, with this record if it could be
-    /// read; without one it must be known that no operator has made it, to break our lease. `now` was read
-    /// after that.
+    /// Judges a version that this instance tried to make after its last, and that exists, with its record
+    /// if that could be read. Without one, the caller must know that no operator made it to break the
+    /// lease. `now` was read after that.
     pub fn exists(&mut self, version: Version, claim: Option<Claim>, now: Instant) -> Exists {
-        // Of a contender: somebody was faster.
+        // A contender: another instance was faster.
         let Some(own) = self.own else {
             self.saw(version, claim, now);
             return Exists::Lost;
         };
         let ours = match claim {
             Some(claim) => claim.nonce == self.nonce,
-            // Before our lease is over no contender can have made it. Counted from the last answer,
-            // and not from the attempt that made it: others may have seen that long ago.
+            // Before this instance's lease is over, no contender can have made it. The lease counts from
+            // the last answer, not from the attempt that made this version: others may have seen that long
+            // ago.
             None if now < own.t0 + (self.lease - self.lease / DRIFT) => true,
             None => return Exists::Unknown,
         };
         if ours {
-            // With the t0 of before: the attempt whose answer was lost may have made it long ago, and
-            // others count from when they saw it. Counting from now overlaps (found by search).
+            // Keep the t0: the attempt whose answer was lost may have made the version long ago, and others
+            // count from when they saw it. Counting from now overlaps (found by search).
             self.own = Some(Own { version, ..own });
             return Exists::Ours;
         }
@@ -231,28 +230,26 @@ impl Observed {
         Exists::Lost
     }
 
-    /// The version before the one we made is not there: our view was older than what is kept, and
-    /// nothing we have seen or made counts.
+    /// Forgets everything seen or made. The version before the one just made is missing, so the view was
+    /// older than the oldest version kept.
     pub fn is_ancient(&mut self) {
         self.own = None;
         self.seen = None;
     }
 
-    /// Our last version says that the lock is free: nothing is ours any more. `nonce`: that of the
-    /// next tenure.
+    /// Ends a tenure whose last version released the lock. `nonce` is that of the next tenure.
     pub fn released(&mut self, nonce: u128, now: Instant) {
         self.end(self.claim(true), nonce, now);
     }
 
-    /// What we have is left to run out: it is waited for like anybody's. `nonce`: that of the next
-    /// tenure.
+    /// Ends a tenure whose lease runs out: this instance waits for that like all others. `nonce` is that of
+    /// the next tenure.
     pub fn renounce(&mut self, nonce: u128, now: Instant) {
         self.end(self.claim(false), nonce, now);
     }
 
     fn end(&mut self, claim: Claim, nonce: u128, now: Instant) {
-        // Another nonce, so that a record of the tenure that has ended, read late, is not taken for
-        // our own in the next.
+        // A new nonce: a record of the ended tenure, read late, must not count for the next.
         if let Some(own) = self.own.take() {
             self.saw(own.version, Some(claim), now);
         }
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_chain_begins_at_one_and_a_released_version_is_followed_at_once() {
+    fn empty_chain_begins_at_one_and_a_released_version_is_followed_at_once() {
         let mut chain = Observed::new(1, D);
         assert_eq!(chain.next(at(0)), Next::Make(1));
         chain.saw(7, released(2), at(0));
@@ -294,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_version_is_waited_for_by_its_own_lease_and_every_new_one_anew() {
+    fn held_version_is_waited_for_by_its_own_lease_and_each_new_one_from_the_start() {
         let mut chain = Observed::new(1, LONGEST_LEASE);
         chain.saw(7, held(2), at(0));
         assert_eq!(chain.next(at(14_999)), Next::Wait(at(15_000)));
@@ -308,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_without_a_record_is_held_for_the_longest_lease_and_a_late_record_counts() {
+    fn version_without_a_record_is_held_for_the_longest_lease_and_a_late_record_counts() {
         let mut chain = Observed::new(1, D);
         chain.saw(7, None, at(0));
         assert_eq!(chain.next(at(59_999)), Next::Wait(at(60_000)));
@@ -321,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_nobody_wrote_is_none() {
+    fn claim_with_a_lease_out_of_range_is_ignored() {
         for lease in [Duration::ZERO, Duration::from_secs(9), Duration::MAX] {
             let mut chain = Observed::new(1, D);
             let hostile = Claim {
@@ -335,19 +332,19 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_number_is_the_end() {
+    fn no_version_follows_the_greatest_number() {
         let mut chain = Observed::new(1, D);
         chain.saw(Version::MAX, released(2), at(0));
         assert_eq!(chain.next(at(0)), Next::Exhausted);
     }
 
     #[test]
-    fn what_exists_is_ours_by_its_nonce_or_while_nobody_else_can_have_made_it() {
+    fn existing_version_is_own_by_its_nonce_or_while_no_other_instance_can_have_made_it() {
         let mut chain = Observed::new(1, D);
         chain.made(7, at(0));
         assert_eq!(chain.exists(8, None, at(14_699)), Exists::Ours);
         assert_eq!(chain.own(), Some(8));
-        // Still counted from the last answer.
+        // The lease still counts from the last answer.
         assert_eq!(chain.exists(9, None, at(14_700)), Exists::Unknown);
         assert_eq!(chain.exists(9, held(1), at(99_000)), Exists::Ours);
         assert_eq!(chain.exists(10, held(2), at(1)), Exists::Lost);
@@ -356,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_abandoned_attempt_obtained_is_followed_at_once_and_what_was_renounced_is_not() {
+    fn abandoned_attempt_is_followed_at_once_and_a_renounced_lease_is_not() {
         let mut chain = Observed::new(1, D);
         chain.made(7, at(0));
         assert_eq!(chain.next(at(1)), Next::Make(8));
@@ -369,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_obtained_and_overtaken_is_not_followed() {
+    fn overtaken_version_is_not_followed() {
         let mut chain = Observed::new(1, D);
         chain.made(7, at(0));
         chain.saw(8, held(2), at(1));
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ancient_view_is_forgotten() {
+    fn ancient_view_is_forgotten() {
         let mut chain = Observed::new(1, D);
         chain.saw(7, held(2), at(0));
         chain.made(8, at(99_000));
@@ -387,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_of_an_earlier_process_counts_for_the_version_it_was_taken_of() {
+    fn stamp_of_an_earlier_process_counts_only_for_its_version() {
         let mut chain = Observed::new(1, D);
         chain.saw(7, held(2), at(20_000));
         chain.remember(6, at(0));

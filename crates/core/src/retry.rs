@@ -1,5 +1,5 @@
-//! When to try again: pauses that grow, a spread that keeps many standbys from asking in step, and the
-//! service's own wish (`Retry-After`) as far as the lease allows it.
+//! Moments of retries: pauses that grow, a spread that keeps many standbys from asking in step, and the
+//! service's `Retry-After` as far as the lease allows it.
 //!
 //! Pure: the spread comes from a seed, so that a run can be repeated.
 
@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::budget::RETRY;
 use crate::clock::Instant;
 
-// However long a service asks us to wait, it is not waited longer than this (and a spread): nobody
-// would know that it has answered again, and a proxy's `Retry-After` may be an hour.
+// Longest `Retry-After` that counts (plus a spread): a proxy may ask for an hour, in which a recovery would
+// go unnoticed.
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
 
 /// Pauses between attempts: each twice the one before, up to a longest.
@@ -20,7 +20,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// From the `first` to the `longest`.
+    /// Makes pauses from the `first` to the `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Backoff {
         Backoff {
@@ -29,15 +29,15 @@ impl Backoff {
         }
     }
 
-    /// The pause that so many others would go before.
+    /// Returns the pause after `others` earlier ones.
     #[must_use]
     pub fn after(self, others: u32) -> Duration {
-        // A number of attempts may be a service's own, and any: a shift by 32 is a panic.
+        // A service may give any number of attempts, and a shift by 32 panics.
         let times = 1_u32.checked_shl(others).unwrap_or(u32::MAX);
         self.next.saturating_mul(times).min(self.longest)
     }
 
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.after(0);
         self.next = self.after(1);
@@ -45,19 +45,18 @@ impl Backoff {
     }
 }
 
-/// A small source of chance (splitmix64). Good enough to spread polls, and for nothing else.
+/// Small random generator (splitmix64), good enough to spread polls, and for nothing else.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
 impl Jitter {
-    /// The same seed gives the same spread.
+    /// Makes a generator; the same seed gives the same spread.
     #[must_use]
     pub fn new(seed: u64) -> Jitter {
         Jitter(seed)
     }
 
-    // splitmix64, and not a generator of the process: a run of the core that is to be repeated must
-    // have nothing but its seed to depend on.
+    // No generator of the process: a repeated run of the core must depend on its seed alone.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -66,27 +65,27 @@ impl Jitter {
         z ^ (z >> 31)
     }
 
-    /// `base` ±20 %.
+    /// Returns `base` ±20 %.
     pub fn spread(&mut self, base: Duration) -> Duration {
         let per_mille = 800 + u128::from(self.next() % 401);
         let nanos = base.as_nanos() * per_mille / 1000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Somewhere within `base` ±20 %: the rest of a span that began at a moment of its own.
+    /// Returns a random part of `base` ±20 %: the rest of a span that began at a random moment.
     pub fn rest_of(&mut self, base: Duration) -> Duration {
-        // Where many wait from one moment on (a thousand that cron started), this spreads them at once
-        // as if they had waited for ever; a `spread` would have them come together again and again,
-        // less so each time. Never zero: that would be a look without a pause.
+        // If many wait from one moment on (a thousand that cron started), this spreads them at once; with a
+        // `spread` they would come together again and again. Never zero: that would be a look without a
+        // pause.
         let per_mille = 1 + u128::from(self.next() % 1000);
         let nanos = self.spread(base).as_nanos() * per_mille / 1000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// When to begin the next attempt after one that was sent at `sent` failed at `now`: every
-    /// 2 s ±20 % from start to start, later if the service `asked` for it (by up to a fifth of its
-    /// wish more, because it asked the others, too), but not because of its wish later than
-    /// `latest`. The answer may lie in the past: then at once.
+    /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`: every 2 s ±20 %
+    /// from start to start, or later if the service `asked` for it. A fifth of its wish at most is added,
+    /// because it asked other clients for the same. Its wish delays no attempt beyond `latest`. A moment in
+    /// the past means at once.
     pub fn again_at(
         &mut self,
         sent: Instant,
@@ -97,7 +96,7 @@ impl Jitter {
         self.again_within(RETRY, sent, now, asked, latest)
     }
 
-    /// The same, every `pace` instead of every 2 s.
+    /// Returns a moment like [`Jitter::again_at`], every `pace` instead of every 2 s.
     pub fn again_within(
         &mut self,
         pace: Duration,
@@ -110,7 +109,6 @@ impl Jitter {
         let Some(wish) = asked.map(|span| span.min(RETRY_AFTER_CAP)) else {
             return ours;
         };
-        // It asked the others, too, and for the same time.
         let wish = wish + self.rest_of(wish / 6);
         ours.max((now + wish).min(latest))
     }
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_stays_within_a_fifth_and_reaches_both_ends() {
+    fn spread_stays_within_a_fifth_and_reaches_both_ends() {
         let mut jitter = Jitter::new(7);
         let spans: Vec<_> = (0..10_000).map(|_| jitter.spread(secs(10))).collect();
         assert_eq!(spans.iter().min(), Some(&secs(8)));
@@ -168,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_asks_for_time_gets_it() {
+    fn retry_after_of_a_service_is_honoured() {
         let at = Jitter::new(3).again_at(T, T, Some(secs(7)), Instant::FOREVER);
         assert!(at >= T + secs(7) && at <= T + secs(7) * 6 / 5, "{at:?}");
     }
 
     #[test]
-    fn those_whom_a_service_asked_for_the_same_time_do_not_come_back_in_step() {
+    fn clients_with_the_same_retry_after_do_not_come_back_in_step() {
         let wish = |seed| Jitter::new(seed).again_at(T, T, Some(secs(10)), Instant::FOREVER);
         let (first, last) = (0..500).map(wish).fold((Instant::FOREVER, T), |ends, at| {
             (ends.0.min(at), ends.1.max(at))
@@ -200,19 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_asks_for_an_hour_gets_thirty_seconds() {
+    fn retry_after_of_an_hour_is_cut_to_thirty_seconds() {
         let at = Jitter::new(3).again_at(T, T, Some(secs(3600)), Instant::FOREVER);
         assert!(at >= T + secs(30) && at <= T + secs(36), "{at:?}");
     }
 
     #[test]
-    fn no_wish_of_the_service_outlasts_what_the_lease_allows() {
+    fn retry_after_does_not_outlast_the_lease() {
         let at = Jitter::new(3).again_at(T, T, Some(secs(20)), T + secs(9));
         assert_eq!(at, T + secs(9));
         let at = Jitter::new(3).again_at(T, T, Some(secs(20)), T);
         assert!(
             at >= T + Duration::from_millis(1600),
-            "nor does it hurry us"
+            "nor does it shorten the pace"
         );
     }
 }

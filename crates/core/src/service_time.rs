@@ -1,9 +1,10 @@
-//! The clock of a service, as far as the dates of its answers prove it, and whether an answer is too old to
+//! Clock of a service, as far as the dates of its answers prove it; and whether an answer is too old to
 //! belong to its request.
 //!
 //! Called by the clients of storage with every answer. A service counts a lease from the request that it
-//! answers: an answer to an earlier request, counted for a later one, would keep a command running beyond its
-//! lease. Must never take such an answer for one of a service whose clock is late, and the reverse.
+//! answers. So an answer to an earlier request, counted for a later one, would keep a command running
+//! beyond its lease. Such an answer and one of a service whose clock is late must never be mistaken for
+//! each other.
 
 use std::time::Duration;
 
@@ -11,38 +12,39 @@ use crate::clock::Instant;
 
 // A date is in whole seconds.
 const RESOLUTION: i64 = 1000;
-// Servers write a date that they made up to so many milliseconds after its second began.
+// Most milliseconds after its second began that a server writes a date.
 const SLACK: i64 = 100;
-// The two clocks part by one part in a thousand at most.
+// Two clocks part by one part in a thousand at most.
 const DRIFT: i64 = 1000;
-// Between two refused answers of which the second shows that the clock is late: long enough for a date that
-// stands still to show.
+// Shortest time between two refused answers of which the second shows that the clock is late; in this time
+// a date that does not move shows.
 const STEADY: i64 = 1500;
 
 /// Clock of a service against CLOCK_BOOTTIME. Milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServiceTime {
-    // The service's clock is at least so far ahead of ours, by an answer that came at that moment.
+    // Least lead of the service's clock over this one, and the moment of the answer that proved it.
     ahead: Option<(i64, Instant)>,
-    // Oldest refused answer since the last one that counted: when it came, and its date.
+    // Oldest refused answer since the last one that counted: its moment and its date.
     refused: Option<(Instant, i64)>,
 }
 
 /// Answer with a date, in milliseconds of the Unix epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct DatedAnswer {
-    /// When the request was sent.
+    /// Moment before the request was sent.
     pub sent: Instant,
-    /// When the request before it was sent, whatever became of that.
+    /// Moment before the previous request was sent, whatever its result.
     pub before: Option<Instant>,
-    /// When the answer came.
+    /// Moment at which the answer came.
     pub received: Instant,
-    /// Its date.
+    /// Date in it.
     pub date: i64,
 }
 
 impl ServiceTime {
-    /// Starts with what another process of this machine knew at this moment ([`ServiceTime::ahead`]).
+    /// Starts from the knowledge of another process of this machine at this moment
+    /// ([`ServiceTime::ahead`]).
     #[must_use]
     pub fn known(ahead: i64, at: Instant) -> ServiceTime {
         ServiceTime {
@@ -60,8 +62,8 @@ impl ServiceTime {
     /// Learns from an answer that is known to be this request's.
     pub fn learn(&mut self, answer: &DatedAnswer) {
         let (least, most) = answer.bounds();
-        // The date was written between request and answer, so an answer that waited for an hour until we
-        // read it says next to nothing, and changes nothing that may be true.
+        // The date was written between request and answer. So an answer that waited unread for an hour
+        // proves next to nothing, and changes nothing that may be true.
         let ahead = match self.ahead_at(answer.received) {
             Some(known) if known <= most => known.max(least),
             _ => least,
@@ -70,7 +72,7 @@ impl ServiceTime {
         self.refused = None;
     }
 
-    /// Whether an answer that does not say whose it is can be this request's; learns from it if so.
+    /// Tells whether an answer of unknown request can belong to this one; learns from it if so.
     pub fn admits(&mut self, answer: &DatedAnswer) -> bool {
         if self.is_older_than(answer.sent, answer) && !self.is_late_for_good(answer) {
             return false;
@@ -84,16 +86,16 @@ impl ServiceTime {
             .map(|(ahead, at)| ahead - span(now.since(at)) / DRIFT)
     }
 
-    /// The answer was written before that moment.
+    /// Tells whether the answer was written before that moment.
     fn is_older_than(&self, moment: Instant, answer: &DatedAnswer) -> bool {
         let known = self.ahead_at(answer.received);
         known.is_some_and(|known| answer.date + RESOLUTION < millis(moment) + known - SLACK)
     }
 
-    /// Whether the clock that dates the answers is late now, rather than this answer another request's: a
-    /// front end with a clock of its own must not stop a holder.
+    /// Tells whether the clock that dates the answers is late now, rather than this answer another
+    /// request's: a front end with its own clock must not stop a holder.
     fn is_late_for_good(&mut self, answer: &DatedAnswer) -> bool {
-        // Whoever is one answer behind has at least an answer to the request before.
+        // A connection that is one answer behind delivers at least the answer to the previous request.
         let oldest = answer
             .before
             .is_some_and(|at| self.is_older_than(at, answer));
@@ -108,7 +110,7 @@ impl ServiceTime {
         if least < STEADY {
             return false;
         }
-        // A late clock goes on with ours. The date of an answer that was kept does not.
+        // A late clock runs like this one; the date of an answer that was kept does not move.
         let most = span(answer.received.since(received)) + span(answer.received.since(answer.sent));
         let steady = (least - RESOLUTION..=most + RESOLUTION).contains(&(answer.date - date));
         if !steady {
@@ -119,14 +121,14 @@ impl ServiceTime {
 }
 
 impl DatedAnswer {
-    /// Least and most that the service's clock can be ahead of ours by it.
+    /// Returns the least and most lead of the service's clock that the answer allows.
     fn bounds(&self) -> (i64, i64) {
         let least = self.date - millis(self.received);
         (least, self.date + RESOLUTION - millis(self.sent))
     }
 }
 
-/// Milliseconds of CLOCK_BOOTTIME.
+/// Converts to milliseconds of CLOCK_BOOTTIME.
 #[must_use]
 pub fn millis(at: Instant) -> i64 {
     span(at.since(Instant::ZERO))
@@ -140,14 +142,14 @@ fn span(span: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    // The service's clock is so far ahead of ours.
+    // Lead of the service's clock.
     const AHEAD: i64 = 1_000_000_300;
 
     fn at(ms: i64) -> Instant {
         Instant::ZERO + Duration::from_millis(ms.unsigned_abs())
     }
 
-    /// Dated when ours says `written`, by a clock that is right but for `late`.
+    /// Makes an answer dated when this clock shows `written`, by a clock that is late by `late`.
     fn answer(sent: i64, received: i64, written: i64, late: i64) -> DatedAnswer {
         DatedAnswer {
             sent: at(sent),
@@ -164,11 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn answer_to_an_earlier_renewal_is_refused_and_the_own_one_counts() {
+    fn answer_to_an_earlier_renewal_is_refused_and_the_right_one_counts() {
         for phase in 0..1000 {
             let mut time = after(100_000 + phase);
             let renewal = 105_000 + phase;
-            // The first renewal's own answer, then its copy as the second's.
+            // First the answer to the first renewal, then its copy as the second's.
             assert!(time.admits(&answer(renewal, renewal + 3, renewal + 1, 0)));
             let next = renewal + 5000;
             assert!(!time.admits(&answer(next, next + 3, renewal + 1, 0)));
@@ -199,7 +201,7 @@ mod tests {
                     let begin = 105_000 + phase + attempts * 2000;
                     attempts += 1;
                     assert!(attempts <= 2, "{late} ms late");
-                    // Asked three times at once in each attempt.
+                    // Asked three times in each attempt.
                     for n in 0..3 {
                         let sent = begin + n * 4;
                         let mut late = answer(sent, sent + 3, sent + 1, late);
@@ -229,7 +231,7 @@ mod tests {
                 if silent {
                     continue;
                 }
-                // Asked again at once: its answer is the one to the request before, of the same attempt.
+                // Asked again at once: the answer is that to the previous request of the same attempt.
                 let mut next = answer(sent + 2, sent + 4, kept, 0);
                 next.before = Some(at(before));
                 assert!(time.admits(&next));
@@ -261,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn answer_that_was_read_late_changes_nothing_that_may_be_true() {
+    fn answer_that_was_read_late_keeps_what_may_be_true() {
         let mut time = ServiceTime::known(AHEAD, at(100_000));
-        // We were stopped, or the machine slept.
+        // The process was stopped, or the machine slept.
         time.learn(&answer(100_000, 3_700_000, 100_500, 0));
         let known = time.ahead().expect("known");
         assert!((AHEAD - 3600..=AHEAD).contains(&known), "{known}");

@@ -1,11 +1,11 @@
-//! [`StopRequests`]: what a request to stop means, by those that came before it. Pure.
+//! [`StopRequests`]: meaning of a request to stop, given those before it. Pure.
 //!
-//! Asked by the tenure, by the scheduler of `work`, and by `run` for what runs after its last tenure.
+//! Used by the tenure, by the scheduler of `work`, and by `run` for what runs after its last tenure.
 
 use crate::clock::Instant;
 
-/// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the
-/// child's group, so everything it stops is signalled twice within microseconds.
+/// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the child's
+/// group, so the child gets each signal twice within microseconds.
 const ECHO: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Number of SIGINT.
@@ -14,18 +14,18 @@ pub const SIGINT: i32 = 2;
 pub const SIGQUIT: i32 = 3;
 const SIGTERM: i32 = 15;
 
-/// What a request to stop means.
+/// Meaning of a request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The first: in good order.
+    /// First request: stop in good order.
     Requested,
-    /// A repetition that changes nothing.
+    /// Repetition that changes nothing.
     Again,
-    /// The second TERM or INT: at once.
+    /// Second TERM or INT: stop at once.
     AtOnce,
 }
 
-/// The requests to stop: the signal and the moment of the first.
+/// Requests to stop: the signal and the moment of the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopRequests(Option<(i32, Instant)>);
 
@@ -36,7 +36,7 @@ impl StopRequests {
             self.0 = Some((signal, now));
             return Stop::Requested;
         };
-        // A hang-up or SIGQUIT can follow a TERM by itself: only these two say that it is urgent.
+        // A hang-up or SIGQUIT can follow a TERM by itself: only these two mean urgency.
         let urgent = signal == SIGTERM || signal == SIGINT;
         if urgent && now.since(first) >= ECHO {
             return Stop::AtOnce;
@@ -44,7 +44,7 @@ impl StopRequests {
         Stop::Again
     }
 
-    /// The signal of the first.
+    /// Returns the signal of the first request.
     pub fn first(&self) -> Option<i32> {
         self.0.map(|(signal, _)| signal)
     }

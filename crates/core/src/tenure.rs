@@ -1,4 +1,4 @@
-//! The state machine of one instance, through all its rounds.
+//! State machine of one instance, through all its rounds.
 //!
 //! ```text
 //! Standby ─▶ Acquiring ─▶ (Confirming) ─▶ Holding ─▶ Draining ─▶ Killing ─▶ Releasing ─▶ Done
@@ -6,25 +6,24 @@
 //!    │  └─ held ─┘             └───────────│─┴───────────┴───────────┴──────▶┤    │
 //!    │                            restart  │ └─▶ tree empty ─▶ Resting ─────▶┘    │
 //!    │                                     └─────────────────────┘                │
-//!    └──────────────── control lost or handed over, and we compete ───────────────┘
+//!    └──────────────── control lost or handed over, and it competes ──────────────┘
 //! ```
 //! A task that is to be done once goes from "tree empty" to `Recording` instead of `Resting`.
 //!
-//! Called by the driver alone, which does what [`Tenure::step`] says and tells it what happened. Each
-//! state has one function that writes out what every event means in it. The rules that carry the
-//! promise:
-//! - The clock is looked at before the event: a reply that waited while we were stopped is judged
-//!   after the deadline, not before it.
-//! - Deadlines count from the moment *before* the request was sent that was answered last.
-//! - `Releasing`, `Resting` and `Recording` are reached from states with a command only by "tree empty" (or
+//! Called by the driver alone. Each state has one function that says what every event means in it. These
+//! rules carry the promise:
+//! - The clock is read before the event: a reply that waited while this process was stopped is judged after
+//!   the deadline, not before it.
+//! - Deadlines count from the moment *before* the last answered request was sent.
+//! - A state with a command leads to `Releasing`, `Resting` and `Recording` only by "tree empty" (or
 //!   "nothing runs").
-//! - No command starts under a deadline that has passed, or beside another.
+//! - No command starts under a deadline that has passed, or at the same time as another.
 //!
-//! A cordon (this machine is about to be rebooted, say) is remembered by the context before any
-//! state hears of it: `Holding` drains for it, `Resting` and `Confirming` give the lease back,
-//! and `Standby` does not compete while it lasts. Whether the machine is fit to take control (`--if`) is
-//! asked by `Standby` alone, before it competes: an answer ends nothing that runs. Until it is, `Looking`
-//! looks whether a task that is to be done once is over.
+//! The context remembers a cordon (this machine is about to be rebooted, say) before any state sees it.
+//! `Holding` drains for it, `Resting` and `Confirming` give the lease back, and `Standby` does not compete
+//! while it lasts. `Standby` alone asks whether the machine is fit to take control (`--if`), before it
+//! competes: the answer ends nothing that runs. While the machine is not fit, `Looking` checks whether a
+//! task that is to be done once is over.
 #![doc = include_str!("tenure/transitions.md")]
 
 mod context;
@@ -64,67 +63,64 @@ pub enum IfLost {
     Exit,
 }
 
-/// How long a store may refuse a credential that it accepted before, unless something else is said.
+/// Time for which a store may refuse a credential that it accepted before, by default.
 pub const AUTH_PATIENCE: Duration = Duration::from_secs(300);
 
-/// What an instance goes by.
+/// Rules of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The lease's time; `None` for a lock that lasts as long as a descriptor is open.
+    /// Division of the lease's time; `None` for a lock that lasts as long as a descriptor is open.
     pub budget: Option<Budget>,
-    /// From one look at the lock to the next while standing by (with ±20 %), and eight times that
-    /// pace, but every 250 ms at most and every 2 s at least, while the holder drains. `None`
-    /// where the store wakes us.
+    /// Time from one look at the lock to the next while standing by (±20 %). While the holder drains, it is
+    /// an eighth of that, but 250 ms to 2 s. `None`: the store wakes this instance.
     pub poll: Option<Duration>,
-    /// How long to wait for control: `None` for ever, zero for one look. It counts from the
-    /// beginning and does not apply any more once the command has been started. One look means one
-    /// answer.
+    /// Time to wait for control: `None` for ever, zero for one look, which ends with one answer. Counts
+    /// from the beginning, and ends when the command was started.
     pub wait: Option<Duration>,
-    /// How long a store that has never answered is asked. With one look (`wait` of zero) it is not
-    /// asked for longer than 3 seconds.
+    /// Time for which to ask a store that has never answered; at most 3 s with one look (`wait` of zero).
     pub patience: Duration,
-    /// How long a store may refuse the credential that it accepted before, and say nothing else, until a
-    /// standby leaves.
+    /// Time after which a standby leaves if the store only refuses a credential that it accepted before.
     pub auth_patience: Duration,
-    /// From the stop signal to SIGKILL when a stop was asked for or the command left processes behind.
+    /// Time from the stop signal to SIGKILL after a request to stop, or if the command left processes
+    /// behind.
     pub grace: Duration,
-    /// What a drain sends first.
+    /// Signal that a drain sends first.
     pub stop_signal: i32,
-    /// What to do after control was lost.
+    /// Reaction to a loss of control.
     pub if_lost: IfLost,
-    /// Restarts, and handing control round.
+    /// Restarts and hand-overs.
     pub hold_policy: HoldPolicy,
-    /// The command is a task that is to be done once, by whichever candidate: not combined with a
-    /// hold policy.
+    /// Rule of a task that is to be done once, by any candidate: not combined with a hold policy.
     pub once: Option<Once>,
     /// The command has the terminal: what is typed there reaches it alone.
     pub on_terminal: bool,
-    /// Seeds the spread of polls and retries.
+    /// Seed of the spread of polls and retries.
     pub seed: u64,
 }
 
-/// Where an instance is.
+/// State of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Waiting for control.
     Standby,
-    /// An attempt to get control is in flight.
+    /// An attempt to acquire is in flight.
     Acquiring,
-    /// The lease is ours but most of its first half is gone: it is renewed before anything starts.
+    /// The lease is granted, but old: it is renewed before anything starts.
     Confirming,
-    /// In control; the command runs.
+    /// The command runs, under control.
     Holding,
-    /// The command's tree was asked to end.
+    /// The command's tree is asked to end.
     Draining,
     /// The command's tree is being killed.
     Killing,
-    /// In control; nothing runs until the command is started again, or the lease may be given back.
+    /// Control without a command: the lease is kept until the command is started again, or until its time
+    /// is over.
     Resting,
-    /// Nothing runs; what the command came to is being recorded.
+    /// The command has ended; the result of its task is being recorded.
     Recording,
-    /// Nothing runs; what we have (or may have) at the store is being given back.
+    /// No command runs; the lease (or what may be one) is being given back.
     Releasing,
-    /// It is over.
+    /// The competition is over.
     Done,
 }
 
@@ -136,7 +132,7 @@ pub struct Tenure {
     state: State,
 }
 
-/// A state with what is known in it, and only there.
+/// State with the knowledge that exists in it alone.
 #[derive(Debug)]
 enum Phase {
     Standby(Standby),
@@ -152,7 +148,7 @@ enum Phase {
 }
 
 impl Tenure {
-    /// An instance that begins to compete at `now`.
+    /// Makes an instance that begins to compete at `now`.
     #[must_use]
     pub fn new(rules: Rules, now: Instant) -> Tenure {
         Tenure {
@@ -162,7 +158,7 @@ impl Tenure {
         }
     }
 
-    /// The same on a machine that is cordoned from the beginning, if it is.
+    /// Cordons the machine from the beginning, if there is a `cordon`.
     #[must_use]
     pub fn cordoned_by(mut self, cordon: Option<Cordon>) -> Tenure {
         if let Some(cordon) = cordon {
@@ -171,8 +167,8 @@ impl Tenure {
         self
     }
 
-    /// The same where it takes control only if this machine is fit to, which is asked so often while it
-    /// waits for control; `None`: it always is.
+    /// Makes this instance take control only while this machine is fit to, and ask that this often; `None`:
+    /// it always is.
     #[must_use]
     pub fn only_if(mut self, every: Option<Duration>) -> Tenure {
         if let Some(every) = every {
@@ -181,18 +177,18 @@ impl Tenure {
         self
     }
 
-    /// The same where the lock's record is to tell of the command's health, which is asked this often, in
-    /// these words; `None`: it is not.
+    /// Makes the lock's record report the command's health, checked this often, in these words; `None`: it
+    /// does not.
     #[must_use]
     pub fn telling_health(mut self, every: Option<Duration>, words: HealthWords) -> Tenure {
         self.context.health = every.map(|every| HealthRecord::new(every, words));
         self
     }
 
-    /// Takes in what happened at `now` and says what is to be done, in this order.
+    /// Takes in what happened at `now` and returns the actions, in order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut step = Step::at(now);
-        // Before the state hears of it: whichever state that is, the cordon outlasts it.
+        // Before the state: a cordon outlasts each of them.
         if self.ending().is_none() {
             self.context.hears_of_cordons(&mut step, &event);
             self.context.hears_of_the_condition(now, &event);
@@ -200,7 +196,7 @@ impl Tenure {
             self.context.hears_of_the_start(&event);
         }
         let (context, present) = (&mut self.context, &mut step);
-        // Each state is consumed by its step and says what comes next: none is left half changed.
+        // A state is consumed by its step and returns the next: none is left half changed.
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
             Phase::Standby(standby) => standby.step(context, present, event),
@@ -212,15 +208,15 @@ impl Tenure {
             Phase::Resting(resting) => resting.step(context, present, event),
             Phase::Recording(recording) => recording.step(context, present, event),
             Phase::Releasing(releasing) => releasing.step(context, present, event),
-            // Whatever comes after the end changes nothing.
+            // No event after the end changes anything.
             Phase::Done(ending) => Phase::Done(ending),
         };
         self.state = self.phase.state();
         step.into_actions()
     }
 
-    /// The holder's doorbell was heard. It moves a look and nothing else: no state hears more than
-    /// that time has passed.
+    /// Takes in a ring of the holder's doorbell. It moves a look and nothing else: to the states it is only
+    /// time that passed.
     pub fn rang(&mut self, now: Instant, ring: Ring) -> Vec<Action> {
         let mut step = Step::at(now);
         self.context.hears(&mut step, ring);
@@ -229,8 +225,8 @@ impl Tenure {
         actions
     }
 
-    /// The store has said to something else that the lease is not ours. What that means for the command is
-    /// said by a renewal: it is due now.
+    /// Takes in an answer by the way that the lease is lost. Only a renewal can tell what that means for
+    /// the command, so it is due now.
     pub fn doubted(&mut self, now: Instant) -> Vec<Action> {
         match &mut self.phase {
             Phase::Holding(holding) => holding.run.held_lease.hurry(now),
@@ -240,8 +236,8 @@ impl Tenure {
         self.step(now, Event::Ticked)
     }
 
-    /// When to come back with [`Event::Ticked`] if nothing happens before;
-    /// [`Instant::FOREVER`] for never.
+    /// Returns when to come back with [`Event::Ticked`] if nothing happens before; [`Instant::FOREVER`] for
+    /// never.
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         match &self.phase {
@@ -252,13 +248,13 @@ impl Tenure {
             Phase::Resting(resting) => resting.wake_at(&self.context),
             Phase::Recording(recording) => recording.wake_at(),
             Phase::Releasing(releasing) => releasing.wake_at(),
-            // The attempt keeps its own time limit, and its reply comes in any case.
+            // The attempt has a time limit, and its reply always comes.
             Phase::Looking(_) | Phase::Acquiring(_) | Phase::Done(_) => Instant::FOREVER,
         }
     }
 
-    /// When the record has something to say of the command's health, if nothing happens before: while the
-    /// lease is ours, and will be.
+    /// Returns when the record must report the command's health, if nothing happens before: only while the
+    /// lease is kept.
     #[must_use]
     pub fn health_due(&self) -> Instant {
         let stays = match &self.phase {
@@ -270,26 +266,26 @@ impl Tenure {
         health.map_or(Instant::FOREVER, HealthRecord::due)
     }
 
-    /// What the record says of the command's health.
+    /// Returns the command's health in the record.
     pub fn health_record(&mut self) -> Option<&mut HealthRecord> {
         self.context.health.as_mut()
     }
 
-    /// Whether a lock that wakes its waiters would be taken now: who is handed one while it rests
-    /// keeps everybody else out.
+    /// Tells whether to wait for a lock that wakes its waiters. An instance in its cool-down
+    /// would keep all others out with it.
     #[must_use]
     pub fn listens(&self) -> bool {
         matches!(&self.phase, Phase::Standby(standby) if standby.listens(&self.context))
     }
 
-    /// Where the instance is.
+    /// Returns the state of the instance.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// While what we have is being given back: why the tenure ended (`None`: it never began), and
-    /// how the command's main process ended, if it ran.
+    /// Returns, while the lease is being given back, why the tenure ended (`None`: it never began), and how
+    /// the command's main process ended, if it ran.
     #[must_use]
     pub fn leaving(&self) -> Option<(Option<&Cause>, Option<Exit>)> {
         if let Phase::Releasing(releasing) = &self.phase {
@@ -298,7 +294,7 @@ impl Tenure {
         None
     }
 
-    /// How it ended, once it did.
+    /// Returns how the competition ended, once it did.
     #[must_use]
     pub fn ending(&self) -> Option<&Ending> {
         if let Phase::Done(ending) = &self.phase {
@@ -325,7 +321,6 @@ impl Phase {
     }
 }
 
-/// One step: its moment, and what is to be done.
 #[derive(Debug)]
 struct Step {
     now: Instant,
@@ -345,7 +340,7 @@ impl Step {
     }
 
     fn extend(&mut self, held_lease: &HeldLease) {
-        // Before everything that could block: a guardian that hears of it late kills a command whose
+        // First, before anything that could block: a guardian that learns of it late kills a command whose
         // lease was renewed in time.
         self.actions
             .insert(0, Action::Extend(held_lease.deadlines()));

@@ -1,18 +1,18 @@
-//! Durations, sizes and signals as people write them. Called by the parsers of `args`; pure, and says in one line
-//! what is wrong with a value, but never which flag it came from (the caller knows that).
+//! Durations, sizes and signals as people write them. Called by the parsers of `args`. Pure; an error names
+//! the problem in one line, but not the flag (the caller knows that).
 
 use std::time::Duration;
 
-/// Longer than anything a person means; keeps all arithmetic far from its limits.
+/// Longer than any person means, and far from the limits of all arithmetic.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// The largest page blob there is: 8 TiB.
+/// Size of the largest page blob: 8 TiB.
 pub const PAGE_BLOB_LIMIT: u64 = 8 << 40;
 
 /// Reads `10s`, `1m30s`, `500ms`, `2h`, `1d`; a bare number is seconds, and may have decimals.
 ///
 /// # Errors
-/// One line that says how a duration is written.
+/// How to write a duration.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let malformed =
         || format!("'{text}' is not a duration: write it like 500ms, 10s, 1m30s, 2h, 1d or 7d");
@@ -33,7 +33,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
         let unit = match unit {
-            // Only the whole text may do without a unit: `1m30` is more often a slip than a wish.
+            // Only a bare number may lack a unit: `1m30` is more often a slip than a wish.
             "" if smallest.is_infinite() && tail.is_empty() => 1.0,
             "ms" => 1e-3,
             "s" | "sec" => 1.0,
@@ -52,7 +52,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(total)
         .ok()
         .filter(|span| *span <= LONGEST)
-        // To the nearest millisecond: what decimals leave behind is not what was meant.
+        // To the nearest millisecond: the rest is an error of the decimals.
         .map(|span| {
             Duration::from_millis(
                 u64::try_from((span + Duration::from_micros(500)).as_millis()).unwrap_or(0),
@@ -72,7 +72,7 @@ pub fn show(span: Duration) -> String {
         millis % 1000,
     );
     let mut text = String::new();
-    // 90 s reads better than 1m30s, and is what was most likely typed.
+    // 90s reads better than 1m30s, and is more often typed.
     if millis < 120_000 && left == 0 {
         return format!("{}s", millis / 1000);
     }
@@ -87,7 +87,7 @@ pub fn show(span: Duration) -> String {
 /// Reads the size of a page blob: bytes, or with K, M, G, T (of 1024).
 ///
 /// # Errors
-/// One line that says what a page blob's size can be.
+/// How to write a page blob's size.
 pub fn page_blob_size(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -121,7 +121,7 @@ pub fn page_blob_size(text: &str) -> Result<u64, String> {
 /// Reads a signal: `TERM`, `SIGTERM`, `15`, `RTMIN+3`.
 ///
 /// # Errors
-/// One line; also for the signals that stop or continue a process instead of asking it to end.
+/// How to write a signal; also for signals that stop or continue a process instead of ending it.
 pub fn signal(text: &str) -> Result<i32, String> {
     let name = text.trim().to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
@@ -149,7 +149,7 @@ fn named(name: &str) -> Option<i32> {
     if let Ok(signal) = format!("SIG{name}").parse::<nix::sys::signal::Signal>() {
         return Some(signal as i32);
     }
-    // Digits only: `RTMIN+-3` is nobody's signal.
+    // Digits only: `RTMIN+-3` is no signal.
     let offset = |text: &str| match text {
         "" => Some(0),
         _ => text
@@ -167,7 +167,7 @@ fn named(name: &str) -> Option<i32> {
     (min..=max).contains(&number).then_some(number)
 }
 
-/// A signal's name for people: `SIGTERM`, or `signal 40`.
+/// Returns a signal's name for people: `SIGTERM`, or `signal 40`.
 #[must_use]
 pub fn signal_name(number: i32) -> String {
     match nix::sys::signal::Signal::try_from(number) {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_as_people_write_them() {
+    fn durations_are_read_as_people_write_them() {
         for (text, millis) in [
             ("10s", 10_000),
             ("10", 10_000),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_read_back() {
+    fn shown_duration_can_be_read_back() {
         for millis in [
             0, 1, 999, 1000, 1500, 60_000, 90_000, 119_999, 120_000, 3_600_000, 7_261_001,
         ] {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn page_blobs_come_in_pages() {
+    fn page_blob_sizes_are_whole_pages() {
         assert_eq!(page_blob_size("512"), Ok(512));
         assert_eq!(page_blob_size("1k"), Ok(1024));
         assert_eq!(page_blob_size("1G"), Ok(1 << 30));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_by_name_and_number() {
+    fn signals_are_read_by_name_and_number() {
         for (text, number) in [
             ("TERM", libc::SIGTERM),
             ("sigint", libc::SIGINT),

@@ -1,4 +1,4 @@
-//! What every room needs and no room owns.
+//! Small helpers for all rooms.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -12,22 +12,21 @@ use nix::fcntl::{FcntlArg, FlockArg, fcntl};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Memory that this process shares with those that are forked from it. What it bears stands there
-/// whole, whenever its writer dies.
+/// Memory that this process shares with processes forked from it. Its content is whole whenever its writer
+/// dies.
 pub trait SharedMemory: Send + Sync {
-    /// Replaces what it bears; by nothing, where that is too long.
+    /// Replaces the content; clears it if the bytes are too long.
     fn put(&self, bytes: &[u8]);
-    /// What it bears, if anything was put there. Only while nobody puts.
+    /// Returns the content, if any. Call it only while no process puts.
     fn take(&self) -> Option<Vec<u8>>;
 }
 
-/// Locks, whatever became of whoever held it before: what our mutexes guard is whole between any two
-/// statements.
+/// Locks even a poisoned mutex: the data that these mutexes guard is whole between any two statements.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// FNV-1a, 64 bits: tells a torn record from a whole one, and nothing more is asked of it.
+/// Returns the FNV-1a hash (64 bits), which only has to tell a torn record from a whole one.
 pub fn check(bytes: &[u8]) -> String {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -35,7 +34,7 @@ pub fn check(bytes: &[u8]) -> String {
     format!("{hash:016x}")
 }
 
-/// The wall clock in whole seconds (RFC 3339, UTC), for people to read; never for decisions.
+/// Returns the wall clock in whole seconds (RFC 3339, UTC), for people, never for decisions.
 pub fn wall_clock() -> String {
     let now = OffsetDateTime::now_utc();
     now.replace_nanosecond(0)
@@ -44,20 +43,20 @@ pub fn wall_clock() -> String {
         .unwrap_or_default()
 }
 
-/// Children that somebody of this process waits for by himself.
+/// Children of this process that its own code waits for.
 static AWAITED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// Does something with them while none is begun.
+/// Calls `act` with the awaited children; no new one begins meanwhile.
 pub fn with_awaited_children<T>(act: impl FnOnce(&[i32]) -> T) -> T {
     act(&lock(&AWAITED))
 }
 
-/// A child that its parent's code waits for: until this is dropped nobody else reaps it.
+/// Child that its parent's code waits for: until this is dropped, no other code reaps it.
 #[derive(Debug)]
 pub struct AwaitedChild(i32);
 
 impl AwaitedChild {
-    /// Starts one; `id` is asked for its process id.
+    /// Starts a child; `id` returns its process id.
     ///
     /// # Errors
     /// Those of `spawn`.
@@ -65,7 +64,7 @@ impl AwaitedChild {
         spawn: impl FnOnce() -> io::Result<C>,
         id: impl FnOnce(&C) -> Option<u32>,
     ) -> io::Result<(C, AwaitedChild)> {
-        // Over the start: it may have ended before its number is known.
+        // Locked during the start: the child may end before its id is known.
         let mut awaited = lock(&AWAITED);
         let child = spawn()?;
         let pid = id(&child).and_then(|pid| i32::try_from(pid).ok());
@@ -74,7 +73,7 @@ impl AwaitedChild {
         Ok((child, AwaitedChild(pid)))
     }
 
-    /// Its process id; 0: it has none.
+    /// Returns its process id; 0: it has none.
     pub fn pid(&self) -> i32 {
         self.0
     }
@@ -86,10 +85,10 @@ impl Drop for AwaitedChild {
     }
 }
 
-/// The whole path, by the working directory.
+/// Makes a path absolute, by the working directory.
 ///
 /// # Errors
-/// That there is none (it was removed), of which path.
+/// If the working directory was removed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     std::path::absolute(path).map_err(|error| {
         let why = format!("{}: cannot be made absolute: {error}", path.display());
@@ -97,16 +96,16 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Whether a terminal would act on this character, or would show the text around it in another order or on
-/// another line than it has: control characters, line separators, and what changes the direction of writing.
+/// Tells whether a terminal would act on this character, or would show the text around it in another order
+/// or on another line: control characters, line separators, and changes of the writing direction.
 pub fn is_unprintable(c: char) -> bool {
     // Unicode's Bidi_Control and line separators: UAX 9, UAX 14.
     let reorders = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || reorders || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// This text with what would not be seen in it, or would do something to a terminal, spelt as it could be typed:
-/// a name that looks right and is refused is to show why.
+/// Escapes invisible characters, and those that a terminal would act on: a name that looks right and is
+/// refused should show why.
 pub fn spelt_out(text: &str) -> String {
     let spelt = |c: char| match is_unprintable(c) {
         true => c.escape_default().collect(),
@@ -115,11 +114,11 @@ pub fn spelt_out(text: &str) -> String {
     text.chars().map(spelt).collect()
 }
 
-// The longest text of a message or a field; a server's answer can be a whole page of HTML.
+// Longest text of a message or a field: a server's answer can be a page of HTML.
 const TEXT_LIMIT: usize = 1000;
 
-/// A text from outside, fit for a terminal: one line, no control characters, not too long. What came
-/// from a server or a lock's record may not forge lines or talk to the terminal.
+/// Makes a text from outside fit for a terminal: one line, no control characters, not too long. A server or
+/// a lock's record must not forge lines or control the terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let mut line: String = text
@@ -133,13 +132,13 @@ pub fn plain(text: &str) -> String {
     line
 }
 
-/// Whether both are of one file.
+/// Tells whether both are of one file.
 pub fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
-    // Both numbers: an inode's alone is the same on another file system.
+    // An inode's number alone may repeat on another file system.
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Whether nobody but this user and root can rename or replace what stands in this directory of theirs.
+/// Tells whether only this user and root can rename or replace entries of this directory.
 pub fn is_safe_from_others(directory: &Metadata) -> bool {
     let others_write = directory.mode() & 0o022 != 0 && directory.mode() & 0o1000 == 0;
     let owner = directory.uid();
@@ -147,8 +146,8 @@ pub fn is_safe_from_others(directory: &Metadata) -> bool {
     directory.is_dir() && is_trusted && !others_write
 }
 
-/// What in a directory has a name that begins so, is of this kind and this user's: where a directory is
-/// everybody's, another user's is not ours to judge, to go into, or to remove.
+/// Lists the entries of a directory with this prefix and kind that belong to this user. In a shared
+/// directory, an entry of another user is not for this one to judge, open or remove.
 pub fn ours_in(
     directory: &Path,
     prefix: &str,
@@ -164,7 +163,7 @@ pub fn ours_in(
     })
 }
 
-/// A request for a lock on the whole file, however long it grows.
+/// Makes a request for a lock on the whole file, however long it grows.
 pub fn whole_file(kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -176,7 +175,7 @@ pub fn whole_file(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Whether a description other than `file`'s keeps it from locking. Locks nothing.
+/// Tells whether an open file description other than `file`'s keeps it from locking. Locks nothing.
 pub fn is_locked_by_another(file: &File) -> nix::Result<bool> {
     let mut request = whole_file(libc::F_WRLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
@@ -197,7 +196,7 @@ pub fn flock(file: &impl AsFd, how: FlockArg) -> nix::Result<()> {
     }
 }
 
-/// Reads from `offset` on until the buffer is full or the file is over; how much that was.
+/// Reads from `offset` until the buffer is full or the file ends; returns the number of bytes.
 pub fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -211,8 +210,8 @@ pub fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usi
     Ok(filled)
 }
 
-/// A struct whose fields are documented for users: makes the struct and `FIELDS`, what each field is
-/// called and means, in their order. Those after the semicolon are left out where there is none.
+/// Defines a struct whose fields are documented for users, and `FIELDS` with the name and meaning of each
+/// in order. Fields after the semicolon are optional.
 #[macro_export]
 macro_rules! documented {
     ($(#[$meta:meta])* struct $name:ident {
@@ -226,7 +225,7 @@ macro_rules! documented {
             pub $optional: Option<$inner>,)*)?
         }
 
-        /// The fields in their order, and what they mean.
+        /// Fields in order, with their meanings.
         pub const FIELDS: &[(&str, &str)] = &[
             $((stringify!($field), $meaning),)*
             $($((stringify!($optional), $about),)*)?

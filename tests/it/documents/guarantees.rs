@@ -295,8 +295,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         shown: &[(
             "lib",
             &[
-                "a_slow_acquire_is_renewed_before_the_command_starts",
-                "a_grant_that_came_too_late_never_starts_anything",
+                "slow_acquire_is_renewed_before_the_command_starts",
+                "grant_that_came_too_late_never_starts_anything",
             ],
         )],
     },
@@ -329,8 +329,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         shown: &[(
             "lib",
             &[
-                "after_a_long_pause_the_clock_comes_before_a_reply_that_waited",
-                "a_jump_of_the_clock_has_the_lease_verified_at_once",
+                "clock_comes_before_a_reply_that_waited_during_a_long_pause",
+                "clock_jump_verifies_the_lease_at_once",
             ],
         )],
     },
@@ -586,7 +586,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "lib",
                 &[
                     "no_needless_stop_in_a_thousand_hours_with_answers_late_up_to_the_timeout",
-                    "a_command_that_stops_speaking_is_found_in_its_period_beside_all_of_that",
+                    "command_that_stops_speaking_is_found_in_its_period_despite_pauses",
                 ],
             ),
         ],
@@ -705,7 +705,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             ),
             (
                 "lib",
-                &["a_held_version_is_waited_for_by_its_own_lease_and_every_new_one_anew"],
+                &["held_version_is_waited_for_by_its_own_lease_and_each_new_one_from_the_start"],
             ),
         ],
     },
@@ -952,7 +952,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "A process is stuck in the kernel and survives SIGKILL",
         answer: "trafficcop lets the lease expire and exits 71. Use the fencing token.",
-        shown: &[("lib", &["a_stuck_tree_is_never_released"])],
+        shown: &[("lib", &["stuck_tree_is_never_released"])],
     },
 ];
 

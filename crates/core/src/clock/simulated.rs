@@ -1,12 +1,12 @@
-//! A clock that a test sets: what is polled at one of its moments takes that for the present and sleeps
-//! by it; and the threads of a process that is simulated so.
+//! Clock that a test sets: what is polled at one of its moments takes that for the present and sleeps by
+//! this clock. Also plays the threads of a process that is simulated so.
 //!
-//! Called by the simulated fleet, which plays the shipped driver and stores in a time of its own. Holds
-//! for the thread that entered it and while it is in it. Must never be in a release, which has one clock.
+//! Called by the simulated fleet, which plays the shipped driver and stores. The clock holds for the thread
+//! that entered it, while it is in it. It must never be in a release.
 //!
-//! The threads are real ones, for work that blocks, of which one goes on at a time, and none while the
-//! process is polled. Each waits until it is resumed, and gives control back where it would wait in the
-//! kernel: for a request's way to a drive, in a nap, at its end. So a simulation says when.
+//! The threads are real ones, for work that blocks. One of them runs at a time, and none while the process
+//! is polled. Each gives control back where it would wait in the kernel: while a request is on its way, in
+//! a pause, at its end. So the simulation decides when it goes on.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -23,19 +23,19 @@ use std::time::Duration;
 use super::Instant;
 
 thread_local! {
-    // Apart from the clock itself: whoever reads the time in a thread without one, a guardian between fork
-    // and exec among them, pays a load and allocates nothing.
+    // Apart from the clock: reading the time in a thread without one, such as a guardian between fork and
+    // exec, must not allocate.
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
     static CLOCK: RefCell<Option<Rc<SimulatedClock>>> = const { RefCell::new(None) };
 }
 
-// More sleeps than this at one moment are a loop that would never return to whoever polls it.
+// More sleeps than this at one moment are a loop that would never return to its poller.
 const SPINS: u32 = 1000;
 
-/// The clock and the timers of one simulated process.
+/// Clock and timers of one simulated process.
 #[derive(Default)]
 pub struct SimulatedClock {
-    // What the timers go by: they stand still while the machine sleeps, as tokio's do.
+    // Time of the timers, which stop while the machine sleeps, as tokio's do.
     awake: Cell<Instant>,
     suspended: Cell<Duration>,
     timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
@@ -49,16 +49,15 @@ pub struct SimulatedClock {
     ended: Cell<bool>,
 }
 
-/// A thread of a simulated process.
 struct Thread {
-    /// When it goes on, by the clock that stands still while the machine sleeps.
+    /// Moment at which it goes on, by the clock that stops while the machine sleeps.
     due: Instant,
     body: Body,
 }
 
 impl SimulatedClock {
-    /// Does `work` at the moment `now` of a machine that was suspended for so long altogether, and wakes
-    /// before that whoever has slept until then.
+    /// Does `work` at `now`, on a machine that was suspended for `suspended` in total; first wakes the
+    /// sleeps that are over.
     pub fn enter<T>(
         self: &Rc<Self>,
         now: Instant,
@@ -77,7 +76,7 @@ impl SimulatedClock {
         }
         NOW.set(Some(now));
         CLOCK.set(Some(Rc::clone(self)));
-        // Also where it panics: the thread's next test has another clock, or none.
+        // Even if `work` panics: the thread's next test has another clock, or none.
         let _leave = Leave;
         self.run_threads(now);
         work()
@@ -103,39 +102,38 @@ impl SimulatedClock {
             }
             later.push(thread);
         }
-        // Those that were begun meanwhile are the last.
         let begun = self.threads.replace(later);
         self.threads.borrow_mut().extend(begun);
     }
 
-    /// What its threads ask of a drive is on its way for at least and at most so long from now on; `rarely` for
-    /// longer than the least.
+    /// Sets the least and the most time that a request of its threads is on its way from now on. If
+    /// `rarely`, few requests take longer than the least.
     pub fn travel(&self, least: Duration, most: Duration, rarely: bool) {
         self.travel.set((least, most));
         self.rarely.set(rarely);
     }
 
-    /// By which chance is played again.
+    /// Sets the seed of chance, to repeat a run.
     pub fn seed(&self, seed: u64) {
         self.seed.set(seed);
     }
 
-    /// What the threads that it begins find with [`carried`]: whatever stands for their surroundings.
+    /// Sets what new threads find with [`carried`]: their surroundings.
     pub fn carry(&self, what: Carried) {
         self.carried.replace(Some(what));
     }
 
-    /// The process has ended, and its threads with it.
+    /// Ends the threads, because the process has ended.
     pub fn end_threads(&self) {
         self.threads.borrow_mut().clear();
     }
 
-    /// Whether a thread has done what it was begun for since this was asked last.
+    /// Tells whether a thread has ended since the last call.
     pub fn has_done_something(&self) -> bool {
         self.ended.take()
     }
 
-    /// Has those threads look again that wait without an end.
+    /// Makes all threads look again that wait without a limit.
     pub fn wake_threads(&self) {
         for thread in self.threads.borrow_mut().iter_mut() {
             if thread.due == Instant::FOREVER {
@@ -144,7 +142,7 @@ impl SimulatedClock {
         }
     }
 
-    /// When the next timer is due if the machine is not suspended before.
+    /// Returns when the next timer is due if the machine is not suspended before.
     pub fn next(&self) -> Option<Instant> {
         let timers = self.timers.borrow();
         let threads = self.threads.borrow();
@@ -157,7 +155,7 @@ impl SimulatedClock {
         Some(next + self.suspended.get())
     }
 
-    /// How many sleeps were begun at the present moment; past a thousand none of them ends.
+    /// Returns the number of sleeps begun at this moment; after a thousand, no sleep ends.
     pub fn sleeps(&self) -> u32 {
         self.sleeps.get()
     }
@@ -195,12 +193,12 @@ impl Drop for Leave {
     }
 }
 
-/// The present moment of the simulation that this thread is in, if it is in one.
+/// Returns the present moment of this thread's simulation, if it is in one.
 pub(super) fn now() -> Option<Instant> {
     NOW.get()
 }
 
-/// Begins a thread of the simulated process that is played here; where none is, gives the job back.
+/// Begins a thread of the simulated process that is played here; returns the job if none is.
 pub(super) fn start_thread<J: FnOnce() + Send + 'static>(job: J) -> Option<J> {
     if NOW.get().is_none() {
         return Some(job);
@@ -215,8 +213,7 @@ pub(super) fn start_thread<J: FnOnce() + Send + 'static>(job: J) -> Option<J> {
     None
 }
 
-/// Begins a thread that waits in the kernel: `look` is what it does when there may be something. Tells whether a
-/// process is played here.
+/// Begins a thread that waits in the kernel and works by `look`. Tells whether a process is played here.
 pub(super) fn start_waiting(mut look: impl FnMut() -> Option<Instant> + 'static) -> bool {
     CLOCK.with_borrow(|clock| {
         let Some(clock) = clock else { return false };
@@ -227,7 +224,7 @@ pub(super) fn start_waiting(mut look: impl FnMut() -> Option<Instant> + 'static)
     })
 }
 
-/// A sleep in the simulation that this thread is in, if it is in one.
+/// Begins a sleep in this thread's simulation, if it is in one.
 pub(super) fn sleep(span: Duration) -> Option<Sleep> {
     NOW.get()?;
     CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.begin(span)))
@@ -259,7 +256,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        // With the process whose it was the timers are gone, too.
+        // The process may have ended, and its timers with it.
         CLOCK.with_borrow(|clock| {
             let timer = (self.until, self.number);
             clock
@@ -269,31 +266,29 @@ impl Drop for Sleep {
     }
 }
 
-/// What a thread does from one wait in the kernel to the next, and with what it is resumed: until when the wait
-/// lasts at most, or that it has ended.
+/// Work of a thread from one wait to the next. Returns when the wait ends at the latest; nothing if the
+/// thread has ended.
 type Body = Box<dyn FnMut(Resumed) -> Option<Instant>>;
-/// What stands for the surroundings of a process.
+/// Surroundings of a process.
 pub(super) type Carried = Arc<dyn Any + Send + Sync>;
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What a thread finds when it goes on.
 #[derive(Clone, Copy)]
 struct Resumed {
     now: Instant,
-    /// How long each of its requests is on its way from now on, at least and at most.
+    /// Least and most time that each request is on its way.
     travel: (Duration, Duration),
-    /// One request in four, and not each, takes longer than the least.
+    /// Only one request in four takes longer than the least.
     rarely: bool,
 }
 
 enum Word {
-    /// It has begun another thread.
     Began(Job),
     WaitsUntil(Instant),
     Ended,
 }
 
-/// What a thread has of whoever resumes it.
+/// Connection of a thread to its simulation.
 struct Baton {
     word: Sender<Word>,
     go: Receiver<Resumed>,
@@ -302,14 +297,14 @@ struct Baton {
     carried: Option<Carried>,
 }
 
-/// How much longer than the least a request takes that is not late, in ns.
+/// Most that a request which is not late takes beyond the least, in ns.
 const USUAL: u64 = 24_000_000;
 
 thread_local! {
     static BATON: RefCell<Option<Baton>> = const { RefCell::new(None) };
 }
 
-/// The process has ended in the middle of it.
+/// Panic payload of a thread whose process has ended.
 struct Killed;
 
 impl Baton {
@@ -325,9 +320,9 @@ impl Baton {
     }
 }
 
-/// Gives control back for so long, where this is a thread of a simulated process; tells whether it is.
+/// Gives control back for this long in a thread of a simulated process; tells whether this is one.
 pub(super) fn pause(span: Duration) -> bool {
-    // Not while it ends in the middle of something.
+    // Not while the thread unwinds because its process has ended.
     if thread::panicking() {
         return false;
     }
@@ -338,12 +333,12 @@ pub(super) fn pause(span: Duration) -> bool {
     })
 }
 
-/// What stands for the surroundings of the simulated process whose thread this is.
+/// Returns the surroundings of this thread's simulated process.
 pub fn carried() -> Option<Carried> {
     BATON.with_borrow(|baton| baton.as_ref()?.carried.clone())
 }
 
-/// A request or its answer is on its way, where this is a thread of a simulated process.
+/// Waits while a request or its answer is on its way, in a thread of a simulated process.
 pub(super) fn travel() {
     let span = BATON.with_borrow_mut(|baton| {
         let Baton { resumed, rng, .. } = baton.as_mut()?;
@@ -358,7 +353,7 @@ pub(super) fn travel() {
     }
 }
 
-/// Begins a thread beside this one, where this is one; else gives its job back.
+/// Begins another thread of the process if this is one; else returns the job.
 fn begin_beside(job: Job) -> Result<(), Job> {
     BATON.with_borrow(|baton| match baton {
         Some(baton) => baton.word.send(Word::Began(job)).map_err(|unsent| {
@@ -371,7 +366,6 @@ fn begin_beside(job: Job) -> Result<(), Job> {
     })
 }
 
-/// A thread of its own, which is ended with the process.
 struct Coroutine {
     go: Option<Sender<Resumed>>,
     word: Receiver<Word>,
@@ -381,14 +375,14 @@ struct Coroutine {
 impl Drop for Coroutine {
     fn drop(&mut self) {
         self.go = None;
-        // Whatever it drops on its way is dropped before anything else happens.
+        // What the thread drops must be dropped before anything else happens.
         if let Some(handle) = self.handle.take() {
             let _ = handle.join();
         }
     }
 }
 
-/// The body that plays `job`; `begin` is called for each thread that this begins.
+/// Returns the body that plays `job`; calls `begin` for each thread that the job begins.
 fn play(
     job: Job,
     seed: u64,

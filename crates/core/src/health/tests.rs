@@ -38,7 +38,6 @@ fn watched(period: Duration) -> Health {
     })
 }
 
-/// It has spoken, at the beginning.
 fn speaking(period: Duration) -> Health {
     let mut health = watched(period);
     health.hears(BEGIN, ALIVE);
@@ -52,7 +51,7 @@ fn probed() -> Health {
     })
 }
 
-/// Its command runs since the beginning.
+/// Makes a health whose command runs since the beginning.
 fn started(rules: HealthRules) -> Health {
     let mut health = Health::new(rules);
     assert_eq!(health.wake_at(), Instant::FOREVER);
@@ -60,7 +59,8 @@ fn started(rules: HealthRules) -> Health {
     health
 }
 
-/// Looks whenever it is to, until this moment; the first look that leads to something, and when.
+/// Looks whenever a look is due, until this moment; returns the first result that is not quiet, and its
+/// moment.
 fn looks(health: &mut Health, until: Instant) -> Option<(Instant, Look)> {
     while health.wake_at() <= until {
         let now = health.wake_at();
@@ -73,12 +73,12 @@ fn looks(health: &mut Health, until: Instant) -> Option<(Instant, Look)> {
 }
 
 #[test]
-fn a_silence_of_its_period_is_too_much_and_no_moment_less() {
+fn silence_of_exactly_its_period_is_too_long() {
     let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(29)), None);
     health.hears(at(29), ALIVE);
     assert_eq!(looks(&mut health, at(100)), Some((at(59), HUNG)));
-    assert_eq!(health.wake_at(), Instant::FOREVER, "it is said once");
+    assert_eq!(health.wake_at(), Instant::FOREVER, "reported once");
     assert_eq!(health.hears(at(60), ALIVE), None);
     assert_eq!(
         looks(&mut speaking(secs(30)), at(100)),
@@ -93,11 +93,9 @@ fn watchdog_clock_starts_with_the_first_word() {
     health.hears(at(89), ALIVE);
     let hung = Look::Hung(Hung::Silent(secs(1)));
     assert_eq!(looks(&mut health, at(200)), Some((at(90), hung)));
-    // Known to run only now, it has spoken all the same.
     let mut health = speaking(secs(1));
     health.started(at(0) + ms(500));
     assert_eq!(looks(&mut health, at(200)), Some((at(1) + ms(500), hung)));
-    // The next command has all of it anew.
     health.started(at(300));
     assert_eq!(looks(&mut health, at(389)), None);
 }
@@ -118,9 +116,8 @@ fn start_without_a_word_is_limited_and_can_be_extended() {
     assert_eq!(
         looks(&mut health, until),
         Some((at(30), HUNG)),
-        "it has begun"
+        "the start is over"
     );
-    // A pause of ours gives it all of its time again.
     let mut health = watched(secs(30));
     assert_eq!(health.look(at(60)), Look::Quiet);
     assert_eq!(looks(&mut health, until), Some((at(150), hung)));
@@ -148,7 +145,7 @@ fn probe_that_cannot_begin_for_want_of_room_does_not_count() {
 }
 
 #[test]
-fn what_was_said_before_we_looked_counts_however_late_it_is_heard() {
+fn words_sent_before_the_look_count_however_late_they_arrive() {
     let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(29) + ms(500)), None);
     let answered = HealthEvent::Answered { again: false };
@@ -157,7 +154,7 @@ fn what_was_said_before_we_looked_counts_however_late_it_is_heard() {
 }
 
 #[test]
-fn the_command_can_say_that_it_hangs_and_how_often_it_will_speak() {
+fn command_can_report_a_hang_and_change_its_period() {
     let mut health = speaking(secs(30));
     let triggered = HealthEvent::Hung(Hung::Triggered);
     assert_eq!(health.hears(at(1), WatchdogWord::Trigger), Some(triggered));
@@ -183,7 +180,7 @@ fn the_command_can_say_that_it_hangs_and_how_often_it_will_speak() {
 }
 
 #[test]
-fn without_a_watchdog_nobody_listens_for_it() {
+fn words_are_ignored_without_a_watchdog() {
     let mut health = probed();
     assert_eq!(health.hears(BEGIN, WatchdogWord::Trigger), None);
     let mut health = started(HealthRules::default());
@@ -191,7 +188,7 @@ fn without_a_watchdog_nobody_listens_for_it() {
     assert_eq!(health.wake_at(), Instant::FOREVER);
 }
 
-/// Has the probe that begins next end so, a second after its beginning; when it began, and what is told.
+/// Ends the next probe with `result`, a second after its beginning; returns the beginning and the report.
 fn next_probe(
     health: &mut Health,
     result: Result<(), ProbeFailure>,
@@ -217,7 +214,7 @@ fn probes_begin_after_the_delay_and_then_at_their_interval() {
 }
 
 #[test]
-fn so_many_failures_in_a_row_are_too_much_and_a_success_begins_anew() {
+fn failures_in_a_row_up_to_the_limit_mean_hung_and_a_success_resets_the_count() {
     let mut health = probed();
     let how = ProbeFailure::Answered(503);
     let failed = |number| Some(HealthEvent::Failed { how, number, of: 3 });
@@ -235,7 +232,7 @@ fn so_many_failures_in_a_row_are_too_much_and_a_success_begins_anew() {
 }
 
 #[test]
-fn after_a_pause_of_ours_the_command_has_a_full_period() {
+fn command_has_a_full_period_after_a_pause() {
     let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(10)), None);
     assert_eq!(health.look(at(500)), Look::Quiet);
@@ -244,16 +241,16 @@ fn after_a_pause_of_ours_the_command_has_a_full_period() {
 }
 
 #[test]
-fn a_pause_in_the_middle_of_a_period_counts_as_well() {
+fn pause_in_the_middle_of_a_period_counts_too() {
     let mut health = speaking(secs(30));
     assert_eq!(looks(&mut health, at(10)), None);
     assert_eq!(health.look(at(25)), Look::Quiet);
     assert_eq!(looks(&mut health, at(54)), None);
 }
 
-/// A command counts as started some time after the order, if nobody has heard of it by then.
+/// A command counts as started some time after the order, if no report has come by then.
 #[test]
-fn a_pause_of_ours_takes_nothing_from_the_time_for_a_start() {
+fn pause_takes_nothing_from_the_time_for_a_start() {
     let mut health = speaking(secs(1));
     health.started(at(10));
     assert_eq!(health.look(BEGIN + ms(100)), Look::Quiet);
@@ -262,7 +259,7 @@ fn a_pause_of_ours_takes_nothing_from_the_time_for_a_start() {
 }
 
 #[test]
-fn what_a_command_says_before_it_is_known_to_run_stands() {
+fn words_sent_before_the_start_is_known_stand() {
     let mut health = speaking(secs(1));
     health.started(at(10));
     health.hears(BEGIN + ms(1), WatchdogWord::Period(secs(60)));
@@ -271,11 +268,11 @@ fn what_a_command_says_before_it_is_known_to_run_stands() {
     assert!(looks(&mut health, at(61)).is_some());
 }
 
-/// It is the one that asks, and no other beside it; and what it asked is who was not there yet.
+/// The probe stays the only one, and it asked a command that was not there yet.
 #[test]
-fn a_probe_that_asks_when_the_command_runs_at_last_goes_on_and_does_not_count() {
+fn probe_that_began_before_the_start_goes_on_and_does_not_count() {
     let mut health = probed();
-    let (begun, _) = looks(&mut health, at(1000)).expect("it hangs, and is asked");
+    let (begun, _) = looks(&mut health, at(1000)).expect("a probe");
     health.started(begun + secs(1));
     assert_eq!(looks(&mut health, begun + secs(4)), None);
     let how = ProbeFailure::TimedOut;
@@ -294,7 +291,7 @@ fn a_look_that_is_a_little_late_is_no_pause() {
 }
 
 #[test]
-fn a_probe_that_failed_while_we_were_stopped_does_not_count() {
+fn probe_that_failed_during_a_pause_does_not_count() {
     let mut health = probed();
     let how = ProbeFailure::TimedOut;
     for _ in 0..2 {
@@ -315,7 +312,7 @@ fn a_probe_that_failed_while_we_were_stopped_does_not_count() {
 }
 
 #[test]
-fn what_is_told_of_a_command_that_has_ended_is_nothing() {
+fn probe_of_a_command_that_has_ended_counts_for_nothing() {
     let mut health = probed();
     looks(&mut health, at(1000)).unwrap();
     health.ended();
@@ -324,15 +321,15 @@ fn what_is_told_of_a_command_that_has_ended_is_nothing() {
     assert_eq!(looks(&mut health, at(5000)).unwrap().0, at(2020));
 }
 
-/// A command that works, on a machine that is busy, stopped and suspended; and us beside it.
+/// Command that works, on a machine that is busy, stopped and suspended.
 struct World {
     chance: Jitter,
     health: Health,
     now: Instant,
-    /// When the command speaks next, and how often it does.
+    /// Moment of the command's next word, and its period.
     speaks: Instant,
     period: Duration,
-    /// When the probe ends if nobody kills it, and when somebody does.
+    /// End of the probe without a kill, and moment of the kill.
     probe: Option<(Instant, Instant)>,
     probes: u32,
     pauses: u32,
@@ -340,11 +337,10 @@ struct World {
 
 impl World {
     fn some(&mut self, most: Duration) -> Duration {
-        // Up to 1.2 of it.
         self.chance.rest_of(most * 5 / 6).min(most)
     }
 
-    /// What follows at this moment, some of which was due earlier.
+    /// Plays this moment, and all that was due earlier.
     fn look(&mut self) -> Option<Hung> {
         let now = self.now;
         while self.speaks <= now {
@@ -376,7 +372,8 @@ impl World {
         }
     }
 
-    /// Plays until then, with a pause every half an hour or so; how it came to be called hung.
+    /// Plays until then, with a pause every half an hour or so; returns why the command was called hung, if
+    /// it was.
     fn play(&mut self, until: Instant) -> Option<Hung> {
         let mut pause = self.now + self.some(secs(3600));
         while self.now < until {
@@ -389,7 +386,7 @@ impl World {
                 let longest = [ms(900), secs(4), secs(40), secs(400), secs(30_000)];
                 let length = self.some(longest[self.pauses as usize % longest.len()]);
                 if self.pauses.is_multiple_of(2) {
-                    // Of the whole machine: the command does not go on either.
+                    // The whole machine pauses, and the command with it.
                     self.speaks = self.speaks + length;
                     self.probe = self.probe.map(|(ends, kill)| (ends + length, kill));
                 }
@@ -416,7 +413,7 @@ fn world(seed: u64, watchdog: Duration) -> World {
         health: started(rules),
         now: BEGIN,
         speaks: BEGIN,
-        // As sd_watchdog_enabled(3) has it.
+        // As sd_watchdog_enabled(3) advises.
         period: watchdog / 2,
         probe: None,
         probes: 0,
@@ -439,7 +436,7 @@ fn no_needless_stop_in_a_thousand_hours_with_answers_late_up_to_the_timeout() {
 }
 
 #[test]
-fn a_command_that_stops_speaking_is_found_in_its_period_beside_all_of_that() {
+fn command_that_stops_speaking_is_found_in_its_period_despite_pauses() {
     for seed in 0..50 {
         let mut world = world(seed, secs(30));
         assert_eq!(world.play(BEGIN + secs(7200)), None);

@@ -1,9 +1,9 @@
-//! Work that waits for a thread of its own, because it can hang: what is written to a disk.
+//! Work that gets its own thread because it can hang: writes to a disk.
 //!
-//! Called by the status file and the event log, after the guardian was forked. Whoever puts
-//! something there never waits for it, and never hears how it went: the worker tells people. It
-//! must never hold more than it was allowed to. What is waited for is put [`apart`]: unlike the
-//! runtime's own pool it never panics where no thread is to be had.
+//! Called by the status file and the event log, after the guardian was forked. A caller of `put` never
+//! waits for the work and never learns its result: the worker reports errors. The queue is bounded. Work
+//! that a caller does wait for is started with [`apart`], which, unlike the runtime's own pool, never
+//! panics if no thread is available.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use crate::util::lock;
 use tokio::sync::oneshot;
 
-/// Begins this on a thread of its own; its result comes through the channel.
+/// Begins a job on its own thread; its result comes through the channel.
 ///
 /// # Errors
-/// Why no thread is to be had, and the job: it was not begun.
+/// If no thread is available; the job comes back and was not begun.
 pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     name: &'static str,
     job: J,
 ) -> Result<oneshot::Receiver<T>, (io::Error, J)> {
     let (tell, told) = oneshot::channel();
-    // What was given to a thread that cannot be had is gone: so it finds its job here.
+    // A failed spawn drops what it was given, so the job stays in this place.
     let place = Arc::new(Mutex::new(Some(job)));
     let theirs = Arc::clone(&place);
     let take = |place: &Mutex<Option<J>>| {
@@ -33,24 +33,24 @@ pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         .name(name.into())
         .spawn(move || {
             if let Some(job) = take(&theirs) {
-                // Whoever waited may have gone.
+                // The waiting task may have gone.
                 let _ = tell.send(job());
             }
         });
     let Err(why) = started else {
         return Ok(told);
     };
-    // Without a thread nobody has taken it.
+    // Without a thread, the job is still in its place.
     take(&place).map_or(Ok(told), |job| Err((why, job)))
 }
 
-/// How long whoever ends waits at most for what was put there.
+/// Longest time that the end of the process waits for the queue.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Pending<T> {
     waiting: VecDeque<T>,
     closed: bool,
-    /// The worker has nothing in hand.
+    /// The worker has no work in hand.
     idle: bool,
 }
 
@@ -65,13 +65,13 @@ impl<T> Shared<T> {
     }
 }
 
-/// What waits, and the thread that works it off. Dropped, it waits a while for that.
+/// Queue, with the thread that works it off. Dropping it waits a while for that.
 pub struct BackgroundWriter<T> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread. Without one, and one warning, whatever is put there is lost.
+    /// Starts the thread. If that fails, logs one warning and drops all later work.
     #[must_use]
     pub fn new(
         name: &'static str,
@@ -86,13 +86,13 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         if let Err(why) = started {
             tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
             let mut pending = writer.shared.lock();
-            // Idle as well, else the end would be waited for in vain.
+            // Idle too, else the drop would wait in vain.
             (pending.closed, pending.idle) = (true, true);
         }
         writer
     }
 
-    /// Nobody works it off.
+    /// Makes a queue that no thread works off.
     fn without_a_thread() -> BackgroundWriter<T> {
         let pending = Pending {
             waiting: VecDeque::new(),
@@ -107,14 +107,14 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         }
     }
 
-    /// Puts one more there, unless `most` wait already: then it is `false`. Returns at once.
+    /// Adds to the queue, unless `most` wait already: then returns `false`. Does not block.
     pub fn put(&self, one: T, most: usize) -> bool {
         let mut pending = self.shared.lock();
         if pending.closed {
-            // Nobody works it off; that has been told.
+            // No thread works it off, as the warning said.
             return true;
         }
-        // A disk that hangs for hours must not cost us our memory.
+        // A disk that hangs for hours must not use up the memory.
         if pending.waiting.len() >= most {
             return false;
         }
@@ -124,16 +124,16 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         true
     }
 
-    /// Puts this there instead of all that waits. Returns at once.
+    /// Replaces all that waits. Does not block.
     pub fn replace(&self, one: T) {
-        // What a slow disk has not taken yet is out of date by now.
+        // Work that a slow disk has not taken yet is out of date.
         self.shared.lock().waiting.clear();
         self.put(one, usize::MAX);
     }
 }
 
 impl<T> BackgroundWriter<T> {
-    /// Waits until all is worked off, but not for longer than `limit`.
+    /// Waits until the queue is empty, but not longer than `limit`.
     pub fn finish(&self, limit: Duration) {
         let pending = self.shared.lock();
         let busy = |pending: &mut Pending<T>| !pending.waiting.is_empty() || !pending.idle;
@@ -147,7 +147,7 @@ impl<T> BackgroundWriter<T> {
 
 impl<T> Drop for BackgroundWriter<T> {
     fn drop(&mut self) {
-        // What it says of our end is worth a wait, but not for ever: the disk may hang.
+        // The last entries are worth a wait, but a limited one: the disk may hang.
         self.finish(PATIENCE);
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
@@ -159,14 +159,14 @@ fn serve<T>(shared: &Shared<T>, work: &mut impl FnMut(T)) {
     loop {
         if let Some(one) = pending.waiting.pop_front() {
             pending.idle = false;
-            // Not under the lock: it can hang, and whoever puts something there must not.
+            // Not under the lock: the work can hang, and `put` must not.
             drop(pending);
             work(one);
             pending = shared.lock();
         } else if pending.closed {
             return;
         } else {
-            // Whoever waits for the end sleeps on the same condition.
+            // `finish` sleeps on the same condition.
             pending.idle = true;
             shared.changed.notify_all();
             pending = shared
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_hangs_holds_nobody_up_and_costs_bounded_memory() {
+    fn worker_that_hangs_blocks_no_caller_and_costs_bounded_memory() {
         let writer = BackgroundWriter::without_a_thread();
         let put = (0..200).filter(|number| writer.put(*number, 100)).count();
         assert_eq!(put, 100);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_worked_off_in_order_before_the_end() {
+    fn all_work_is_done_in_order_before_the_end() {
         let (to, from) = std::sync::mpsc::channel();
         let writer = BackgroundWriter::new("test", move |number: u32| {
             to.send(number).expect("the test listens");

@@ -1,9 +1,10 @@
-//! Files that must outlast cleaners of temporary files, such as systemd-tmpfiles: a lock, a control file, the
-//! directory of a message.
+//! Files that must outlast cleaners of temporary files, such as systemd-tmpfiles: a lock, a control file,
+//! the directory of a message.
 //!
-//! A cleaner removes a file whose times are some days old. A lock that a command has held for weeks looks like
-//! that, and the next instance would make a new file and run beside it. Each owner adds its file; what drives
-//! an instance or a worker calls [`keep`]. Must never wait for a disk in the caller's thread.
+//! A cleaner removes a file whose times are some days old. A lock that a command has held for weeks looks
+//! like that, and the next instance would make a new file and run at the same time. Each owner adds its
+//! file; the driver of an instance or a worker calls [`keep`]. Never waits for a disk in the caller's
+//! thread.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -21,23 +22,23 @@ use tokio::task::JoinSet;
 use crate::clock;
 use crate::util::lock;
 
-// Shorter than the shortest age of any cleaner by far, and soon after the machine has slept for weeks.
+// Far shorter than any cleaner's age, and soon after the machine has slept for weeks.
 const EVERY: Duration = Duration::from_secs(600);
 
 static FILES: Mutex<Vec<Weak<File>>> = Mutex::new(Vec::new());
 
-/// Has the times of this file refreshed until its last owner drops it; of a directory also those of what is in
-/// it.
+/// Keeps the times of this file fresh until its last owner drops it; for a directory, also those of its
+/// entries.
 pub fn add(file: &Arc<File>) {
     let mut files = lock(&FILES);
     files.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(file));
     files.push(Arc::downgrade(file));
 }
 
-/// A link whose times are refreshed until this is dropped.
+/// Link whose times stay fresh until this is dropped.
 pub type Lasting = Arc<File>;
 
-/// Has the times of the link at this path refreshed.
+/// Keeps the times of the link at this path fresh.
 ///
 /// # Errors
 /// The kernel's.
@@ -51,7 +52,7 @@ pub fn of_link(path: &Path) -> std::io::Result<Lasting> {
     Ok(link)
 }
 
-/// Refreshes the files from now on, until what it returns is dropped. To be called inside a runtime.
+/// Refreshes the files until the result is dropped. Call it inside a runtime.
 pub fn keep() -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     if clock::is_simulated() {
@@ -65,7 +66,7 @@ pub fn keep() -> JoinSet<()> {
                 refresh();
                 drop(done);
             };
-            // One at a time: a thread on a disk that hangs is not joined by others.
+            // One thread at a time, even if a disk hangs.
             if clock::start_thread("refresh", job).is_ok() {
                 let _ = is_done.await;
             }
@@ -85,12 +86,12 @@ pub fn refresh() {
 }
 
 fn refresh_one(file: &File) -> nix::Result<()> {
-    // By the kernel's clock, which takes no more than the right to write. Through this path also what is open as
-    // a path alone can be reached, as a link is.
+    // UTIME_NOW needs only the right to write. This path also reaches a file opened with O_PATH, such as a
+    // link.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     set_to_now(Path::new(&path), UtimensatFlags::FollowSymlink)?;
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        // The command may have put a link there to what is not its own.
+        // The command may have put a link there to a file of another owner.
         set_to_now(&entry.path(), UtimensatFlags::NoFollowSymlink)?;
     }
     Ok(())
@@ -101,7 +102,7 @@ fn set_to_now(path: &Path, flags: UtimensatFlags) -> nix::Result<()> {
     utimensat(AT_FDCWD, path, now, now, flags)
 }
 
-/// Whether [`make_old`] was called on this file and nothing has refreshed it since.
+/// Tells whether [`make_old`] was called on this file and nothing has refreshed it since.
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 #[must_use]
@@ -113,7 +114,7 @@ pub fn is_old(path: &Path) -> bool {
 /// Sets the times of a file to 1970, for tests.
 ///
 /// # Panics
-/// Where the times cannot be set.
+/// If the times cannot be set.
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub fn make_old(path: &Path) {
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_a_file_and_of_what_is_in_a_directory_are_refreshed() {
+    fn times_of_files_and_of_directory_entries_are_refreshed() {
         let directory = tempfile::tempdir().expect("a directory");
         let at = |name: &str| directory.path().join(name);
         let foreign = tempfile::NamedTempFile::new().expect("a file");

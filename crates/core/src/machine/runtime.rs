@@ -1,8 +1,7 @@
-//! The runtime that everything that waits runs on, made where it can be made.
+//! Async runtime of this process.
 //!
-//! Called by whoever drives something to its end, after the guardians were forked: what a guardian
-//! gives to its command is the limit that we were given. The library behind it panics where it gets
-//! no descriptors for itself, so they are asked for before.
+//! Made after the guardians were forked: it raises the limit of descriptors, and a guardian must give its
+//! command the original one. Tokio panics without descriptors of its own, so they are checked first.
 
 use std::io;
 use std::ops::Deref;
@@ -11,8 +10,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime of one thread, which is the caller's. Dropped, it waits for nobody: a call that hangs (a name that
-/// does not resolve, a dead mount) must not keep us here.
+/// Runtime on the caller's thread. Dropping it does not wait: a call that hangs (a name that does not
+/// resolve, a dead mount) must not keep the process.
 #[derive(Debug)]
 pub struct OwnRuntime(Option<Runtime>);
 
@@ -32,25 +31,25 @@ impl Drop for OwnRuntime {
     }
 }
 
-// What the runtime and its signals are made of, and what opens the first file.
+// Descriptors for the runtime, its signals and the first file.
 const NEEDED: usize = 8;
 
-/// Makes one.
+/// Makes a runtime.
 ///
 /// # Errors
-/// Where there are too few descriptors for it, in words, or what the kernel says.
+/// If there are too few descriptors for it, or the kernel's.
 pub fn runtime() -> io::Result<OwnRuntime> {
     make_room();
     look_for_room()?;
-    // One thread: a process that forks guardians and is watched for its size has no use for more, and
-    // what could block it has a thread of its own.
+    // One thread: a process that forks guardians and should stay small needs no more, and blocking work has
+    // its own.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     Ok(OwnRuntime(Some(runtime)))
 }
 
 fn make_room() {
-    // Each slot of a file that was looked at stays open, and so do the connections of those who ask.
-    // Where it cannot be, what cannot be opened is told of, one by one.
+    // Each slot's file stays open, and so does each client's connection. If the limit cannot be raised,
+    // each failed open is reported.
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
@@ -58,12 +57,13 @@ fn make_room() {
 }
 
 /// Checks that the main thread's stack may grow as far as parsing the arguments needs: beyond the limit the
-/// kernel ends the process by SIGSEGV, without a word.
+/// kernel ends the process by SIGSEGV, without a message.
 ///
 /// # Errors
-/// Where the limit (RLIMIT_STACK) is lower, in words.
+/// If the limit (RLIMIT_STACK) is lower.
 pub fn check_stack_limit() -> io::Result<()> {
-    // Measured: 176 KiB in a release build, 384 KiB in a debug build. Arguments and environment lie there, too.
+    // Measured: 176 KiB in a release build, 384 KiB in a debug build. Arguments and environment are on the
+    // stack, too.
     const NEEDED_BYTES: u64 = if cfg!(debug_assertions) { 512 } else { 256 } << 10;
     match getrlimit(Resource::RLIMIT_STACK) {
         Ok((soft, _)) if soft < NEEDED_BYTES => Err(io::Error::other(format!(
@@ -75,7 +75,7 @@ pub fn check_stack_limit() -> io::Result<()> {
     }
 }
 
-/// Opens as many as are needed, and closes them: tokio panics where it gets none.
+/// Opens the needed descriptors, and closes them: tokio panics without them.
 fn look_for_room() -> io::Result<()> {
     let stdin = io::stdin();
     let taken: io::Result<Vec<OwnedFd>> = (0..NEEDED)

@@ -1,8 +1,8 @@
-//! The command's tree was asked to end, or is being killed.
+//! Drain: the command's tree was asked to end, or is being killed.
 //!
-//! The lease is renewed all the while: whoever dies slowly must not die into the next holder's
-//! time. SIGKILL comes at the earlier of two ends: that of the grace, fixed when the drain began,
-//! and kill_at of the lease, which every renewal moves on. It is left by "tree empty".
+//! The lease is renewed all the while: a tree that dies slowly must not live into the next holder's tenure.
+//! SIGKILL comes at the earlier of two moments: the end of the grace, fixed when the drain began, and
+//! kill_at of the lease, which every renewal moves on. Only "tree empty" ends this state.
 
 use std::time::Duration;
 
@@ -14,29 +14,26 @@ use crate::clock::Instant;
 use crate::stop::Stop;
 use crate::{Action, Cause, Event, WorkloadEvent};
 
-// A tree that ends faster than this is not worth a word in the record: standbys would hear of the
-// drain when it is over, and each short command would cost one more write.
+// Least age of a drain that is announced: standbys would learn of a faster one when it is over, and each
+// short command would cost one more write.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
-/// The tree was asked to end, or is being killed.
 #[derive(Debug)]
 pub(super) struct Draining {
     pub(super) run: CommandRun,
     cause: Cause,
-    // From when on the command can have ended because of us.
+    // Moment from which the drain can have ended the command.
     due: Instant,
-    // Fixed when the drain begins: renewals that succeed must not give a command for ever.
+    // Fixed at the beginning: renewals must not prolong a drain for ever.
     end_of_grace: Instant,
-    // When to announce; `FOREVER` once done.
+    // Moment of the announcement; `FOREVER` once done.
     announce_at: Instant,
-    // The lease will be kept.
     kept: bool,
-    // Nothing is left to wait for but the kernel: no deadline is moved, nobody is told any more.
+    // A kill was ordered: no deadline moves and nothing is announced any more.
     killing: bool,
 }
 
 impl Draining {
-    /// A drain that begins at `due`.
     pub(super) fn begin(
         run: CommandRun,
         cause: Cause,
@@ -58,7 +55,7 @@ impl Draining {
         }
     }
 
-    /// One that is a kill from the beginning, which somebody has ordered already.
+    /// Begins a drain whose kill is ordered already.
     pub(super) fn killed(run: CommandRun, cause: Cause, due: Instant) -> Draining {
         Draining {
             killing: true,
@@ -66,7 +63,7 @@ impl Draining {
         }
     }
 
-    /// The drain was due earlier, but begins now.
+    /// Counts the announcement from `now`, for a drain that was due earlier.
     pub(super) fn since(mut self, now: Instant) -> Draining {
         if !self.run.announced {
             self.announce_at = now + ANNOUNCE_AFTER;
@@ -74,14 +71,13 @@ impl Draining {
         self
     }
 
-    /// Nobody is told: the lease will be kept, and standbys that come closer would do so in vain.
+    /// Announces nothing: the lease will be kept, and standbys would come closer in vain.
     pub(super) fn unannounced(mut self) -> Draining {
         self.announce_at = Instant::FOREVER;
         self.kept = true;
         self
     }
 
-    /// Whether the lease will be kept.
     pub(super) fn keeps_it(&self) -> bool {
         self.kept && !self.killing
     }
@@ -104,7 +100,8 @@ impl Draining {
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        // Before the event, but not before "tree empty": there is nothing left to be killed.
+        // The clock goes before the event, but not before "tree empty", after which nothing is left to
+        // kill.
         let over = self.run.is_over_by(&event);
         if !over && step.now >= self.killed_at() {
             self.kill(step);
@@ -124,14 +121,14 @@ impl Draining {
                             step.extend(&self.run.held_lease);
                         }
                     }
-                    // It keeps others out while the tree dies; it spares nobody.
+                    // Such an answer keeps others out while the tree dies, but postpones no kill.
                     _ if self.killing => {}
                     Answer::Confirmed => {
                         step.extend(held_lease);
                         context.answered(step);
                     }
                     Answer::Doubt(why) => context.doubts(step, why, Some(term_at)),
-                    // After a loss only: the deadlines stand as they are.
+                    // Only after a loss: the deadlines stay.
                     Answer::TooLate => {}
                 }
                 self.go_on(step)
@@ -151,7 +148,7 @@ impl Draining {
                 let cause = ended_by(self.cause, self.due, at);
                 resting::after(context, step, self.run, cause, at)
             }
-            // Whatever failed while it was asked to end failed because of that.
+            // A hook that failed during the stop failed because of it.
             Event::Workload(WorkloadEvent::HookFailed { at, .. }) if over => {
                 context.not_prepared(None);
                 Releasing::after(context, step, self.run, self.cause, Some(at))
@@ -159,7 +156,6 @@ impl Draining {
             Event::Workload(WorkloadEvent::Lost) => {
                 context.guardian_lost = true;
                 self.cause = guardian_lost(self.cause);
-                // The supervisor kills the tree already.
                 self.killing = true;
                 self.go_on(step)
             }
@@ -167,15 +163,14 @@ impl Draining {
                 Releasing::never(step, self.run.exit, self.cause)
             }
             Event::StopAsked(signal) => {
-                // Nothing is faster than SIGKILL; remembered all the same, so that we do not compete
-                // again.
+                // Nothing is faster than SIGKILL, but the request keeps this instance from competing again.
                 if context.stop.asked(step.now, signal) == Stop::AtOnce {
                     self.kill(step);
                 }
                 self.go_on(step)
             }
-            // It ends in any case; what comes after is for those who come after. And echoes of an
-            // earlier round.
+            // The drain goes on, and later rounds see the cordon; the rest are late echoes of an earlier
+            // round.
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned
@@ -211,15 +206,15 @@ impl Draining {
     }
 
     fn kill(&mut self, step: &mut Step) {
-        // Once: a process that is stuck in the kernel does not hear the second one any better.
+        // Once: a process that is stuck in the kernel does not react to a second kill.
         if !std::mem::replace(&mut self.killing, true) {
             step.act(Action::Kill);
         }
     }
 }
 
-/// A tree that was empty before we can have touched it ended by itself, whatever we learnt later: its
-/// status is the command's, and not that of a loss.
+/// Returns the cause of an end at `at`. A tree that was empty before the drain can have touched it ended by
+/// itself: its status is the command's.
 fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     match cause {
         Cause::Stopped(_)
@@ -236,7 +231,7 @@ fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     }
 }
 
-/// A loss makes certain what was doubt, and leaves nothing to hand over; a drain that had another reason keeps it.
+/// Returns the cause after a loss, which replaces doubt and hand-overs; another reason stays.
 fn lost(cause: Cause, why: String) -> Cause {
     if matches!(
         cause,
@@ -247,7 +242,7 @@ fn lost(cause: Cause, why: String) -> Cause {
     cause
 }
 
-/// Without a guardian there is no next round, so a reason that would have led to one is none.
+/// Returns the cause after the loss of the guardian: without one there is no next round to compete for.
 fn guardian_lost(cause: Cause) -> Cause {
     if matches!(
         cause,

@@ -1,7 +1,7 @@
-//! The lease we have: its deadlines, and the pace of its renewals.
+//! Lease of this instance: its deadlines, and the pace of its renewals.
 //!
-//! Called by every state that has one. All arithmetic of "until when is it ours" is here; what
-//! follows from it for the command is decided by the states.
+//! Used by every state that has a lease. All arithmetic of "until when is it held" is here; the states
+//! decide what follows for the command.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use crate::budget::{ATTEMPT, RETRY};
 use crate::clock::Instant;
 use crate::{Action, Budget, Failure, Grant, Start};
 
-// Between SIGKILL and the moment others may come, where no lease says how long that should be.
+// Time from SIGKILL until others may come, if no lease sets it.
 const MARGIN: Duration = Duration::from_secs(1);
 
-// A lease that is being broken can be broken again, and less of it left: asked for this often. The
-// answer can only bring the kill nearer.
+// Time between questions about a lease that is being broken: it can be broken again, with less of it left.
+// The answer can only bring the kill nearer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// The lease that we have, from the grant until it is given back, lost or run out.
+/// Lease from the grant until it is given back, lost or run out.
 #[derive(Debug)]
 pub(super) struct HeldLease {
     budget: Option<Budget>,
     token: u64,
     failed: u32,
-    // The moment before the request was sent that obtained it.
+    // Moment before the request that obtained it was sent.
     began: Instant,
-    // The moment before the request was sent that the store granted last. Not that of the answer: the
-    // store began to count before that was on its way.
+    // Moment before the last granted request was sent. Not that of its answer: the store began to count
+    // before that was on its way.
     t0: Instant,
-    // The moment before the last request was sent that the store may have granted: until when it may
-    // keep others out, although we may not count on it.
+    // Moment before the last request that the store may have granted. The store may keep others out by it,
+    // although this instance must not count on it.
     asked: Instant,
-    // Known to be safe until here only, because the lease was broken; `ZERO`: it is not safe now.
+    // End of the safe time of a lease that was broken; `ZERO`: not safe now.
     safe_until: Instant,
     renewal: Renewal,
 }
@@ -45,26 +45,25 @@ enum Renewal {
         sent: Instant,
         give_up_at: Instant,
     },
-    /// None is needed, or none would count.
+    /// No renewal is needed, or none would count.
     Over,
 }
 
-/// What the answer to a renewal means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The deadlines have moved on.
     Confirmed,
-    /// It succeeded after kill_at, or after the lease was lost: it counts for nothing.
+    /// A success after kill_at, or after the lease was lost, which does not count.
     TooLate,
-    /// Nobody knows; it will be tried again.
+    /// The result is unknown; a retry follows.
     Doubt(String),
-    /// Definitely not ours any more; the deadlines have moved to what is known to be safe.
+    /// The lease is definitely lost; the deadlines have moved to what is known to be safe.
     Lost(String),
 }
 
 impl HeldLease {
     pub(super) fn new(budget: Option<Budget>, grant: Grant, now: Instant) -> HeldLease {
-        // A grant from the future would give us time that is not ours.
+        // A grant from the future would make the lease too long.
         let t0 = grant.t0.min(now);
         HeldLease {
             budget,
@@ -82,46 +81,42 @@ impl HeldLease {
         self.token
     }
 
-    /// How often the task had failed before this tenure.
     pub(super) fn failed(&self) -> u32 {
         self.failed
     }
 
-    /// Since when we have it.
     pub(super) fn began(&self) -> Instant {
         self.began
     }
 
-    /// The moment before the request was sent that the store granted last.
+    /// Returns the moment before the last granted request was sent.
     pub(super) fn confirmed(&self) -> Instant {
         self.t0
     }
 
-    /// When doubt becomes a drain.
     pub(super) fn term_at(&self) -> Instant {
         let planned = self.budget.map_or(Instant::FOREVER, |b| b.term_at(self.t0));
         // A lease that was lost may end before doubt would have begun.
         planned.min(self.kill_at())
     }
 
-    /// When nothing of the tree may be spared any longer.
     pub(super) fn kill_at(&self) -> Instant {
         let planned = self.budget.map_or(Instant::FOREVER, |b| b.kill_at(self.t0));
         if !self.lost() {
             return planned;
         }
-        // The margin again: that time was counted by the store's clock, too.
+        // Less the margin again: the store's clock counted that time, too.
         planned.min(self.safe_until - self.budget.map_or(MARGIN, |b| b.margin))
     }
 
-    /// From when on somebody else may be in control.
+    /// Returns from when on another instance may be in control.
     pub(super) fn others_from(&self) -> Instant {
         let budget = self.budget;
         let planned = budget.map_or(Instant::FOREVER, |b| b.others_from(self.t0));
         planned.min(self.safe_until)
     }
 
-    /// Until when the store may believe that the lease is ours.
+    /// Returns until when the store may keep others out.
     pub(super) fn may_last_until(&self) -> Instant {
         self.budget
             .map_or(Instant::FOREVER, |b| b.expiry(self.asked))
@@ -138,7 +133,6 @@ impl HeldLease {
         }
     }
 
-    /// What is told to whoever starts a command under it.
     pub(super) fn start(&self) -> Start {
         let half = |budget: Budget| self.t0 + budget.lease / 2;
         Start {
@@ -148,21 +142,20 @@ impl HeldLease {
         }
     }
 
-    /// Whether the last word of the store is older than that: what is started then would be stopped
-    /// by the first renewals that fail.
+    /// Tells whether half of the lease is gone since the store's last answer: the first failed renewals
+    /// would stop what starts then.
     pub(super) fn half_gone(&self, now: Instant) -> bool {
         self.budget
             .is_some_and(|b| now.since(self.t0) > b.lease / 2)
     }
 
-    /// How long a drain for want of control may take.
     pub(super) fn grace_on_loss(&self, otherwise: Duration) -> Duration {
         self.budget.map_or(otherwise, |b| b.grace_on_loss)
     }
 
-    /// Asks for the next renewal to be due now.
+    /// Makes the next renewal due now.
     pub(super) fn hurry(&mut self, now: Instant) {
-        // Not while one is in flight: calls to the store do not overlap.
+        // Not while one is in flight: requests to the store do not overlap.
         if let Renewal::Due(at) = &mut self.renewal {
             *at = now.min(*at);
         }
@@ -174,8 +167,8 @@ impl HeldLease {
             return;
         };
         if step.now >= self.kill_at() {
-            // One that succeeds after that proves nothing of the time in between: Azurite renews a
-            // lease that has run out, and Azure one that nobody took meanwhile.
+            // A success after that proves nothing about the time in between: Azurite renews a lease that
+            // has run out, and Azure one that no other client took meanwhile.
             self.renewal = Renewal::Over;
         } else if step.now >= at && step.now < limit {
             let attempt = self.budget.map_or(ATTEMPT, |b| b.attempt);
@@ -184,13 +177,13 @@ impl HeldLease {
                 sent: step.now,
                 give_up_at,
             };
-            // Before the answer: without one it may have been prolonged all the same.
+            // Before the answer: even without one, the lease may have been prolonged.
             self.asked = step.now;
             step.act(Action::Renew { give_up_at });
         }
     }
 
-    /// When the next renewal is due, if it can still be answered before `limit`.
+    /// Returns when the next renewal is due, if it can still be answered before `limit`.
     pub(super) fn renewal_due(&self, limit: Instant) -> Instant {
         match self.renewal {
             Renewal::Due(at) if at < limit => at,
@@ -198,7 +191,6 @@ impl HeldLease {
         }
     }
 
-    /// When the renewal in flight will have ended at the latest, if there is one.
     pub(super) fn in_flight_until(&self) -> Option<Instant> {
         match self.renewal {
             Renewal::InFlight { give_up_at, .. } => Some(give_up_at),
@@ -206,7 +198,7 @@ impl HeldLease {
         }
     }
 
-    /// Takes in the answer to a renewal that was sent at `t0` and had to be answered by `limit`.
+    /// Takes the answer to a renewal that was sent at `t0` and had to be answered by `limit`.
     pub(super) fn renewed(
         &mut self,
         context: &mut Context,
@@ -227,17 +219,17 @@ impl HeldLease {
                 Answer::Lost(why)
             }
             Err(Failure::Transient { why, retry_after }) => {
-                // The service's wish is granted as long as one attempt remains before the limit.
+                // Honours the service's wish, as long as one attempt remains before the limit.
                 self.retry(context, now, retry_after, limit - self.pace());
                 Answer::Doubt(why)
             }
-            // It worked before. A key is being turned, or a right was taken away by mistake, which
-            // somebody may mend before the lease is over.
+            // It worked before: a key is being rotated, or a right was taken away by mistake. That may be
+            // mended in time.
             Err(Failure::Fatal { why, .. }) => {
                 self.retry(context, now, None, limit);
                 Answer::Doubt(why)
             }
-            // No answer to this question: it proves nothing.
+            // This does not answer a renewal, so it proves nothing.
             Err(over @ Failure::AlreadyDone(_)) => {
                 self.retry(context, now, None, limit);
                 Answer::Doubt(over.to_string())
@@ -259,9 +251,9 @@ impl HeldLease {
         Answer::Confirmed
     }
 
-    /// It is known to be safe until then only; `None`: not even now.
+    /// Notes a loss: the lease is safe until `until` only; `None`: not even now.
     pub(super) fn lose(&mut self, now: Instant, until: Option<Instant>) {
-        // The earliest that was ever said: a break that was asked for again can only shorten it.
+        // The earliest answer counts: another break can only shorten the lease.
         self.safe_until = self.safe_until.min(until.unwrap_or(Instant::ZERO));
         self.renewal = until.map_or(Renewal::Over, |_| Renewal::Due(now + ASK_AGAIN));
     }
@@ -280,7 +272,6 @@ impl HeldLease {
         }
     }
 
-    /// From the start of one attempt to the start of the next.
     fn pace(&self) -> Duration {
         self.budget.map_or(RETRY, |b| b.retry())
     }

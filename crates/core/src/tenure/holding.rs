@@ -1,8 +1,6 @@
-//! In control: first with nothing running (a lease that wants to be confirmed), then with the
-//! command.
+//! Control: first with nothing running (a lease that must be confirmed), then with the command.
 //!
-//! Never starts a command under a deadline that has passed, and looks at the clock before it looks
-//! at what happened.
+//! Never starts a command under a deadline that has passed, and reads the clock before the event.
 
 use std::time::Duration;
 
@@ -18,15 +16,14 @@ use crate::{
     WorkloadEvent,
 };
 
-/// The lease is ours, but the answer took so long that it is renewed before anything starts.
+/// Granted lease that is renewed before anything starts, because the answer took so long.
 #[derive(Debug)]
 pub(super) struct Confirming {
     held_lease: HeldLease,
 }
 
 impl Confirming {
-    // A command that was started at once would have what is left of a lease of which half is gone:
-    // the first renewals to fail would stop it.
+    // With half of the lease gone, the first failed renewals would stop a command that started now.
     pub(super) fn begin(mut held_lease: HeldLease, step: &mut Step) -> Phase {
         held_lease.hurry(step.now);
         Confirming { held_lease }.go_on(step)
@@ -39,8 +36,8 @@ impl Confirming {
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let limit = self.held_lease.term_at();
-        // The clock goes before the event. What the event asked of the instance is kept all the same,
-        // because no state will hear of it again.
+        // The clock goes before the event. But requests in the event are kept, because no state will see it
+        // again.
         if step.now >= limit {
             if let Event::StopAsked(signal) = event {
                 context.stop.asked(step.now, signal);
@@ -77,7 +74,7 @@ impl Confirming {
                 self.give_back(context, step, Some(Cause::GuardianLost))
             }
             Event::Cordoned(_) => self.give_back(context, step, None),
-            // Nothing of ours runs yet: all but the clock are late echoes of an earlier round.
+            // Nothing runs yet: all but the clock are late echoes of an earlier round.
             Event::Ticked
             | Event::Uncordoned
             | Event::Freed
@@ -101,8 +98,8 @@ impl Confirming {
     }
 }
 
-/// The signal by which a command ended that was typed at its terminal. We hear nothing else of it, and it was meant
-/// for all of the job, as a shell takes it: no failure of the command's.
+/// Returns the signal that ended the command if it was typed at its terminal. Nothing else reports it, and
+/// it was meant for the whole job, as a shell takes it, so it is no failure of the command.
 fn typed(context: &Context, exit: Exit) -> Option<i32> {
     match exit {
         Exit::Signal(signal @ (SIGINT | SIGQUIT)) if context.rules.on_terminal => Some(signal),
@@ -110,20 +107,17 @@ fn typed(context: &Context, exit: Exit) -> Option<i32> {
     }
 }
 
-/// A lease, and what was started under it.
 #[derive(Debug)]
 pub(super) struct CommandRun {
     pub(super) held_lease: HeldLease,
-    // When the command was ordered to start: an end of the tree that was seen before is that of the run
-    // before, whose word came late.
+    // Moment of the order to start: an end of the tree before that belongs to the run before.
     since: Instant,
     started: bool,
     pub(super) exit: Option<Exit>,
-    // The record says already that control will change soon.
     pub(super) announced: bool,
-    // When its main process ended.
     exited_at: Option<Instant>,
-    // The restarts of this tenure: the next one, maybe of a machine where it works, counts anew.
+    // Restarts of this tenure. The next tenure, maybe on a machine where the command works, starts from
+    // zero.
     pub(super) history: History,
 }
 
@@ -140,9 +134,9 @@ impl CommandRun {
         }
     }
 
-    /// Whether this says that nothing of ours lives any more (rather than being an echo of an
-    /// earlier round). If so the deadlines have nothing left to act upon: a tree that ended by itself
-    /// just before term_at must not count as stopped because its word came just after.
+    /// Tells whether the event says that nothing of this run lives any more (and is no echo of an earlier
+    /// one). Then the deadlines have nothing left to act upon: a tree that ended by itself just before
+    /// term_at must not count as stopped because its report came just after.
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
         match event {
             Event::Workload(WorkloadEvent::TreeEmpty { at }) => *at >= self.since,
@@ -182,30 +176,28 @@ impl CommandRun {
     }
 
     pub(super) fn exited(&mut self, step: &mut Step, exit: Exit) {
-        // What has ended had started: from now on nothing but "tree empty" says that nothing lives.
+        // From now on, only "tree empty" says that nothing lives.
         self.started = true;
         self.exit = Some(exit);
         self.exited_at = Some(step.now);
         step.report(Notice::CommandEnded(exit));
     }
 
-    /// For how long the command's main process ran.
     pub(super) fn ran(&self, now: Instant) -> Duration {
         self.exited_at.unwrap_or(now).since(self.since)
     }
 }
 
-/// In control; the command runs.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub(super) run: CommandRun,
 }
 
 impl Holding {
-    /// The store has said that the lease is ours: is there enough of it left to start a command under?
+    /// Starts the command if enough is left of a lease that the store has just granted.
     pub(super) fn begin(held_lease: HeldLease, context: &mut Context, step: &mut Step) -> Phase {
         context.answered(step);
-        // Each of the ways back is by the store: a lease that is only forgotten keeps everybody out.
+        // Each way back asks the store: a lease that is only forgotten keeps all others out.
         if context.is_cordoned() {
             return Releasing::of_a_lease(context, step, &held_lease, None);
         }
@@ -218,7 +210,7 @@ impl Holding {
             return Confirming::begin(held_lease, step);
         }
         context.in_control();
-        // Before the start, so that people read it before anything that the command itself says.
+        // Before the start, so that people read it before the command's own output.
         step.report(Notice::InControl {
             token: held_lease.token(),
         });
@@ -227,7 +219,7 @@ impl Holding {
         Phase::Holding(Holding { run })
     }
 
-    /// The same tenure's command once more.
+    /// Starts the command again in the same tenure.
     pub(super) fn again(run: CommandRun, step: &mut Step) -> Phase {
         step.act(Action::Start(run.held_lease.start()));
         let run = CommandRun::new(run.held_lease, run.history, step.now);
@@ -245,8 +237,8 @@ impl Holding {
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.run.is_over_by(&event);
         let term_at = self.run.held_lease.term_at();
-        // The clock goes before the event: a renewal that was answered while we were stopped must not
-        // move a deadline that has passed, since the guardian has acted on it by then.
+        // The clock goes before the event: a renewal that was answered while this process was stopped must
+        // not move a deadline that has passed, since the guardian has acted on it by then.
         if !over && step.now >= term_at {
             return self.out_of_time(context, step, event);
         }
@@ -271,7 +263,7 @@ impl Holding {
                         context.doubts(step, why, Some(term_at));
                         self.go_on(step)
                     }
-                    // Ruled out by the look at the clock; the deadlines stand as they are.
+                    // The check of the clock excludes this; the deadlines stay.
                     Answer::TooLate => self.go_on(step),
                     Answer::Lost(why) => self.lost(context, step, why),
                 }
@@ -293,19 +285,18 @@ impl Holding {
                 let due = step.now;
                 if let Some(signal) = typed(context, exit) {
                     let _: Stop = context.stop.asked(due, signal);
-                    // From the beginning: the tree ended before we heard of it, and not by itself.
+                    // From the beginning: the tree ended before the signal was known, and not by itself.
                     let since = self.run.since;
                     let cause = Cause::Stopped(signal);
                     let drain = Draining::begin(self.run, cause, since, end_of_grace);
                     return drain.since(due).go_on(step);
                 }
-                // Nobody is to come closer for a lease that is kept.
                 let kept = resting::is_ahead(context, &self.run, due);
                 let drain = Draining::begin(self.run, Cause::CommandEnded, due, end_of_grace);
                 if kept { drain.unannounced() } else { drain }.go_on(step)
             }
             Event::Workload(WorkloadEvent::TreeEmpty { at }) if over => {
-                // The guardian acts on its own at term_at: what ended before did so by itself.
+                // The guardian acts on its own at term_at: a command that ended before did so by itself.
                 let cause = if at < term_at {
                     Cause::CommandEnded
                 } else {
@@ -330,11 +321,10 @@ impl Holding {
             Event::Workload(WorkloadEvent::TreeStuck) => {
                 Releasing::never(step, self.run.exit, Cause::GuardianLost)
             }
-            // By deadlines that had passed when it read the later ones.
+            // The guardian had not yet read the later deadlines.
             Event::Workload(WorkloadEvent::Acting) => self.guardian_acts(step),
             Event::StopAsked(signal) => {
-                // A stop that was asked for while nothing ran would have ended us there: this is
-                // the first.
+                // A stop while nothing ran would have ended this instance there: this is the first.
                 let _: Stop = context.stop.asked(step.now, signal);
                 let end_of_grace = step.now + context.rules.grace;
                 self.drain(
@@ -351,14 +341,14 @@ impl Holding {
                 self.drain(context, step, cause, step.now, end_of_grace)
             }
             Event::CommandStopping => {
-                // It may end for a restart, and then nobody is to come.
+                // The command may end for a restart, which must attract no standby.
                 let is_last = context.rules.hold_policy.restart.is_none();
                 if is_last && !std::mem::replace(&mut self.run.announced, true) {
                     step.act(Action::Announce);
                 }
                 self.go_on(step)
             }
-            // Echoes of an earlier round.
+            // Late echoes of an earlier round.
             Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
@@ -388,7 +378,7 @@ impl Holding {
         Phase::Holding(self)
     }
 
-    /// term_at has passed; what happened is judged by the state that follows from that.
+    /// Drains or kills because term_at has passed; the next state judges the event.
     // The guardian does the same by its own timer: neither relies on the other being scheduled.
     fn out_of_time(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let (term_at, kill_at) = (self.run.held_lease.term_at(), self.run.held_lease.kill_at());
@@ -405,9 +395,10 @@ impl Holding {
             .step(context, step, event)
     }
 
-    /// The guardian drains the command already: whatever ends from now on ended because of that.
-    // Not asked again, it would be signalled twice. Known late, so it counts from the start: an end that
-    // was not doubt would make a stopped command's status ours, and keep us from competing.
+    /// Notes that the guardian already drains the command: that ends it, whatever the exit.
+    // No second drain, which would signal the command twice. The report comes late, so the drain counts
+    // from the start: as an end by itself it would pass on a stopped command's status, and keep this
+    // instance from competing.
     fn guardian_acts(self, step: &mut Step) -> Phase {
         let why = "the guardian heard of a renewal too late".to_owned();
         let cause = Cause::Doubt { why };
@@ -418,7 +409,7 @@ impl Holding {
             .go_on(step)
     }
 
-    /// The tenure has been long enough; what happened is judged by the state that follows from that.
+    /// Drains because the tenure reached its longest time; the next state judges the event.
     fn hand_over(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let end_of_grace = step.now + context.rules.grace;
         step.act(drain(context, end_of_grace));
@@ -427,19 +418,19 @@ impl Holding {
             .step(context, step, event)
     }
 
-    /// The command does not work any more: it is ended, and what comes after is as after a failure.
+    /// Drains a command that hangs; its end counts as a failure.
     fn hung(self, context: &mut Context, step: &mut Step, hung: Hung) -> Phase {
         let (due, end_of_grace) = (step.now, step.now + context.rules.grace);
         let cause = Cause::GivenUp(HandOverReason::Hung(hung));
         step.act(drain(context, end_of_grace));
         step.report(Notice::Draining(cause.clone()));
-        // Nobody is to come closer for a lease that is kept for a restart.
         let kept = context.rules.hold_policy.restart.is_some();
         let drain = Draining::begin(self.run, cause, due, end_of_grace);
         if kept { drain.unannounced() } else { drain }.go_on(step)
     }
 
-    /// Definitely lost: at once, or in the time a lease that is being broken still has.
+    /// Ends the command after a definite loss: at once, or in the time that a lease which is being broken
+    /// still has.
     fn lost(self, context: &mut Context, step: &mut Step, why: String) -> Phase {
         let held_lease = &self.run.held_lease;
         let kill_at = held_lease.kill_at();
@@ -449,7 +440,8 @@ impl Holding {
             step.report(Notice::Draining(cause.clone()));
             return Phase::Draining(Draining::killed(self.run, cause, step.now));
         }
-        // The guardian first: if we are stopped before the drain, it is to kill by the new deadline.
+        // The guardian first: if this process is stopped before the drain, the guardian must kill by the
+        // new deadline.
         step.extend(held_lease);
         let grace = held_lease.grace_on_loss(context.rules.grace);
         let end_of_grace = kill_at.min(step.now + grace);
@@ -477,7 +469,7 @@ fn drain(context: &Context, end_of_grace: Instant) -> Action {
     }
 }
 
-/// The command was not started, because what has to succeed before it did not: another is to try.
+/// Gives control away because a hook failed, so that another instance can try.
 fn hook_failed(
     context: &mut Context,
     step: &mut Step,

@@ -1,9 +1,9 @@
-//! The command of a task that is to be done once has ended: what it came to is recorded under the
-//! lease, which is renewed meanwhile.
+//! Record of a task's result: the command of a task that is to be done once has ended, and the lease is
+//! renewed while its result is recorded.
 //!
-//! Entered only after "tree empty". A result counts when the store has confirmed it, and only then
-//! is the lease given back; a run that was ended by us is no result. After a failed run that is not
-//! the last one the lease is kept for a back-off, so that nobody tries at once, whoever comes next.
+//! Entered only after "tree empty". A result counts when the store has confirmed it, and only then is the
+//! lease given back; a run that this instance ended has no result. After a failed run that is not the last,
+//! the lease is kept for a back-off, so that no candidate tries at once.
 
 use std::time::Duration;
 
@@ -17,35 +17,32 @@ use crate::hold_policy::BACKOFF;
 use crate::stop::Stop;
 use crate::{Action, Cause, Event, Exit, Failure, Notice, Once, Outcome, WorkloadEvent};
 
-// For how long a result is tried to be recorded while the lease can be renewed: a store that takes
-// renewals and no records (a right is missing, the record is full) would keep us here for ever.
+// Time for which to try, while the lease can be renewed: a store that takes renewals and no records (a
+// right is missing, the record is full) would keep this instance for ever.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// In control; what a task came to is being recorded.
 #[derive(Debug)]
 pub(super) struct Recording {
     run: CommandRun,
     outcome: Outcome,
-    // When the last of the tree was seen to be gone; `None` once the store has confirmed a request
-    // sent later than that.
+    // Moment at which the tree was empty; `None` once the store has confirmed a later request.
     empty_at: Option<Instant>,
     give_up_at: Instant,
-    // Why it is not recorded yet, as far as that is known.
     why: Option<String>,
     progress: Progress,
 }
 
 #[derive(Debug)]
 enum Progress {
-    /// The store is to be asked.
+    /// The store must be asked.
     Due { at: Instant },
-    /// The store was asked; the attempt keeps its own time limit, and its reply comes in any case.
+    /// The store was asked; the attempt has a time limit, and its reply always comes.
     InFlight { sent: Instant },
-    /// It is recorded that the run failed; the lease is given back at this moment.
+    /// The failed run is recorded; the lease is given back at this moment.
     BackOff { until: Instant },
 }
 
-/// After the tree of a task's run was empty at `empty_at`.
+/// Goes on after the tree of a task's run was empty at `empty_at`.
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
@@ -55,20 +52,19 @@ pub(super) fn after(
     rule: Once,
 ) -> Phase {
     if cause.is_hung() && run.exit == Some(Exit::Code(0)) {
-        // That is how it ended when it was asked to, and no success.
-        // Without a stop signal it was only killed.
+        // This status is its answer to the stop, and no success. Without a stop signal it was only killed.
         let signal = Some(context.rules.stop_signal).filter(|signal| *signal != 0);
         run.exit = Some(Exit::Signal(signal.unwrap_or(libc::SIGKILL)));
     }
     if cause != Cause::CommandEnded && !cause.is_hung() {
-        // It may have been in the middle of its work, whatever status it ended with.
+        // The command may have been in the middle of its work, whatever its status.
         if matches!(cause, Cause::Stopped(_) | Cause::Cordoned { .. }) {
             step.report(Notice::NotDone);
         }
         return Releasing::after(context, step, run, cause, Some(empty_at));
     }
-    // An empty tree of which no end was told. To record a success that nobody saw would keep the task
-    // from ever being done.
+    // The tree is empty, but its exit is unknown. To record a success here would keep the task from ever
+    // being done.
     let Some(exit) = run.exit else {
         let why = "it is not known how the command ended".to_owned();
         let cause = Cause::NotRecorded { why };
@@ -87,7 +83,7 @@ pub(super) fn after(
 
 impl Recording {
     fn limit(&self) -> Instant {
-        // Not term_at: nothing runs that would have to be ended, so all of the lease is good.
+        // Not term_at: nothing runs that would have to end, so all of the lease is usable.
         self.run.held_lease.kill_at()
     }
 
@@ -114,7 +110,7 @@ impl Recording {
                     }
                     Answer::Doubt(why) => context.doubts(step, why, None),
                     Answer::TooLate => {}
-                    // What is left of a lease that is being broken is good enough for a record.
+                    // The rest of a lease that is being broken is enough for a record.
                     Answer::Lost(why) => self.why = Some(format!("the lease was lost: {why}")),
                 }
                 self.go_on(context, step)
@@ -136,11 +132,11 @@ impl Recording {
                 }
             }
             Event::Workload(WorkloadEvent::Lost) => {
-                // Nothing is to be started any more by us; the result is as good as before.
+                // This instance can start nothing more; the result is as good as before.
                 context.guardian_lost = true;
                 self.go_on(context, step)
             }
-            // Nothing of ours runs: the clock, late echoes, and a dead guardian's own corpse.
+            // Nothing runs: the clock, late echoes, and the report of a dead guardian's end.
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned
@@ -166,8 +162,7 @@ impl Recording {
                 });
                 self.progress = Progress::InFlight { sent: now };
             }
-            // Given back as if handed over: we wait behind the others, who may be on a machine on
-            // which it works.
+            // Given back like a hand-over: others, on whose machines it may work, go first.
             Progress::BackOff { until } if now >= until || now >= limit => {
                 return self.leave(context, step, Cause::HandOver);
             }
@@ -187,7 +182,7 @@ impl Recording {
             return self.go_on(context, step);
         };
         match reply {
-            // However late we hear of it: no store takes a record from anybody but the holder.
+            // However late: a store takes a record from the holder alone.
             Ok(()) => self.confirmed(context, step),
             Err(Failure::Transient { why, retry_after }) => {
                 if self.why.is_none() {
@@ -197,7 +192,7 @@ impl Recording {
                 if !self.run.held_lease.lost() {
                     self.why = Some(why);
                 }
-                // Whatever the service wishes, one more attempt fits in before the lease is over.
+                // Whatever the service wishes, one more attempt must fit in before the lease is over.
                 let latest = self.limit() - RETRY;
                 let jitter = &mut context.jitter;
                 let at = jitter.again_at(sent, step.now, retry_after, latest);
@@ -219,9 +214,8 @@ impl Recording {
         }
     }
 
-    /// The store has it.
     fn confirmed(mut self, context: &mut Context, step: &mut Step) -> Phase {
-        // It took it from us, so the lease was ours when the tree was empty.
+        // The store took it from the holder, so the lease was held when the tree was empty.
         self.empty_at = None;
         let failed = self.run.held_lease.failed();
         step.report(Notice::Recorded {
@@ -234,7 +228,7 @@ impl Recording {
         if let Some(signal) = context.stop.first() {
             return self.leave(context, step, Cause::Stopped(signal));
         }
-        // Under the lease: nobody else would know of a pause that only we keep.
+        // Under the lease: other candidates would not know of a pause of this instance alone.
         let until = step.now + BACKOFF.after(failed);
         step.report(Notice::Pausing { until });
         self.progress = Progress::BackOff { until };
@@ -242,7 +236,7 @@ impl Recording {
     }
 
     fn give_up(mut self, context: &mut Context, step: &mut Step) -> Phase {
-        // It may have been lost before there was anything to record.
+        // The lease may have been lost before there was anything to record.
         let lost = self.run.held_lease.lost();
         let why = self.why.take();
         let why = why.or(lost.then(|| "the lease was lost".to_owned()));

@@ -1,8 +1,7 @@
-//! Giving back what we have, or may have, at the store; and what comes after.
+//! Release of a lease, or of what may be one, and the decision about the next round.
 //!
-//! Nothing of ours runs here: every way in is from a state without a command, by "tree empty", or
-//! by "nothing of it runs". Ends in `Done`, or in `Standby` where control was lost or
-//! handed over and we compete.
+//! Nothing runs here: every way in is from a state without a command, by "tree empty", or by "nothing of it
+//! runs". Ends in `Done`; or in `Standby`, if control was lost or handed over and this instance competes.
 
 use std::time::Duration;
 
@@ -15,27 +14,23 @@ use crate::clock::Instant;
 use crate::stop::Stop;
 use crate::{Action, Cause, Ending, Event, Exit, Failure, Notice, WorkloadEvent};
 
-// How long we ask a store to take the lease back before it is left to run out: whoever waits for our
-// end waits in vain, since the lease ends by itself.
+// Longest time for asking a store to take the lease back. After that it runs out by itself, and there is no
+// reason to wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Nothing runs; what we have, or may have, is being given back.
 #[derive(Debug)]
 pub(super) struct Releasing {
-    // Why the tenure ended; `None`: it never began, and the wait goes on.
     cause: Option<Cause>,
     exit: Option<Exit>,
     overlap: bool,
-    // When the last of the command's tree was seen to be gone, if it ran.
+    // Moment at which the command's tree was empty, if it ran.
     empty_at: Option<Instant>,
-    // The moment before the request was sent that the store granted last.
+    // Moment before the last granted request was sent.
     confirmed: Instant,
-    // From when on somebody else can have it because it ran out.
+    // Moment from which another instance can have the lease because it ran out.
     others_from: Instant,
-    // A command was ordered to start: a tenure had begun.
     began: bool,
-    // A lease was granted (rather than: an attempt may have obtained one). People are told of its
-    // release only then.
+    // A lease was granted, not only perhaps obtained. Only then is its release reported.
     granted: bool,
     give_up_at: Instant,
     progress: Progress,
@@ -43,17 +38,17 @@ pub(super) struct Releasing {
 
 #[derive(Debug)]
 enum Progress {
-    /// A renewal is in flight. A release that overtook it would be undone by it, and the lease would
-    /// keep everybody out with nobody there.
+    /// A renewal is in flight. It could undo a release that overtook it, and the lease would keep all
+    /// others out without a holder.
     Renewing { until: Instant },
-    /// The store is to be asked.
+    /// The store must be asked.
     Due { at: Instant },
     /// The store was asked.
     InFlight { sent: Instant },
 }
 
 impl Releasing {
-    /// After a tenure: its tree was empty at `empty_at` (`None`: nothing of it ever ran).
+    /// Ends a tenure whose tree was empty at `empty_at` (`None`: nothing of it ever ran).
     pub(super) fn after(
         context: &mut Context,
         step: &mut Step,
@@ -72,7 +67,7 @@ impl Releasing {
         this.begin(context, step, held_lease)
     }
 
-    /// Of a lease under which nothing was started.
+    /// Gives back a lease under which nothing was started.
     pub(super) fn of_a_lease(
         context: &mut Context,
         step: &mut Step,
@@ -82,27 +77,27 @@ impl Releasing {
         Releasing::new(step, cause, Some(held_lease)).begin(context, step, held_lease)
     }
 
-    /// Of a lease that was granted when nobody waited for it.
+    /// Gives back a lease that was granted without an open attempt.
     pub(super) fn of_a_stray(context: &mut Context, step: &mut Step) -> Phase {
         let mut this = Releasing::new(step, None, None);
         this.granted = true;
         this.go_on(context, step)
     }
 
-    /// Of what the store keeps for an instance that does not take it; the wait goes on.
+    /// Declines what the store keeps for this instance; the wait goes on.
     pub(super) fn of_an_offer(context: &mut Context, step: &mut Step) -> Phase {
         Releasing::new(step, None, None).go_on(context, step)
     }
 
-    /// Of what an attempt that was not answered may have obtained.
+    /// Undoes what an unanswered attempt may have obtained.
     pub(super) fn of_a_maybe(context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
         Releasing::new(step, Some(cause), None).go_on(context, step)
     }
 
-    /// Of what the attempt that is in flight may obtain.
+    /// Withdraws the attempt that is in flight.
     pub(super) fn of_an_attempt(step: &mut Step, cause: Cause) -> Phase {
         let mut this = Releasing::new(step, Some(cause), None);
-        // Not dropped: it may obtain the lease after we have gone.
+        // Not dropped: it may obtain the lease after this instance has gone.
         step.act(Action::Withdraw {
             give_up_at: this.give_up_at.min(step.now + ATTEMPT),
         });
@@ -110,7 +105,7 @@ impl Releasing {
         Phase::Releasing(this)
     }
 
-    /// A tree that cannot be killed may live for ever: its lease is never given back.
+    /// Ends without a release: a tree that cannot be killed may live for ever.
     pub(super) fn never(step: &mut Step, exit: Option<Exit>, cause: Cause) -> Phase {
         left_to_run_out(step, "a process of the command cannot be killed".to_owned());
         step.act(Action::TenureOver {
@@ -124,13 +119,12 @@ impl Releasing {
         })
     }
 
-    /// Why, and how the command ended.
     pub(super) fn reason(&self) -> (Option<&Cause>, Option<Exit>) {
         (self.cause.as_ref(), self.exit)
     }
 
     fn new(step: &Step, cause: Option<Cause>, held_lease: Option<&HeldLease>) -> Releasing {
-        // After its end there is nothing to give back, and it may be somebody else's.
+        // After its end there is nothing to give back, and another instance may have it.
         let end = held_lease.map_or(Instant::FOREVER, HeldLease::may_last_until);
         Releasing {
             cause,
@@ -147,7 +141,7 @@ impl Releasing {
     }
 
     fn begin(mut self, context: &mut Context, step: &mut Step, held_lease: &HeldLease) -> Phase {
-        // Asked for what is not ours, a store can only say so; but what is under way must not go on.
+        // The store could only repeat the loss; but requests under way must not go on.
         if held_lease.lost() {
             step.act(Action::Abandon);
             return self.conclude(context, step, false);
@@ -162,7 +156,7 @@ impl Releasing {
         match self.progress {
             Progress::Renewing { until } => until,
             Progress::Due { at } => at,
-            // The attempt keeps its own time limit, and its reply comes in any case.
+            // The attempt has a time limit, and its reply always comes.
             Progress::InFlight { .. } => Instant::FOREVER,
         }
     }
@@ -171,7 +165,7 @@ impl Releasing {
         match event {
             Event::Released(reply) => self.released(context, step, reply),
             Event::Renewed { reply, .. } => self.renewed(context, step, reply),
-            // The attempt that was withdrawn had been answered already: undo that, too.
+            // The withdrawn attempt had been answered already: undo that, too.
             Event::Acquired(Ok(_)) => {
                 self.granted = true;
                 self.progress = Progress::Due { at: step.now };
@@ -207,7 +201,6 @@ impl Releasing {
         }
     }
 
-    /// Asks the store if it is time to.
     fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
         let at = match self.progress {
             Progress::Renewing { until } => until,
@@ -236,7 +229,7 @@ impl Releasing {
             return self.go_on(context, step);
         };
         match reply {
-            // Held by another: so it was not ours any more, which is what was asked for.
+            // If another instance holds it, this one does not, as wanted.
             Ok(()) | Err(Failure::Held(_)) => {
                 if self.granted {
                     step.report(Notice::Released);
@@ -244,8 +237,8 @@ impl Releasing {
                 self.conclude(context, step, true)
             }
             Err(Failure::Lost { why, until }) => {
-                // It was taken from us at some moment since it was confirmed last, where nobody knows better;
-                // unless it has run out meanwhile, which the deadlines have seen to.
+                // The loss happened at an unknown moment after the last confirmation; unless the lease has
+                // run out meanwhile, which the deadlines took care of.
                 if step.now < self.others_from {
                     let since = until.unwrap_or(self.confirmed);
                     self.overlap |= self.empty_at.is_some_and(|at| at > since);
@@ -267,7 +260,7 @@ impl Releasing {
         }
     }
 
-    /// The renewal that was in flight when the tree was empty has ended.
+    /// Takes the answer to the renewal that was in flight when the tree was empty.
     fn renewed(
         mut self,
         context: &mut Context,
@@ -283,7 +276,7 @@ impl Releasing {
             Err(Failure::Lost { until, .. }) => Some(until.unwrap_or(Instant::ZERO)),
         };
         if let Some(others_from) = others_from {
-            // Nobody can say whether it was lost before or after the tree was empty.
+            // The loss may have come before or after the tree was empty.
             self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
         }
         match self.progress {
@@ -304,10 +297,10 @@ impl Releasing {
         self.conclude(context, step, false)
     }
 
-    /// What comes after: another round where control was lost or handed over and we compete, unless somebody
-    /// asked us to stop meanwhile or there is no guardian left to run anything.
+    /// Decides about the next round. There is one if control was lost or handed over and this instance
+    /// competes, unless it was asked to stop meanwhile or has no guardian left.
     fn conclude(self, context: &mut Context, step: &mut Step, released: bool) -> Phase {
-        // Else a wait that ends on a cordoned machine would undo it again and again, and never end.
+        // Else a wait that ends on a cordoned machine would undo the attempt again and again.
         context.take_ambiguous();
         if let Some(cause) = self.cause.clone().filter(|_| self.began) {
             step.act(Action::TenureOver { cause });
@@ -329,10 +322,11 @@ impl Releasing {
                 | Cause::Store { .. },
             ) => false,
         };
-        // Behind the others, or control would come straight back: who gave it away knows first.
+        // Behind the others, or control would come straight back: the instance that gave it away knows
+        // first.
         let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
         let cool_down = context.cool_down(self.cause.as_ref());
-        // What ended the tenure goes before what was asked meanwhile: it makes the exit status.
+        // The end of the tenure goes before later requests: it makes the exit status.
         let cause = match self.cause {
             Some(cause) if !competes => cause,
             tenure_ended_by => {
@@ -341,7 +335,7 @@ impl Releasing {
                 } else if context.guardian_lost {
                     Cause::GuardianLost
                 } else if self.began && context.out_of_time(step.now) {
-                    // A tenure in which no command was started: what ended it ends a wait that is over.
+                    // A tenure without a started command: its cause ends a wait that is over.
                     tenure_ended_by.unwrap_or_else(|| context.not_obtained())
                 } else {
                     if self.overlap {
@@ -360,8 +354,8 @@ impl Releasing {
                 }
             }
         };
-        // A task that was stopped is not done, whatever its command said when it was asked to end:
-        // nobody is to take that 0 for a success which stands in no record.
+        // A task that was stopped is not done, whatever status the stop led to: a 0 would look like a
+        // success that no record has.
         let unfinished = context.rules.once.is_some() && matches!(cause, Cause::Stopped(_));
         Phase::Done(Ending {
             cause,

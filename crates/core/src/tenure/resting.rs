@@ -1,8 +1,8 @@
-//! In control with nothing running: the lease is kept, and renewed as ever, until the command is
-//! started again (the back-off of a restart) or until it may be given back (a minimal hold).
+//! Control with nothing running: the lease is kept and renewed until the command is started again (the
+//! back-off of a restart), or until it may be given back (a minimal hold).
 //!
-//! Entered only after "tree empty". Never starts a command under a deadline that has passed, nor
-//! under a lease whose last confirmation is old; never keeps a lease that is not ours any more.
+//! Entered only after "tree empty". Never starts a command under a deadline that has passed, nor under a
+//! lease whose last confirmation is old; never keeps a lease that is lost.
 
 use super::context::Context;
 use super::held_lease::Answer;
@@ -11,13 +11,11 @@ use super::{Holding, Phase, Releasing, Step, recording};
 use crate::clock::Instant;
 use crate::{Cause, Cordon, Event, HandOverReason, Notice, WorkloadEvent};
 
-/// In control, with nothing running.
 #[derive(Debug)]
 pub(super) struct Resting {
     run: CommandRun,
-    // When the last of the tree was seen to be gone; `None` once the store has confirmed a request
-    // sent later than that: whatever is lost after it was not lost while anything of ours lived, and a
-    // late loss would otherwise be told as an overlap (71).
+    // Moment at which the tree was empty; `None` once the store has confirmed a later request. After that,
+    // a loss came when nothing lived, and must not be reported as an overlap (71).
     empty_at: Option<Instant>,
     rest: Rest,
 }
@@ -26,13 +24,13 @@ pub(super) struct Resting {
 enum Rest {
     /// The command is started again at this moment.
     BackOff { until: Instant },
-    /// It is to be started as soon as the store has confirmed the lease.
+    /// The command is started as soon as the store has confirmed the lease.
     Due,
     /// The command has done its work; the lease is given back at this moment.
     Keeping { until: Instant },
 }
 
-/// What becomes of a lease whose command ended by itself.
+/// Next use of a lease whose command ended by itself.
 enum Next {
     Restart,
     Keep { until: Instant },
@@ -41,7 +39,7 @@ enum Next {
 
 fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     let hold_policy = &context.rules.hold_policy;
-    // A stop that was asked for while the command ended by itself ends us as well.
+    // A stop that was requested while the command ended by itself still ends this instance.
     let Some(exit) = run.exit.filter(|_| context.stop.first().is_none()) else {
         return Next::GiveBack;
     };
@@ -60,7 +58,7 @@ fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     }
 }
 
-/// The same of one that did not work any more: a failure, whatever it exited with when it was asked to end.
+/// Returns what follows after a command that hung: a failure, whatever its status after the stop.
 fn next_of_hung(context: &Context) -> Next {
     let restarts = context.rules.hold_policy.restart.is_some();
     match restarts && context.stop.first().is_none() {
@@ -69,13 +67,12 @@ fn next_of_hung(context: &Context) -> Next {
     }
 }
 
-/// Whether the lease will be kept when the tree of this command, which has ended, is empty.
 pub(super) fn is_ahead(context: &Context, run: &CommandRun, now: Instant) -> bool {
     !matches!(next(context, run, now), Next::GiveBack)
 }
 
-/// After a tenure's tree was empty at `empty_at`: a rest if the command ended by itself and there
-/// is a reason for one, else the lease is given back. What a task came to is recorded before that.
+/// Goes on after the tree was empty at `empty_at`: rests if the command ended by itself and there is a
+/// reason to, else gives the lease back. Records the result of a task first.
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
@@ -95,7 +92,7 @@ pub(super) fn after(
     };
     let rest = match next {
         Next::Restart if cause == Cause::CommandEnded || is_hung => {
-            // From here on its end is no end of ours.
+            // The end of this run does not end the instance.
             run.exit = None;
             match restart(context, step, &mut run) {
                 Ok(rest) => rest,
@@ -112,8 +109,7 @@ pub(super) fn after(
             return Releasing::after(context, step, run, cause, Some(empty_at));
         }
     };
-    // Asked at once whether the lease is still ours: so a later loss is known to be one that
-    // nothing of ours lived to see.
+    // Renew at once: then a later loss is known to have come when nothing lived.
     run.held_lease.hurry(now);
     Resting {
         run,
@@ -123,10 +119,8 @@ pub(super) fn after(
     .go_on(context, step)
 }
 
-/// The back-off before a restart, or why there is none.
 fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Result<Rest, Cause> {
-    // Each of these ends the back-off, too. To begin one would tell people of a restart that does not
-    // come.
+    // Each of these would end the back-off: do not report a restart that never comes.
     if context.guardian_lost {
         return Err(Cause::GuardianLost);
     }
@@ -150,8 +144,8 @@ fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Resu
 }
 
 impl Resting {
-    /// Until when it makes sense to ask for the lease: to start something there has to be time for
-    /// its end; to keep others out, all of it is good.
+    /// Returns until when a renewal is useful: a command that starts needs time for its end; to keep others
+    /// out, all of the lease is good.
     fn limit(&self) -> Instant {
         match self.rest {
             Rest::BackOff { .. } | Rest::Due => self.run.held_lease.term_at(),
@@ -159,7 +153,7 @@ impl Resting {
         }
     }
 
-    // A command that has done its work has nothing to hand over: `--min-hold` is what it keeps.
+    // A command that has done its work has nothing to hand over: `--min-hold` decides.
     fn hands_over_at(&self, context: &Context) -> Instant {
         match self.rest {
             Rest::BackOff { .. } | Rest::Due => context.hands_over_at(&self.run.held_lease),
@@ -210,7 +204,7 @@ impl Resting {
                         context.doubts(step, why, None);
                         self.go_on(context, step)
                     }
-                    // Ruled out by the look at the clock; the deadlines stand as they are.
+                    // The check of the clock excludes this; the deadlines stay.
                     Answer::TooLate => self.go_on(context, step),
                     Answer::Lost(why) => {
                         step.report(Notice::LeftToRunOut { why: why.clone() });
@@ -228,7 +222,6 @@ impl Resting {
                     Rest::BackOff { .. } | Rest::Due => {
                         self.leave(context, step, Cause::GuardianLost)
                     }
-                    // Nothing is to be started any more.
                     Rest::Keeping { .. } => self.go_on(context, step),
                 }
             }
@@ -236,10 +229,10 @@ impl Resting {
                 Rest::BackOff { .. } | Rest::Due => {
                     self.leave(context, step, Cause::Cordoned { why })
                 }
-                // It keeps others out until then, and runs nothing.
+                // The lease keeps others out until then, and nothing runs.
                 Rest::Keeping { .. } => self.go_on(context, step),
             },
-            // Nothing of ours runs: late echoes, and a dead guardian's own corpse.
+            // Nothing runs: late echoes, and the report of a dead guardian's end.
             Event::Uncordoned
             | Event::Freed
             | Event::CommandStopping
@@ -267,7 +260,7 @@ impl Resting {
             }
             Rest::BackOff { .. } | Rest::Due | Rest::Keeping { .. } => {}
         }
-        // As with the first start: not under a lease of which half is gone.
+        // Like the first start: not with half of the lease gone.
         if matches!(self.rest, Rest::Due) && !self.run.held_lease.half_gone(now) {
             step.report(Notice::Restarting);
             return Holding::again(self.run, step);
@@ -277,15 +270,14 @@ impl Resting {
         Phase::Resting(self)
     }
 
-    // Once, and after an answer that was late itself. A store that refuses at once would be asked without
-    // a pause if each refusal hurried the next.
+    // Once, and after an answer that was late itself. A store that refuses at once must not be asked
+    // without a pause.
     fn hurry_if_half_gone(&mut self, now: Instant) {
         if self.run.held_lease.half_gone(now) {
             self.run.held_lease.hurry(now);
         }
     }
 
-    /// The lease could not be confirmed for too long.
     fn out_of_time(self, context: &mut Context, step: &mut Step) -> Phase {
         if context.doubt().is_none() {
             let why = "the lease could not be confirmed in time".to_owned();
@@ -295,8 +287,8 @@ impl Resting {
         self.leave(context, step, cause)
     }
 
-    /// Gives the lease back (or up). A command that has done its work keeps its ending, whatever
-    /// ends the keeping.
+    /// Gives the lease back (or up). A command that has done its work keeps its ending, whatever ends the
+    /// keeping.
     fn leave(self, context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
         let cause = match self.rest {
             Rest::Keeping { .. } => Cause::CommandEnded,

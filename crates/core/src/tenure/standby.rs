@@ -1,7 +1,8 @@
-//! Waiting for control, how often it is looked for, and the attempt to get it; and, on a machine that is
-//! not fit to take it, a look whether a task that is to be done once is over.
-//! Nothing of ours runs in these states. Between attempts nothing is held either, but for what an
-//! unanswered attempt may have obtained.
+//! Wait for control: how often to look, and the attempt to get it. On a machine that is not fit to take
+//! control, a look whether a task that is to be done once is over.
+//!
+//! Nothing runs in these states. Between attempts nothing is held either, but for what an unanswered
+//! attempt may have obtained.
 
 use std::time::Duration;
 
@@ -13,19 +14,17 @@ use crate::clock::Instant;
 use crate::retry::Jitter;
 use crate::{Action, Cause, Event, Failure, HolderInfo, WorkloadEvent};
 
-// How long before the end of the wait the last look begins: what an answer may take. Not an
-// interval, so it does not grow with the poll.
+// Time before the end of the wait at which the last look begins: that of an answer, however long the poll.
 const LAST_LOOK: Duration = Duration::from_millis(250);
 
-// The store may wake us in vain (another was faster, or a kernel that is wrong); not more often than
-// this, or a lock that cannot be had would cost a processor.
+// Shortest time between wake-ups by the store that count. They may be in vain (another instance was faster,
+// or the kernel is wrong), and would cost a processor.
 const FREED_GAP: Duration = Duration::from_millis(50);
 
-/// Between two attempts.
 #[derive(Debug)]
 pub(super) struct Standby {
     next_at: Instant,
-    // The store has said since that the lock can be had, and may keep it for us.
+    // The store has offered the lock since, and may keep it for this instance.
     offered: bool,
 }
 
@@ -37,7 +36,6 @@ impl Standby {
         }
     }
 
-    /// No attempt is planned: it is the store that wakes us.
     pub(super) fn listens(&self, context: &Context) -> bool {
         self.next_at == Instant::FOREVER && !context.is_cordoned() && context.is_fit()
     }
@@ -55,7 +53,7 @@ impl Standby {
         due.min(context.asks_at()).min(context.wait_ends())
     }
 
-    /// Whether only that is looked for which needs no control: a task that is over.
+    /// Tells whether to look for a finished task, which needs no control.
     fn looks_for_a_result(&self, context: &Context) -> bool {
         context.rules.once.is_some()
             && context.unfit().is_some()
@@ -63,7 +61,6 @@ impl Standby {
             && !context.is_cordoned()
     }
 
-    /// When the next look is due: as planned, or earlier because it rang.
     fn due(&self, context: &Context) -> Instant {
         self.next_at.min(context.doorbell.look_at())
     }
@@ -72,14 +69,14 @@ impl Standby {
         match event {
             Event::Ticked | Event::Cordoned(_) => self.look(context, step),
             Event::Uncordoned => {
-                // Whoever is only woken when the lock is free would not know behind whom it stands.
+                // An instance that only the store wakes would not learn which holder it stands behind.
                 if self.next_at == Instant::FOREVER {
                     self.next_at = step.now;
                 }
                 self.look(context, step)
             }
             Event::Freed => {
-                // Followed at once, unless the wake-up before was in vain a moment ago.
+                // At once, unless the wake-up before was in vain a moment ago.
                 let woken = context.woken.map(|woken| woken + FREED_GAP);
                 self.next_at = woken.map_or(step.now, |next| next.max(step.now));
                 context.woken = Some(self.next_at);
@@ -91,7 +88,7 @@ impl Standby {
                     Ok(()) => context.is_known_as_unfit(),
                     Err(_) => context.rules.once.is_some(),
                 };
-                // Whoever was not woken meanwhile looks now, and so does who has a result to look for.
+                // Look now if no wake-up came meanwhile, or if there is a result to look for.
                 if looks && self.next_at == Instant::FOREVER {
                     self.next_at = step.now;
                 }
@@ -103,7 +100,7 @@ impl Standby {
             }
             // Without a guardian nothing can be started.
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
-            // No attempt is in flight, so nobody waits for this grant: back with it.
+            // A grant without an open attempt: give it back.
             Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
             // Late echoes of an earlier round.
             Event::Acquired(Err(_))
@@ -116,13 +113,12 @@ impl Standby {
         }
     }
 
-    /// Begins an attempt if it is time for one.
     pub(super) fn look(self, context: &mut Context, step: &mut Step) -> Phase {
         let is_due = step.now >= self.due(context);
         let looks_for_a_result = is_due && self.looks_for_a_result(context);
-        // Before the cordon: a wait that is over is over on a cordoned machine as well.
+        // Before the cordon: a wait ends on a cordoned machine as well.
         if context.out_of_time(step.now) {
-            // A task that is over goes before that: what another has done is done for us as well.
+            // A finished task goes before the end of the wait.
             if looks_for_a_result {
                 return Looking::begin(context, step);
             }
@@ -155,21 +151,20 @@ impl Standby {
             return Phase::Acquiring(Acquiring { sent: step.now });
         }
         context.asks(step);
-        // Not while it is not known whether we take control at once.
+        // Not before the answer: this instance may take control at once.
         if context.is_fit_at(step.now) {
             context.stands_by(step);
         }
         Phase::Standby(self)
     }
 
-    /// Whether the store may keep the lock for us: a machine that must not take it keeps nothing from
-    /// those who may.
+    /// Tells whether the store may keep the lock for this instance, which must then release it to those
+    /// that may take it.
     fn keeps_something(&self, context: &mut Context) -> bool {
         self.offered || context.take_ambiguous()
     }
 }
 
-/// An attempt is in flight.
 #[derive(Debug)]
 pub(super) struct Acquiring {
     sent: Instant,
@@ -183,8 +178,8 @@ impl Acquiring {
                 Holding::begin(held_lease, context, step)
             }
             Event::Acquired(Err(Failure::Held(holder))) => self.held(context, step, holder),
-            // By way of the store: an attempt before this one, or the look under the lease that
-            // told us, may have left something behind.
+            // Through a release: an earlier attempt, or the look under the lease that gave this answer, may
+            // have left something.
             Event::Acquired(Err(Failure::AlreadyDone(result))) => {
                 Releasing::of_a_maybe(context, step, Cause::AlreadyDone(result))
             }
@@ -210,9 +205,9 @@ impl Acquiring {
                 context.guardian_lost = true;
                 Releasing::of_an_attempt(step, Cause::GuardianLost)
             }
-            // The attempt keeps its own time limit; the rest are late echoes of an earlier round.
-            // What a cordoned machine obtains it gives back. Nobody listens to the store meanwhile: what
-            // it has for us it tells when we listen again.
+            // The attempt has a time limit; the rest are late echoes of an earlier round. A cordoned
+            // machine gives back what it obtains. The store repeats an offer when this instance listens
+            // again.
             Event::Ticked
             | Event::Freed
             | Event::Cordoned(_)
@@ -236,8 +231,8 @@ impl Acquiring {
                 let rung = context.doorbell.interval(step.now, poll, jitter);
                 let wait =
                     rung.unwrap_or_else(|| poll_interval(poll, holder.draining, kept, jitter));
-                // Where the store knows when it runs out by our own clock, a look just then is not left
-                // to the spread: a fail-over would wait for it.
+                // If the store knows when the lease runs out, look just then: a fail-over would wait for
+                // the spread.
                 let due = holder.expires.filter(|due| *due > step.now);
                 let next_at = (step.now + wait).min(due.unwrap_or(Instant::FOREVER));
                 last_look(context, step.now, next_at)
@@ -249,7 +244,7 @@ impl Acquiring {
     }
 }
 
-/// The store did not answer what was asked of it at `sent`: it is asked again, or we leave.
+/// Asks the store again after a request sent at `sent` was not answered, or leaves.
 pub(super) fn no_answer(
     context: &mut Context,
     step: &mut Step,
@@ -264,9 +259,9 @@ pub(super) fn no_answer(
     ask_again(context, step, sent, retry_after, Instant::FOREVER)
 }
 
-/// The store refuses what was asked of it at `sent`. Before the first contact that ends us. After it, it is
-/// not how we were configured: keys are being turned, a container is being moved. Then only a
-/// credential that stays refused ends us, because a restart would read a new one.
+/// Handles a refusal of a request sent at `sent`. Before the first contact it ends this instance. After it,
+/// the configuration was right, and keys are being rotated or a container is being moved. Then only a
+/// credential that stays refused ends it, because a restart would read a new one.
 fn refusal(
     context: &mut Context,
     step: &mut Step,
@@ -290,7 +285,6 @@ fn refusal(
     ask_again(context, step, sent, None, leaves_at)
 }
 
-/// Stands by until the store is asked again, at `latest` at the latest.
 fn ask_again(
     context: &mut Context,
     step: &mut Step,
@@ -302,19 +296,18 @@ fn ask_again(
         .jitter
         .again_at(sent, step.now, retry_after, Instant::FOREVER);
     let next_at = if context.contacted() {
-        // Whoever polls slowly, for the money's sake or because they are many, does not ask
-        // faster in an outage.
+        // A slow poll, for cost or because the standbys are many, stays slow in an outage.
         let poll = context.rules.poll.unwrap_or(RETRY);
         again.max(sent + poll_interval(poll, false, true, &mut context.jitter))
     } else {
-        // One last attempt at the very end, so that whoever gives up has asked by then.
+        // One last attempt at the very end of the patience.
         again.min(context.patience_ends())
     };
     let next_at = last_look(context, step.now, next_at.min(latest));
     Standby::until(next_at).look(context, step)
 }
 
-/// Pulls the next look before the end of the wait, if it would come too late to count.
+/// Moves the next look before the end of the wait, if it would come too late to count.
 fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     let end = context.wait_ends();
     let last = end - LAST_LOOK;
@@ -324,7 +317,6 @@ fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     next_at
 }
 
-/// A look is in flight.
 #[derive(Debug)]
 pub(super) struct Looking {
     sent: Instant,
@@ -333,7 +325,7 @@ pub(super) struct Looking {
 impl Looking {
     pub(super) fn begin(context: &mut Context, step: &mut Step) -> Phase {
         context.attempt_sent(step.now);
-        // What rang is followed by this look; else the next would follow at once, and the next.
+        // This look answers the ring; else the next would follow at once, and so on.
         context.doorbell.looks(step.now);
         step.act(Action::Look {
             give_up_at: context.attempt_ends(step.now),
@@ -364,12 +356,11 @@ impl Looking {
                 context.stop.asked(step.now, signal);
                 context.leave(step, Cause::Stopped(signal))
             }
-            // Without a guardian nothing can be started.
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
-            // No attempt is in flight, so nobody waits for this grant: back with it.
+            // A grant without an open attempt: give it back.
             Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
-            // The look keeps its own time limit, and its reply comes in any case; the rest are late echoes
-            // of an earlier round, or what is looked at when it is over.
+            // The look has a time limit, and its reply always comes; the rest are late echoes, or wait
+            // until the look is over.
             Event::Ticked
             | Event::Freed
             | Event::Cordoned(_)
@@ -384,18 +375,18 @@ impl Looking {
     }
 }
 
-// While the holder drains, a standby looks so much more often: control is about to change, and a
-// drain is short enough not to be noticed on the bill.
+// Factor of looks while the holder drains: control is about to change, and a drain is too short to cost
+// much.
 const FAST: u32 = 8;
 
-// Nobody needs to be faster than that; who polls faster goes on at that interval.
+// Shortest such interval; a shorter poll stays as it is.
 const FASTEST: Duration = Duration::from_millis(250);
 
-// Nor slower, however seldom they poll: even a thousand stay within a blob's 500 requests a second.
+// Longest such interval: even a thousand standbys stay within a blob's 500 requests a second.
 const SLOWEST: Duration = Duration::from_secs(2);
 
-/// `poll`, or an eighth of it while the holder drains, ±20 %; of the first of its kind a random part.
-/// `kept`: the last wait was of this kind, too.
+/// Returns `poll`, or an eighth of it while the holder drains, ±20 %; a random part of that if the last
+/// wait was of another kind (not `kept`).
 pub(super) fn poll_interval(
     poll: Duration,
     draining: bool,
@@ -407,8 +398,8 @@ pub(super) fn poll_interval(
     } else {
         poll
     };
-    // Where it was not, many standbys may have come to it at one moment (started by one clock, or told
-    // of one drain): without a random part of it they would look together from now on.
+    // Else many standbys may have come to it at one moment (started by one clock, or informed of one
+    // drain), and would look together from now on.
     if kept {
         jitter.spread(interval)
     } else {
@@ -424,7 +415,6 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    /// The shortest and the longest of many waits.
     fn ends(poll: Duration, draining: bool, kept: bool) -> (Duration, Duration) {
         let mut jitter = Jitter::new(7);
         let waits = (0..10_000).map(|_| poll_interval(poll, draining, kept, &mut jitter));
@@ -434,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_waits_for_its_poll_and_an_eighth_of_it_while_the_holder_drains() {
+    fn standby_waits_for_its_poll_and_an_eighth_of_it_while_the_holder_drains() {
         // The poll, and the interval while the holder drains.
         for (poll, fast) in [
             (100, 100),
@@ -458,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_that_comes_to_an_interval_waits_for_any_part_of_it() {
+    fn standby_that_comes_to_an_interval_waits_for_any_part_of_it() {
         for (draining, interval) in [(false, 2000), (true, 250)] {
             let (least, most) = ends(ms(2000), draining, false);
             assert!(least < ms(interval) / 100, "{least:?}");
@@ -467,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_at_any_moment_is_seen_after_half_a_poll_in_the_median() {
+    fn change_at_any_moment_is_seen_after_half_a_poll_in_the_median() {
         let poll = ms(2000);
         let mut jitter = Jitter::new(7);
         let mut looks = vec![Duration::ZERO];
@@ -484,7 +474,7 @@ mod tests {
         waits.sort_unstable();
         let median = waits[waits.len() / 2];
         assert!(median <= poll * 51 / 100, "{median:?}");
-        // And what a hand-over just after the first look waits for, as `cargo bench` measures it.
+        // The wait after a hand-over just behind the first look, as `cargo bench` measures it.
         let mut first: Vec<Duration> = (0..10_000)
             .map(|_| poll_interval(poll, false, false, &mut jitter))
             .collect();

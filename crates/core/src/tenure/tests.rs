@@ -26,7 +26,6 @@ const TERM: i32 = 15;
 const INT: i32 = 2;
 const HUP: i32 = 1;
 
-/// Where virtual time begins.
 const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 
 fn secs(n: u64) -> Duration {
@@ -37,7 +36,6 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// So long after the beginning.
 fn at(seconds: u64) -> Instant {
     BEGIN + secs(seconds)
 }
@@ -114,7 +112,7 @@ fn unrenewed(failure: Failure) -> Event {
     }
 }
 
-/// Something is announced for this machine, and nobody knows when it begins.
+/// Makes a cordon for something announced, without a time.
 fn cordoned() -> Event {
     cordoned_before(Instant::FOREVER)
 }
@@ -163,14 +161,14 @@ fn acquires(actions: &[Action]) -> bool {
     actions.iter().any(|a| matches!(a, Action::Acquire { .. }))
 }
 
-/// An attempt is in flight, sent at the beginning.
+/// Makes an instance with an attempt in flight since the beginning.
 fn acquiring(rules: Rules) -> Tenure {
     let mut tenure = Tenure::new(rules, BEGIN);
     assert!(acquires(&tenure.step(BEGIN, Event::Ticked)));
     tenure
 }
 
-/// In control since the beginning; the command runs.
+/// Makes an instance in control since the beginning, with a command that runs.
 fn holding(rules: Rules) -> Tenure {
     let mut tenure = acquiring(rules);
     assert!(start(&tenure.step(BEGIN, grant(BEGIN))).is_some());
@@ -178,7 +176,7 @@ fn holding(rules: Rules) -> Tenure {
     tenure
 }
 
-/// Asked to stop at the beginning.
+/// Makes an instance that was asked to stop at the beginning.
 fn draining(rules: Rules) -> Tenure {
     let mut tenure = holding(rules);
     tenure.step(BEGIN, Event::StopAsked(TERM));
@@ -186,7 +184,7 @@ fn draining(rules: Rules) -> Tenure {
     tenure
 }
 
-/// Stopped and empty at the beginning; the request to release is in flight.
+/// Makes an instance that stopped at the beginning, with an empty tree and the release in flight.
 fn releasing(rules: Rules) -> Tenure {
     let mut tenure = draining(rules);
     assert!(releases(&tenure.step(
@@ -196,7 +194,7 @@ fn releasing(rules: Rules) -> Tenure {
     tenure
 }
 
-/// Restarts a command that failed, twice in five minutes.
+/// Rules that restart a command that failed, twice in five minutes.
 fn restarting() -> Rules {
     Rules {
         hold_policy: HoldPolicy {
@@ -211,7 +209,7 @@ fn restarting() -> Rules {
     }
 }
 
-/// Keeps the lease of a command that has ended for two minutes.
+/// Rules that keep the lease of a command that has ended for two minutes.
 fn keeping() -> Rules {
     Rules {
         hold_policy: HoldPolicy {
@@ -222,7 +220,7 @@ fn keeping() -> Rules {
     }
 }
 
-/// The command is a task that is to be done once.
+/// Rules of a task that is to be done once.
 fn once() -> Rules {
     Rules {
         once: Some(Once {
@@ -233,7 +231,7 @@ fn once() -> Rules {
     }
 }
 
-/// The command fails at this moment, and leaves nothing behind.
+/// Makes the command fail at this moment, and leave nothing behind.
 fn fails(tenure: &mut Tenure, now: Instant) -> Vec<Action> {
     ends(tenure, now, Exit::Code(3))
 }
@@ -247,7 +245,6 @@ fn exited(exit: Exit) -> Event {
     Event::Workload(WorkloadEvent::Exited(exit))
 }
 
-/// The command does not work any more.
 fn hung() -> Event {
     Event::Workload(WorkloadEvent::Health(HealthEvent::Hung(Hung::Triggered)))
 }

@@ -1,4 +1,4 @@
-//! What the lock's record says of the health, and when it is written.
+//! Health in the lock's record, and when it is written.
 
 use super::super::*;
 
@@ -31,14 +31,14 @@ fn record() -> HealthRecord {
 }
 
 #[test]
-fn a_change_is_written_once_and_the_next_not_before_a_check_s_time() {
+fn change_is_written_once_and_the_next_one_a_check_interval_later() {
     let mut record = record();
     record.hears(&GOOD);
     assert_eq!(record.due(), Instant::FOREVER, "nothing is wrong");
     record.hears(&failed(1));
     assert_eq!(record.write(at(20)), Some("failing 1".to_owned()));
     record.hears(&failed(2));
-    assert_eq!(record.write(at(30)), None, "it says so already");
+    assert_eq!(record.write(at(30)), None, "written already");
     record.hears(&failed(3));
     record.hears(&GOOD);
     record.hears(&HUNG);
@@ -46,14 +46,14 @@ fn a_change_is_written_once_and_the_next_not_before_a_check_s_time() {
     assert_eq!(record.write(at(29)), None);
     assert_eq!(record.write(at(31)), Some("hung".to_owned()));
     record.hears(&HealthEvent::GuardianLost);
-    assert_eq!(record.due(), Instant::FOREVER, "nobody knows more");
-    // What is wrong with one command is not wrong with the next.
+    assert_eq!(record.due(), Instant::FOREVER, "nothing new is known");
+    // The next command has not failed.
     record.started();
     assert_eq!(record.write(at(41)), Some(String::new()));
 }
 
 #[test]
-fn a_failure_that_was_over_before_it_could_be_written_is_not() {
+fn failure_that_was_over_before_it_could_be_written_is_not_written() {
     let mut record = record();
     record.hears(&failed(1));
     assert!(record.write(at(20)).is_some());
@@ -64,20 +64,20 @@ fn a_failure_that_was_over_before_it_could_be_written_is_not() {
 }
 
 #[test]
-fn a_lost_write_is_made_up_for_by_the_next_even_if_all_is_well_again() {
+fn lost_write_is_repeated_even_if_all_is_well_again() {
     let mut record = record();
     record.hears(&failed(1));
     assert!(record.write(at(20)).is_some());
     record.was_lost();
     assert_eq!(record.write(at(25)), None, "not at once");
     record.hears(&GOOD);
-    // It may have been written all the same.
+    // The lost write may have been stored.
     assert_eq!(record.write(at(30)), Some(String::new()));
     assert_eq!(record.due(), Instant::FOREVER);
 }
 
 #[test]
-fn what_a_drain_announces_is_not_written_again_and_a_new_tenure_owes_nothing() {
+fn announced_health_is_not_written_again_and_a_new_tenure_owes_nothing() {
     let mut record = record();
     record.hears(&HUNG);
     assert_eq!(record.announce(), "hung");

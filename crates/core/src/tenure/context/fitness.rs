@@ -1,6 +1,6 @@
-//! Whether this machine is fit to take control, as far as the rounds of one instance need to know.
+//! Fitness of this machine to take control, for the rounds of one instance.
 //!
-//! Called by the states that wait for control. When an answer counts is [`Condition`]'s to say.
+//! Used by the states that wait for control. [`Condition`] decides when an answer counts.
 
 use std::time::Duration;
 
@@ -9,17 +9,16 @@ use crate::clock::Instant;
 use crate::condition::Condition;
 use crate::{Action, Event, Notice, Unfit, WorkloadEvent};
 
-// How long before the end of a wait there is no answer any more of whether this machine is fit, so that
-// what follows from that is done in time.
+// Time before the end of a wait at which the last question ends, to leave time for its consequences.
 const LAST_WORD: Duration = Duration::from_millis(250);
 
 impl Context {
-    /// Only while it is fit to does this machine take control: asked so often, by somebody who answers.
+    /// Makes the condition a requirement, asked this often.
     pub(in super::super) fn only_if(&mut self, every: Duration) {
         self.condition = Some(Condition::new(every));
     }
 
-    /// Takes in an answer, whatever else it means. People are told where we stand by.
+    /// Takes an answer, in any state; a standby reports it.
     pub(in super::super) fn hears_of_the_condition(&mut self, now: Instant, event: &Event) {
         if let Event::Workload(WorkloadEvent::Condition(answer)) = event
             && let Some(condition) = &mut self.condition
@@ -28,7 +27,7 @@ impl Context {
         }
     }
 
-    /// When this machine is to be asked whether it is fit.
+    /// Returns when to ask whether this machine is fit.
     pub(in super::super) fn asks_at(&self) -> Instant {
         let condition = self.condition.as_ref();
         condition.map_or(Instant::FOREVER, Condition::due)
@@ -39,7 +38,7 @@ impl Context {
         if step.now < self.asks_at() {
             return;
         }
-        // Whoever does not wait long hears of a condition that hangs before the wait is over.
+        // The end of a short wait must come after that of a condition that hangs.
         let end = self.wait_ends() - LAST_WORD;
         let end = match end > step.now + LEAST_ATTEMPT {
             true => end,
@@ -51,38 +50,38 @@ impl Context {
         }
     }
 
-    /// Why this machine is not fit to take control, as it was said last.
+    /// Returns the last reason why this machine is not fit.
     pub(in super::super) fn unfit(&self) -> Option<Unfit> {
         self.condition.as_ref().and_then(Condition::refusal)
     }
 
-    /// Whether people were told that it is not.
+    /// Tells whether it was reported as not fit.
     pub(in super::super) fn is_known_as_unfit(&self) -> bool {
         self.told_unfit.is_some()
     }
 
-    /// Whether it is being asked.
+    /// Tells whether the question is open.
     pub(in super::super) fn is_asking(&self) -> bool {
         self.condition.as_ref().is_some_and(Condition::is_asking)
     }
 
-    /// Whether it is fit, by an answer that counts at this moment.
+    /// Tells whether it is fit, by an answer that counts at this moment.
     pub(in super::super) fn is_fit_at(&self, now: Instant) -> bool {
         let condition = self.condition.as_ref();
         condition.is_none_or(|condition| condition.holds(now))
     }
 
-    /// Whether it is, for as long as the last answer counts.
+    /// Tells whether the last answer was a yes, for as long as that counts.
     pub(in super::super) fn is_fit(&self) -> bool {
         self.condition.as_ref().is_none_or(Condition::is_yes)
     }
 
-    /// Says whether it is fit, where that is news.
+    /// Reports whether it is fit, if that is new.
     pub(in super::super) fn tells_of_fitness(&mut self, step: &mut Step) {
         if let Some(unfit) = self.unfit() {
             if self.told_unfit.replace(unfit) != Some(unfit) {
                 step.report(Notice::Unfit(unfit));
-                // Whoever is in control by the time we compete again is news.
+                // Report the holder anew when this instance competes again.
                 self.seen = None;
             }
         } else if self.told_unfit.take().is_some() {

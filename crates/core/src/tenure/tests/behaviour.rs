@@ -1,4 +1,4 @@
-//! What standing by, holding and draining mean, one behaviour at a time.
+//! Standing by, holding and draining, one behaviour at a time.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn the_first_attempt_is_made_at_once() {
 }
 
 #[test]
-fn a_standby_polls_with_a_spread_and_says_once_whom_it_is_behind() {
+fn standby_polls_with_a_spread_and_reports_its_holder_once() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(BEGIN, refused(held()));
     let notice = Action::Notify(Notice::StandingBy(HolderInfo::default()));
@@ -25,7 +25,7 @@ fn a_standby_polls_with_a_spread_and_says_once_whom_it_is_behind() {
 }
 
 #[test]
-fn a_store_that_wakes_us_is_not_polled() {
+fn store_that_wakes_its_waiters_is_not_polled() {
     let mut tenure = acquiring(Rules {
         poll: None,
         ..rules()
@@ -36,7 +36,7 @@ fn a_store_that_wakes_us_is_not_polled() {
 }
 
 #[test]
-fn a_store_that_wakes_us_in_vain_is_not_asked_for_ever() {
+fn wake_ups_in_vain_are_followed_with_a_gap() {
     let mut tenure = acquiring(Rules {
         poll: None,
         ..rules()
@@ -82,12 +82,12 @@ fn a_limited_wait_ends_at_its_time_after_a_last_look_before_it() {
 }
 
 #[test]
-fn a_store_never_reached_is_left_after_the_time_that_was_said() {
+fn store_never_reached_is_left_after_the_patience() {
     for (wait, patience, end) in [
         (None, 30, 30),
         (None, 300, 300),
         (None, 1, 1),
-        // All in all five seconds, with the undoing of what may have been obtained.
+        // Five seconds in total, with the undoing of what may have been obtained.
         (Some(Duration::ZERO), 30, 3),
         (Some(Duration::ZERO), 2, 2),
     ] {
@@ -120,7 +120,7 @@ fn never_reached(rules: Rules, end: Instant) {
 }
 
 #[test]
-fn a_store_that_answered_once_is_never_left_and_people_are_reminded() {
+fn store_that_answered_once_is_never_left_and_its_silence_is_reported_each_minute() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
     let mut reports = 0;
@@ -133,7 +133,7 @@ fn a_store_that_answered_once_is_never_left_and_people_are_reminded() {
     let minutes = tenure.wake_at().since(BEGIN).as_secs() as usize / 60;
     assert!(
         reports > 1 && reports <= minutes + 1 && reports >= minutes * 9 / 10,
-        "doubt is said at once and once a minute: {reports} in {minutes} minutes"
+        "doubt is reported at once and once a minute: {reports} in {minutes} minutes"
     );
     let now = tenure.wake_at();
     tenure.step(now, Event::Ticked);
@@ -142,7 +142,7 @@ fn a_store_that_answered_once_is_never_left_and_people_are_reminded() {
 }
 
 #[test]
-fn a_refusal_before_the_first_contact_ends_it_at_once() {
+fn refusal_before_the_first_contact_ends_the_instance_at_once() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(fatal()));
     let why = "forbidden".into();
@@ -151,7 +151,7 @@ fn a_refusal_before_the_first_contact_ends_it_at_once() {
 }
 
 #[test]
-fn a_retry_after_is_honoured_while_standing_by() {
+fn retry_after_is_honoured_while_standing_by() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
     let now = tenure.wake_at();
@@ -176,7 +176,7 @@ fn deadlines_count_from_before_the_request_was_sent() {
 }
 
 #[test]
-fn a_lease_without_time_is_held_for_ever() {
+fn lease_without_time_is_held_for_ever() {
     let mut tenure = acquiring(Rules {
         budget: None,
         ..rules()
@@ -189,7 +189,7 @@ fn a_lease_without_time_is_held_for_ever() {
 }
 
 #[test]
-fn a_slow_acquire_is_renewed_before_the_command_starts() {
+fn slow_acquire_is_renewed_before_the_command_starts() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(at(31), grant(BEGIN));
     assert!(renews(&actions) && start(&actions).is_none());
@@ -198,7 +198,7 @@ fn a_slow_acquire_is_renewed_before_the_command_starts() {
 }
 
 #[test]
-fn a_slow_acquire_that_cannot_be_confirmed_is_given_back_unused() {
+fn slow_acquire_that_cannot_be_confirmed_is_given_back_unused() {
     let mut tenure = acquiring(rules());
     tenure.step(at(31), grant(BEGIN));
     tenure.step(at(32), unrenewed(transient()));
@@ -208,7 +208,7 @@ fn a_slow_acquire_that_cannot_be_confirmed_is_given_back_unused() {
 }
 
 #[test]
-fn a_grant_that_came_too_late_never_starts_anything() {
+fn grant_that_came_too_late_never_starts_anything() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(at(48), grant(BEGIN));
     assert!(start(&actions).is_none() && releases(&actions));
@@ -218,7 +218,7 @@ fn a_grant_that_came_too_late_never_starts_anything() {
 }
 
 #[test]
-fn a_failed_renewal_is_retried_from_start_to_start_and_said_once() {
+fn failed_renewal_is_retried_from_start_to_start_and_reported_once() {
     let mut tenure = holding(rules());
     let actions = tenure.step(at(20), Event::Ticked);
     assert_eq!(actions, [Action::Renew { give_up_at: at(25) }]);
@@ -244,7 +244,7 @@ fn no_attempt_outlasts_term_at() {
 }
 
 #[test]
-fn a_service_that_asks_for_a_long_time_still_gets_a_last_attempt_before_term_at() {
+fn retry_after_leaves_time_for_a_last_attempt_before_term_at() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     let busy = Failure::Transient {
@@ -268,16 +268,20 @@ fn doubt_becomes_a_drain_at_term_at_and_a_kill_at_kill_at() {
 }
 
 #[test]
-fn after_a_long_pause_the_clock_comes_before_a_reply_that_waited() {
+fn clock_comes_before_a_reply_that_waited_during_a_long_pause() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     let actions = tenure.step(at(58), renewed(at(20)));
     assert!(has(&actions, &Action::Kill));
-    assert_eq!(extend(&actions), None, "a success after kill_at is none");
+    assert_eq!(
+        extend(&actions),
+        None,
+        "a success after kill_at does not count"
+    );
 }
 
 #[test]
-fn a_definite_loss_kills_at_once() {
+fn definite_loss_kills_at_once() {
     for failure in [lost(), held()] {
         let mut tenure = holding(rules());
         tenure.step(at(20), Event::Ticked);
@@ -288,7 +292,7 @@ fn a_definite_loss_kills_at_once() {
 }
 
 #[test]
-fn a_lease_that_is_being_broken_is_drained_in_the_time_it_has() {
+fn lease_that_is_being_broken_is_drained_in_the_time_it_has() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     let actions = tenure.step(at(21), unrenewed(breaking(at(28))));
@@ -298,7 +302,7 @@ fn a_lease_that_is_being_broken_is_drained_in_the_time_it_has() {
 }
 
 #[test]
-fn a_lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_again() {
+fn lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_again() {
     let mut tenure = holding(rules());
     tenure.step(at(10), Event::Ticked);
     tenure.step(at(10), unrenewed(breaking(at(40))));
@@ -307,7 +311,7 @@ fn a_lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_agai
     tenure.step(at(10) + ms(200), Event::Ticked);
     assert_eq!(tenure.wake_at(), at(11));
     assert!(renews(&tenure.step(at(11), Event::Ticked)));
-    // The same answer changes nothing, and neither does none, or a later end.
+    // The same answer, no answer and a later end change nothing.
     let same = tenure.step(at(11), unrenewed(breaking(at(40))));
     assert_eq!(extend(&same), Some((at(38), at(38))));
     assert!(renews(&tenure.step(at(12), Event::Ticked)));
@@ -330,7 +334,7 @@ fn a_lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_agai
 }
 
 #[test]
-fn a_lease_broken_for_later_than_it_lasts_ends_when_it_would_have() {
+fn lease_broken_for_later_than_it_lasts_ends_when_it_would_have() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     let actions = tenure.step(at(47), unrenewed(breaking(at(500))));
@@ -339,7 +343,7 @@ fn a_lease_broken_for_later_than_it_lasts_ends_when_it_would_have() {
 }
 
 #[test]
-fn a_drain_renews_and_its_grace_may_outlast_the_lease() {
+fn drain_renews_and_its_grace_may_outlast_the_lease() {
     let mut tenure = holding(Rules {
         grace: secs(300),
         ..rules()
@@ -357,7 +361,7 @@ fn a_drain_renews_and_its_grace_may_outlast_the_lease() {
 }
 
 #[test]
-fn a_grace_is_cut_by_a_lease_that_is_not_renewed() {
+fn grace_is_cut_by_a_lease_that_is_not_renewed() {
     let mut tenure = holding(Rules {
         grace: secs(300),
         ..rules()
@@ -369,7 +373,7 @@ fn a_grace_is_cut_by_a_lease_that_is_not_renewed() {
 }
 
 #[test]
-fn a_recovery_during_a_doubtful_drain_moves_kill_at_but_not_the_end_of_grace() {
+fn recovery_during_a_doubtful_drain_moves_kill_at_but_not_the_end_of_grace() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(20), unrenewed(transient()));
@@ -381,7 +385,7 @@ fn a_recovery_during_a_doubtful_drain_moves_kill_at_but_not_the_end_of_grace() {
 }
 
 #[test]
-fn a_second_term_or_int_kills_at_once_and_another_signal_does_not() {
+fn second_term_or_int_kills_at_once_and_another_signal_does_not() {
     let mut tenure = draining(rules());
     assert_eq!(
         tenure.step(at(1), Event::StopAsked(HUP)),
@@ -391,7 +395,7 @@ fn a_second_term_or_int_kills_at_once_and_another_signal_does_not() {
 }
 
 #[test]
-fn a_stop_that_arrives_twice_in_one_breath_is_one_request() {
+fn two_stops_within_an_instant_are_one_request() {
     let mut tenure = draining(rules());
     let actions = tenure.step(BEGIN + ms(1), Event::StopAsked(TERM));
     assert_eq!(actions, [], "timeout(1) signals its child twice");
@@ -399,7 +403,7 @@ fn a_stop_that_arrives_twice_in_one_breath_is_one_request() {
 }
 
 #[test]
-fn a_drain_that_takes_its_time_is_announced_once() {
+fn slow_drain_is_announced_once() {
     let mut tenure = draining(rules());
     assert_eq!(tenure.wake_at(), BEGIN + ms(200));
     assert_eq!(tenure.step(BEGIN + ms(199), Event::Ticked), []);
@@ -418,7 +422,7 @@ fn leftovers_of_a_command_are_drained_with_grace() {
 }
 
 #[test]
-fn a_well_behaved_store_never_costs_a_drain() {
+fn well_behaved_store_never_costs_a_drain() {
     for lease in [15, 20, 30, 60] {
         let budget = Some(Budget::for_lease(secs(lease)));
         let mut tenure = holding(Rules { budget, ..rules() });
@@ -445,7 +449,7 @@ fn a_well_behaved_store_never_costs_a_drain() {
 }
 
 #[test]
-fn a_loss_that_is_heard_by_the_way_has_the_lease_verified_at_once() {
+fn loss_learnt_by_the_way_verifies_the_lease_at_once() {
     let mut tenure = holding(rules());
     assert!(renews(&tenure.doubted(at(5))));
     assert!(!renews(&tenure.doubted(at(6))), "one is in flight");
@@ -455,7 +459,7 @@ fn a_loss_that_is_heard_by_the_way_has_the_lease_verified_at_once() {
 }
 
 #[test]
-fn a_jump_of_the_clock_has_the_lease_verified_at_once() {
+fn clock_jump_verifies_the_lease_at_once() {
     let mut tenure = holding(rules());
     assert!(!renews(&tenure.step(at(5), Event::Ticked)));
     assert!(renews(

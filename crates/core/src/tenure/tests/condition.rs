@@ -1,4 +1,4 @@
-//! A machine that is not fit to take control does not take it, and one that has it keeps it.
+//! Machines that are not fit to take control: they do not take it, but keep it if they have it.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn says(actions: &[Action], notice: Notice) -> bool {
     has(actions, &Action::Notify(notice))
 }
 
-/// Asked at the beginning, and not answered yet.
+/// Makes an instance that asks at the beginning, without an answer yet.
 fn asked(rules: Rules) -> Tenure {
     let mut tenure = Tenure::new(rules, BEGIN).only_if(Some(secs(2)));
     let actions = tenure.step(BEGIN, Event::Ticked);
@@ -48,7 +48,7 @@ fn waiting(wait: u64) -> Rules {
     }
 }
 
-/// The kernel wakes us.
+/// Rules of a lock whose waiters the kernel wakes.
 fn woken() -> Rules {
     Rules {
         budget: None,
@@ -58,14 +58,14 @@ fn woken() -> Rules {
 }
 
 #[test]
-fn it_is_asked_before_the_first_attempt_and_then_with_each_poll() {
+fn condition_is_asked_before_the_first_attempt_and_then_with_each_poll() {
     let mut tenure = asked(rules());
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert_eq!(tenure.step(BEGIN + ms(900), Event::Ticked), []);
     assert!(acquires(&tenure.step(at(1), yes())));
     let actions = tenure.step(at(1), refused(held()));
     assert!(asks(&actions).is_none() && has(&actions, &Action::StandBy));
-    // Whichever comes first: the next look, by an answer that counts, or the next question.
+    // The next look, by an answer that counts, or the next question: whichever comes first.
     let mut now = tenure.wake_at();
     for _ in 0..20 {
         let actions = tenure.step(now, Event::Ticked);
@@ -80,7 +80,7 @@ fn it_is_asked_before_the_first_attempt_and_then_with_each_poll() {
 }
 
 #[test]
-fn a_machine_that_is_not_fit_says_so_once_and_never_competes() {
+fn unfit_machine_reports_it_once_and_never_competes() {
     let mut tenure = asked(rules());
     let actions = tenure.step(BEGIN, no());
     assert_eq!(
@@ -93,7 +93,7 @@ fn a_machine_that_is_not_fit_says_so_once_and_never_competes() {
         assert!(asks(&actions).is_some() && !acquires(&actions));
         assert_eq!(tenure.step(at(second), no()), []);
     }
-    // For another reason: that is news.
+    // Another reason is reported.
     tenure.step(at(802), Event::Ticked);
     let late = Event::Workload(WorkloadEvent::Condition(Err(Unfit::TimedOut)));
     assert!(says(
@@ -106,7 +106,7 @@ fn a_machine_that_is_not_fit_says_so_once_and_never_competes() {
 }
 
 #[test]
-fn a_holder_is_neither_asked_nor_stopped_and_a_no_that_comes_late_is_none() {
+fn holder_is_not_asked_and_a_late_no_does_not_stop_it() {
     let mut tenure = asked(rules());
     tenure.step(BEGIN, yes());
     assert!(start(&tenure.step(BEGIN, grant(BEGIN))).is_some());
@@ -115,7 +115,7 @@ fn a_holder_is_neither_asked_nor_stopped_and_a_no_that_comes_late_is_none() {
     assert_eq!(*tenure.state(), State::Holding);
     let actions = tenure.step(at(20), Event::Ticked);
     assert!(renews(&actions) && asks(&actions).is_none());
-    // What nobody asked for is forgotten: it is asked anew before the next tenure.
+    // An answer without a question is forgotten, so the condition is asked before the next tenure.
     let actions = tenure.step(at(21), unrenewed(lost()));
     assert!(has(&actions, &Action::Kill));
     let actions = tenure.step(at(21), emptied(at(21)));
@@ -124,11 +124,11 @@ fn a_holder_is_neither_asked_nor_stopped_and_a_no_that_comes_late_is_none() {
 }
 
 #[test]
-fn an_answer_that_waited_while_we_were_stopped_does_not_count() {
+fn answer_that_waited_during_a_pause_does_not_count() {
     let mut tenure = asked(rules());
     let actions = tenure.step(at(3600), yes());
     assert!(says(&actions, Notice::Unfit(Unfit::TimedOut)) && !acquires(&actions));
-    // The same where the stop came between an answer and the next look.
+    // Nor does an answer before the pause.
     let mut tenure = asked(rules());
     tenure.step(BEGIN, yes());
     tenure.step(BEGIN, refused(held()));
@@ -137,7 +137,7 @@ fn an_answer_that_waited_while_we_were_stopped_does_not_count() {
 }
 
 #[test]
-fn a_lock_that_wakes_its_waiters_is_waited_for_only_while_we_are_fit() {
+fn lock_that_wakes_its_waiters_is_waited_for_only_by_a_fit_machine() {
     let mut tenure = asked(woken());
     assert!(!tenure.listens(), "not before the first answer");
     tenure.step(BEGIN, yes());
@@ -149,18 +149,18 @@ fn a_lock_that_wakes_its_waiters_is_waited_for_only_while_we_are_fit() {
     tenure.step(at(2), no());
     assert!(!tenure.listens());
     assert!(asks(&tenure.step(at(4), Event::Ticked)).is_some());
-    // One look, to know behind whom we stand.
+    // One look, to learn which holder it stands behind.
     assert!(acquires(&tenure.step(at(4), yes())));
     tenure.step(at(4), refused(held()));
     assert!(tenure.listens());
 }
 
 #[test]
-fn what_the_store_keeps_for_a_machine_that_is_not_fit_is_given_back() {
+fn lock_kept_for_an_unfit_machine_is_given_back() {
     let mut tenure = asked(woken());
     tenure.step(BEGIN, yes());
     tenure.step(BEGIN, refused(held()));
-    // We were stopped, and the lock was handed to us meanwhile.
+    // The process was stopped, and the lock was handed to it meanwhile.
     assert!(asks(&tenure.step(at(3600), Event::Ticked)).is_some());
     assert_eq!(tenure.step(at(3600), Event::Freed), []);
     let actions = tenure.step(at(3601), no());
@@ -168,7 +168,7 @@ fn what_the_store_keeps_for_a_machine_that_is_not_fit_is_given_back() {
     let actions = tenure.step(at(3601), Event::Released(Ok(())));
     assert!(!has(&actions, &Action::Notify(Notice::Released)));
     assert!(!tenure.listens());
-    // So is what an attempt without an answer may have obtained, once.
+    // The possible gain of an unanswered attempt is given back, too, once.
     let mut tenure = asked(rules());
     tenure.step(BEGIN, yes());
     tenure.step(at(1), refused(transient()));
@@ -180,16 +180,20 @@ fn what_the_store_keeps_for_a_machine_that_is_not_fit_is_given_back() {
 }
 
 #[test]
-fn one_look_of_a_machine_that_is_not_fit_obtains_nothing() {
+fn one_look_of_an_unfit_machine_obtains_nothing() {
     let mut tenure = asked(waiting(0));
-    assert_eq!(tenure.step(BEGIN, no()), [], "one line at most: the end's");
+    assert_eq!(
+        tenure.step(BEGIN, no()),
+        [],
+        "no report but that of the end"
+    );
     assert_eq!(ending(&tenure).cause, Cause::Unfit(NO));
     let mut tenure = asked(waiting(0));
     assert!(acquires(&tenure.step(BEGIN, yes())));
 }
 
 #[test]
-fn it_counts_against_the_wait() {
+fn unfit_time_counts_against_the_wait() {
     let mut tenure = unfit(waiting(20));
     for second in [2, 4, 6, 8, 10, 12, 14, 16, 18] {
         tenure.step(at(second), Event::Ticked);
@@ -201,7 +205,7 @@ fn it_counts_against_the_wait() {
 }
 
 #[test]
-fn a_condition_that_hangs_does_not_outlast_the_wait() {
+fn condition_that_hangs_does_not_outlast_the_wait() {
     let mut tenure = Tenure::new(waiting(3), BEGIN).only_if(Some(secs(2)));
     let give_up_at = asks(&tenure.step(BEGIN, Event::Ticked)).expect("a question");
     assert!(give_up_at < at(3));
@@ -211,7 +215,7 @@ fn a_condition_that_hangs_does_not_outlast_the_wait() {
 }
 
 #[test]
-fn a_task_that_is_over_goes_before_it() {
+fn finished_task_goes_before_an_unfit_machine() {
     let over = || TaskResult {
         status: 0,
         holder: "web2".into(),
@@ -229,7 +233,7 @@ fn a_task_that_is_over_goes_before_it() {
 }
 
 #[test]
-fn a_task_that_is_not_over_is_looked_at_with_each_poll() {
+fn unfinished_task_is_looked_at_with_each_poll() {
     let mut tenure = unfit(once());
     tenure.step(BEGIN, Event::Looked(Ok(())));
     let mut looked = 0;
@@ -257,7 +261,7 @@ fn a_task_that_is_not_over_is_looked_at_with_each_poll() {
 }
 
 #[test]
-fn what_rang_is_followed_by_one_look_at_a_task() {
+fn ring_leads_to_one_look_at_a_task() {
     let bell = Bell {
         address: ([10, 0, 0, 4], 80).into(),
         nonce: 7,
@@ -279,7 +283,7 @@ fn what_rang_is_followed_by_one_look_at_a_task() {
 }
 
 #[test]
-fn a_store_that_is_silent_is_asked_for_a_result_as_it_is_for_control() {
+fn silent_store_is_asked_for_a_result_as_it_is_for_control() {
     let mut tenure = unfit(once());
     let actions = tenure.step(at(1), Event::Looked(Err(transient())));
     assert!(matches!(
@@ -293,7 +297,7 @@ fn a_store_that_is_silent_is_asked_for_a_result_as_it_is_for_control() {
 }
 
 #[test]
-fn a_cordon_goes_before_it_and_nothing_is_asked_meanwhile() {
+fn cordon_goes_before_the_condition_and_suspends_its_questions() {
     let mut tenure = unfit(rules());
     tenure.step(at(1), cordoned());
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
@@ -303,7 +307,7 @@ fn a_cordon_goes_before_it_and_nothing_is_asked_meanwhile() {
 }
 
 #[test]
-fn a_stop_ends_it_whatever_is_asked() {
+fn stop_ends_an_unfit_or_asking_standby() {
     let mut tenure = asked(rules());
     tenure.step(at(1), Event::StopAsked(TERM));
     assert_eq!(ending(&tenure).cause, Cause::Stopped(TERM));

@@ -1,4 +1,4 @@
-//! A machine that is cordoned: it gives control away, and stays out until that is over.
+//! Cordoned machines: they give control away, and stay out until the cordon is over.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn cause() -> Cause {
     }
 }
 
-/// From the drain to the end of the release.
+/// Plays the drain and the release.
 fn given_away(tenure: &mut Tenure, seconds: u64) -> Vec<Action> {
     assert_eq!(*tenure.state(), State::Draining);
     let empty = Event::Workload(WorkloadEvent::TreeEmpty { at: at(seconds) });
@@ -23,7 +23,7 @@ fn given_away(tenure: &mut Tenure, seconds: u64) -> Vec<Action> {
 }
 
 #[test]
-fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
+fn cordoned_holder_gives_the_lease_back_and_stays_out_until_the_cordon_is_over() {
     let mut tenure = holding(rules());
     let actions = tenure.step(at(5), cordoned());
     assert_eq!(end_of_grace(&actions), Some(at(35)));
@@ -38,10 +38,10 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
         1
     );
     assert!(has(&actions, &Action::StandBy));
-    // Neither time nor a lock that is free, nor being told again, makes it compete.
+    // Neither time nor a free lock nor a second cordon makes it compete.
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(!tenure.listens());
-    // What is kept for it all the same goes back.
+    // A lock that the store keeps for it is given back.
     let actions = tenure.step(at(400), Event::Freed);
     assert!(releases(&actions) && actions.len() == 1, "{actions:?}");
     assert_eq!(tenure.step(at(400), Event::Released(Ok(()))), []);
@@ -58,7 +58,7 @@ fn a_holder_drains_gives_the_lease_back_and_stays_out_until_it_is_over() {
 }
 
 #[test]
-fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() {
+fn cordoned_standby_asks_nothing_and_reports_its_holder_afterwards() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
     assert_eq!(tenure.step(at(1), cordoned()), [tell_cordoned()]);
@@ -70,7 +70,7 @@ fn a_standby_does_not_ask_meanwhile_and_says_whom_it_stands_behind_afterwards() 
 }
 
 #[test]
-fn where_the_store_wakes_us_one_look_tells_behind_whom_we_stand() {
+fn uncordoned_standby_that_the_store_wakes_looks_once_for_its_holder() {
     let mut tenure = acquiring(Rules {
         poll: None,
         ..rules()
@@ -85,8 +85,8 @@ fn where_the_store_wakes_us_one_look_tells_behind_whom_we_stand() {
 }
 
 #[test]
-fn what_the_store_keeps_for_us_or_may_keep_is_given_back() {
-    // Woken again a moment after a wake-up in vain: the attempt comes a little later.
+fn lock_kept_for_a_cordoned_machine_is_given_back() {
+    // Woken again just after a wake-up in vain: the attempt comes a little later.
     let mut tenure = acquiring(Rules {
         poll: None,
         ..rules()
@@ -98,9 +98,8 @@ fn what_the_store_keeps_for_us_or_may_keep_is_given_back() {
     let actions = tenure.step(at(1), cordoned());
     assert!(has(&actions, &tell_cordoned()) && releases(&actions));
     let actions = tenure.step(at(1), Event::Released(Ok(())));
-    assert_eq!(actions, [], "told once, and nothing more is given back");
+    assert_eq!(actions, [], "reported once, and nothing more is given back");
     assert!(acquires(&tenure.step(at(100), Event::Uncordoned)));
-    // An attempt that was not answered may have obtained the lease.
     let mut tenure = acquiring(rules());
     tenure.step(at(1), refused(transient()));
     let actions = tenure.step(at(2), cordoned());
@@ -110,7 +109,7 @@ fn what_the_store_keeps_for_us_or_may_keep_is_given_back() {
 }
 
 #[test]
-fn what_rang_meanwhile_is_followed_when_it_is_over() {
+fn ring_during_a_cordon_is_followed_after_it() {
     let mut tenure = acquiring(rules());
     let bell = Bell {
         address: ([10, 0, 0, 4], 1).into(),
@@ -129,14 +128,14 @@ fn what_rang_meanwhile_is_followed_when_it_is_over() {
 }
 
 #[test]
-fn what_an_attempt_obtains_that_was_in_flight_is_given_back() {
+fn grant_to_a_cordoned_machine_is_given_back() {
     let mut tenure = acquiring(rules());
     assert_eq!(tenure.step(at(1), cordoned()), []);
     let actions = tenure.step(at(2), grant(BEGIN));
     assert!(releases(&actions) && start(&actions).is_none());
     let actions = tenure.step(at(2), Event::Released(Ok(())));
     assert!(has(&actions, &tell_cordoned()), "{actions:?}");
-    // The same where the lease wanted to be confirmed first.
+    // So is a lease that had to be confirmed first.
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN - secs(31)));
     assert_eq!(*tenure.state(), State::Confirming);
@@ -145,23 +144,19 @@ fn what_an_attempt_obtains_that_was_in_flight_is_given_back() {
 }
 
 #[test]
-fn the_grace_ends_before_the_machine_goes_away_but_leaves_time_to_end() {
+fn grace_ends_before_the_machine_goes_away_but_leaves_time_to_end() {
     let end = |before| {
         let mut tenure = holding(rules());
         end_of_grace(&tenure.step(at(5), cordoned_before(before)))
     };
-    assert_eq!(end(at(900)), Some(at(35)), "there is time for all of it");
-    assert_eq!(
-        end(at(25)),
-        Some(at(22)),
-        "to be gone before, lease and all"
-    );
+    assert_eq!(end(at(900)), Some(at(35)), "time for the whole grace");
+    assert_eq!(end(at(25)), Some(at(22)), "released before the reboot");
     assert_eq!(end(at(6)), Some(at(10)), "SIGTERM is not SIGKILL");
     assert_eq!(end(BEGIN), Some(at(10)));
 }
 
 #[test]
-fn a_stop_during_the_drain_and_one_aside_end_it() {
+fn stop_ends_a_cordoned_instance_during_its_drain_and_while_it_waits() {
     let mut tenure = holding(rules());
     tenure.step(at(5), cordoned());
     tenure.step(at(6), Event::StopAsked(TERM));
@@ -175,7 +170,7 @@ fn a_stop_during_the_drain_and_one_aside_end_it() {
 }
 
 #[test]
-fn a_machine_that_is_cordoned_from_the_beginning_never_asks() {
+fn machine_that_is_cordoned_from_the_beginning_never_asks() {
     let Event::Cordoned(cordon) = cordoned() else {
         unreachable!()
     };
@@ -188,7 +183,7 @@ fn a_machine_that_is_cordoned_from_the_beginning_never_asks() {
 }
 
 #[test]
-fn a_wait_that_has_an_end_ends_aside_too() {
+fn limited_wait_ends_on_a_cordoned_machine_too() {
     for (wait, end) in [(secs(0), 0), (secs(20), 20)] {
         let Event::Cordoned(cordon) = cordoned() else {
             unreachable!()
@@ -205,7 +200,7 @@ fn a_wait_that_has_an_end_ends_aside_too() {
         }
         assert_eq!(ending(&tenure).cause, cause());
     }
-    // After a first tenure there is no limit any more.
+    // After a first tenure there is no limit.
     let limited = Rules {
         wait: Some(secs(20)),
         ..rules()
@@ -218,14 +213,14 @@ fn a_wait_that_has_an_end_ends_aside_too() {
 }
 
 #[test]
-fn a_restart_is_left_to_another_machine() {
-    // In the back-off already.
+fn restart_is_left_to_another_machine() {
+    // During the back-off.
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     assert_eq!(*tenure.state(), State::Resting);
     tenure.step(at(6), cordoned());
     assert_eq!(*tenure.state(), State::Releasing);
-    // The command failed by itself, and left something behind that is being stopped.
+    // During the drain of what a failed command left behind.
     let mut tenure = holding(restarting());
     tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
     tenure.step(at(5), cordoned());
@@ -239,7 +234,7 @@ fn a_restart_is_left_to_another_machine() {
 }
 
 #[test]
-fn a_lease_that_keeps_others_out_is_kept_and_a_command_that_is_done_is_the_end() {
+fn cordon_does_not_end_a_kept_lease_or_change_the_ending_of_a_command() {
     let mut tenure = holding(keeping());
     ends(&mut tenure, at(5), Exit::Code(0));
     assert!(!releases(&tenure.step(at(6), cordoned())));
@@ -251,7 +246,7 @@ fn a_lease_that_keeps_others_out_is_kept_and_a_command_that_is_done_is_the_end()
 }
 
 #[test]
-fn a_task_that_was_stopped_for_it_is_not_done() {
+fn task_that_was_stopped_for_a_cordon_is_not_done() {
     let mut tenure = holding(once());
     tenure.step(at(5), cordoned());
     tenure.step(at(6), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
@@ -260,11 +255,11 @@ fn a_task_that_was_stopped_for_it_is_not_done() {
         Event::Workload(WorkloadEvent::TreeEmpty { at: at(6) }),
     );
     assert!(has(&actions, &Action::Notify(Notice::NotDone)));
-    assert!(releases(&actions), "and nothing is recorded: {actions:?}");
+    assert!(releases(&actions), "nothing is recorded: {actions:?}");
 }
 
 #[test]
-fn an_announcement_that_is_withdrawn_during_the_drain_leads_to_a_new_competition() {
+fn cordon_withdrawn_during_the_drain_leads_to_a_new_competition() {
     let mut tenure = holding(rules());
     tenure.step(at(5), cordoned());
     tenure.step(at(6), Event::Uncordoned);

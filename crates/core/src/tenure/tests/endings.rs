@@ -1,4 +1,5 @@
-//! How tenures end: what is given back, what is said of an overlap, and whether we compete again.
+//! Ends of tenures: what is given back, when an overlap is reported, and whether the instance competes
+//! again.
 
 use super::*;
 
@@ -6,7 +7,7 @@ fn empty(seconds: u64) -> Event {
     Event::Workload(WorkloadEvent::TreeEmpty { at: at(seconds) })
 }
 
-/// A tenure is over for the same reason as the context.
+/// Makes the action for the end of a tenure with the cause of `ending`.
 fn over(ending: &Ending) -> Action {
     Action::TenureOver {
         cause: ending.cause.clone(),
@@ -14,7 +15,7 @@ fn over(ending: &Ending) -> Action {
 }
 
 #[test]
-fn the_lease_is_given_back_only_after_the_tree_is_empty() {
+fn lease_is_given_back_only_after_the_tree_is_empty() {
     let mut tenure = draining(rules());
     assert!(!releases(&tenure.step(at(1), exited(Exit::Code(0)))));
     assert!(releases(&tenure.step(at(2), empty(2))));
@@ -42,7 +43,7 @@ fn exit_and_tree_empty_may_come_in_any_order() {
 }
 
 #[test]
-fn an_empty_tree_of_an_earlier_round_is_not_taken_for_this_one() {
+fn empty_tree_of_an_earlier_round_does_not_count() {
     let mut tenure = acquiring(rules());
     tenure.step(at(3), grant(BEGIN));
     assert_eq!(tenure.step(at(4), empty(2)), []);
@@ -50,7 +51,7 @@ fn an_empty_tree_of_an_earlier_round_is_not_taken_for_this_one() {
 }
 
 #[test]
-fn a_stop_while_standing_by_ends_it_at_once() {
+fn stop_while_standing_by_ends_the_instance_at_once() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
     assert_eq!(tenure.step(at(1), Event::StopAsked(HUP)), []);
@@ -58,7 +59,7 @@ fn a_stop_while_standing_by_ends_it_at_once() {
 }
 
 #[test]
-fn a_stop_after_an_unanswered_attempt_undoes_it_first() {
+fn stop_after_an_unanswered_attempt_undoes_it_first() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(transient()));
     assert!(releases(&tenure.step(at(1), Event::StopAsked(INT))));
@@ -67,11 +68,11 @@ fn a_stop_after_an_unanswered_attempt_undoes_it_first() {
 }
 
 #[test]
-fn a_stop_during_an_attempt_withdraws_it() {
+fn stop_during_an_attempt_withdraws_it() {
     let mut tenure = acquiring(rules());
     let actions = tenure.step(at(1), Event::StopAsked(TERM));
     assert_eq!(actions, [Action::Withdraw { give_up_at: at(6) }]);
-    assert_eq!(tenure.ending(), None, "the attempt is waited for");
+    assert_eq!(tenure.ending(), None, "it waits for the attempt");
     let actions = tenure.step(at(2), grant(BEGIN));
     assert!(releases(&actions) && start(&actions).is_none());
     tenure.step(at(2), Event::Released(Ok(())));
@@ -79,7 +80,7 @@ fn a_stop_during_an_attempt_withdraws_it() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_not_tried_again() {
+fn command_that_cannot_be_started_is_not_tried_again() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
     assert!(releases(&tenure.step(
@@ -92,8 +93,8 @@ fn a_command_that_cannot_be_started_is_not_tried_again() {
 }
 
 #[test]
-fn a_tree_that_outlived_the_lease_is_an_overlap_even_if_the_command_ended_by_itself() {
-    // The lease lasts until 60 by our clock; by the store's it may have ended at 58.8.
+fn tree_that_outlived_the_lease_is_an_overlap_even_if_the_command_ended_by_itself() {
+    // The lease lasts until 60 by this clock; by the store's it may have ended at 58.8.
     for (empty_at, overlap) in [(58, false), (59, true)] {
         let mut tenure = holding(rules());
         tenure.step(at(5), exited(Exit::Code(0)));
@@ -106,7 +107,7 @@ fn a_tree_that_outlived_the_lease_is_an_overlap_even_if_the_command_ended_by_its
 }
 
 #[test]
-fn a_definite_loss_cannot_exclude_an_overlap_and_gives_nothing_back() {
+fn definite_loss_cannot_exclude_an_overlap_and_gives_nothing_back() {
     let if_lost = IfLost::Exit;
     let mut tenure = holding(Rules { if_lost, ..rules() });
     tenure.step(at(20), Event::Ticked);
@@ -118,20 +119,20 @@ fn a_definite_loss_cannot_exclude_an_overlap_and_gives_nothing_back() {
 }
 
 #[test]
-fn who_competes_again_says_whether_an_overlap_can_be_excluded() {
+fn instance_that_competes_again_reports_a_possible_overlap() {
     for (empty_at, overlap) in [(28, false), (29, true)] {
         let mut tenure = holding(rules());
         tenure.step(at(20), Event::Ticked);
         tenure.step(at(21), unrenewed(breaking(at(28))));
         let actions = tenure.step(at(empty_at), empty(empty_at));
-        assert_eq!(tenure.ending(), None, "we compete again");
+        assert_eq!(tenure.ending(), None, "it competes again");
         let said = has(&actions, &Action::Notify(Notice::Overlapped));
         assert_eq!(said, overlap, "empty at {empty_at}");
     }
 }
 
 #[test]
-fn a_loss_with_notice_is_no_overlap_if_the_tree_ended_in_time() {
+fn loss_with_notice_is_no_overlap_if_the_tree_ended_in_time() {
     for (empty_at, overlap) in [(28, false), (29, true)] {
         let if_lost = IfLost::Exit;
         let mut tenure = holding(Rules { if_lost, ..rules() });
@@ -143,7 +144,7 @@ fn a_loss_with_notice_is_no_overlap_if_the_tree_ended_in_time() {
 }
 
 #[test]
-fn after_a_doubt_that_stopped_the_command_we_compete_again() {
+fn instance_competes_again_after_a_doubt_that_stopped_the_command() {
     let mut tenure = holding(Rules {
         wait: Some(secs(10)),
         ..rules()
@@ -161,15 +162,15 @@ fn after_a_doubt_that_stopped_the_command_we_compete_again() {
     assert!(start(&tenure.step(wake, grant(wake))).is_some());
 }
 
-/// The guardian reads of a renewal after its timer, once both have passed (found by the search): it
-/// drains what we think is safe.
+/// The guardian may read of a renewal after its timer, once both have passed (found by the search). Then it
+/// drains a command that the core holds for safe.
 #[test]
-fn what_the_guardian_stopped_has_not_ended_by_itself() {
+fn command_that_the_guardian_stopped_has_not_ended_by_itself() {
     let mut tenure = holding(rules());
     tenure.step(at(47), Event::Ticked);
     tenure.step(at(47), renewed(at(47)));
     let said = tenure.step(at(48), Event::Workload(WorkloadEvent::Acting));
-    // It drains already.
+    // The guardian drains already.
     assert!(
         matches!(said[..], [Action::Notify(Notice::Draining(_))]),
         "{said:?}"
@@ -181,7 +182,7 @@ fn what_the_guardian_stopped_has_not_ended_by_itself() {
 }
 
 #[test]
-fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
+fn command_that_ended_before_the_doubt_is_not_run_twice() {
     let mut tenure = holding(rules());
     tenure.step(at(47), exited(Exit::Code(0)));
     tenure.step(at(58), empty(57));
@@ -190,7 +191,7 @@ fn a_command_that_ended_before_the_doubt_is_not_run_twice() {
 }
 
 #[test]
-fn a_command_that_ended_while_we_were_paused_is_not_run_twice() {
+fn command_that_ended_during_a_pause_is_not_run_twice() {
     let mut tenure = holding(rules());
     tenure.step(at(500), exited(Exit::Code(0)));
     tenure.step(at(500), empty(30));
@@ -200,7 +201,7 @@ fn a_command_that_ended_while_we_were_paused_is_not_run_twice() {
 }
 
 #[test]
-fn a_stop_asked_for_during_a_doubtful_drain_ends_it() {
+fn stop_during_a_doubtful_drain_ends_the_instance() {
     let mut tenure = holding(rules());
     tenure.step(at(48), Event::Ticked);
     tenure.step(at(49), Event::StopAsked(TERM));
@@ -212,7 +213,7 @@ fn a_stop_asked_for_during_a_doubtful_drain_ends_it() {
 }
 
 #[test]
-fn a_stop_while_releasing_keeps_a_command_that_ended_by_itself() {
+fn stop_while_releasing_keeps_the_ending_of_a_command_that_ended_by_itself() {
     let mut tenure = holding(rules());
     tenure.step(at(5), empty(5));
     tenure.step(at(5), Event::StopAsked(TERM));
@@ -221,7 +222,7 @@ fn a_stop_while_releasing_keeps_a_command_that_ended_by_itself() {
 }
 
 #[test]
-fn a_release_waits_for_the_renewal_in_flight_but_not_for_ever() {
+fn release_waits_for_the_renewal_in_flight_but_not_for_ever() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     assert!(!releases(&tenure.step(at(21), empty(21))));
@@ -234,7 +235,7 @@ fn a_release_waits_for_the_renewal_in_flight_but_not_for_ever() {
 }
 
 #[test]
-fn a_loss_learnt_from_the_last_renewal_cannot_exclude_an_overlap() {
+fn loss_learnt_from_the_last_renewal_cannot_exclude_an_overlap() {
     let mut tenure = holding(rules());
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), empty(21));
@@ -245,14 +246,14 @@ fn a_loss_learnt_from_the_last_renewal_cannot_exclude_an_overlap() {
 }
 
 #[test]
-fn a_conflict_on_release_means_released() {
+fn conflict_on_release_means_released() {
     let mut tenure = releasing(rules());
     tenure.step(at(1), Event::Released(Err(held())));
     assert!(ending(&tenure).released);
 }
 
 #[test]
-fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ran() {
+fn lease_found_lost_on_release_was_taken_while_the_command_ran() {
     let mut tenure = holding(rules());
     tenure.step(at(5), exited(Exit::Code(0)));
     assert!(releases(&tenure.step(at(5), empty(5))));
@@ -263,9 +264,9 @@ fn a_lease_that_is_not_ours_when_it_is_given_back_was_taken_while_the_command_ra
     assert!(ending(&tenure).overlap && !ending(&tenure).released);
 }
 
-/// Broken at its end: nobody else has had it before.
+/// Until its end no other instance can have had it.
 #[test]
-fn a_lease_that_was_broken_at_its_end_when_it_is_given_back_was_ours_until_then() {
+fn lease_broken_at_its_end_was_held_until_then() {
     for (until, overlap) in [(at(50), false), (at(4), true)] {
         let mut tenure = holding(rules());
         tenure.step(at(5), exited(Exit::Code(0)));
@@ -276,7 +277,7 @@ fn a_lease_that_was_broken_at_its_end_when_it_is_given_back_was_ours_until_then(
 }
 
 #[test]
-fn a_lease_that_was_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
+fn lease_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
     // Kept for two minutes, and confirmed at once.
     let mut tenure = holding(keeping());
     assert!(renews(&ends(&mut tenure, at(5), Exit::Code(0))));
@@ -287,7 +288,7 @@ fn a_lease_that_was_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
 }
 
 #[test]
-fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us() {
+fn lease_that_may_have_run_out_before_its_release_was_not_taken() {
     // The command was gone at 50; by the store's clock the lease may have ended at 58.8.
     for (answered_at, overlap) in [(58, true), (59, false)] {
         let if_lost = IfLost::Exit;
@@ -302,7 +303,7 @@ fn a_lease_that_can_have_run_out_until_it_was_given_back_was_not_taken_from_us()
 }
 
 #[test]
-fn who_finds_its_lease_taken_says_so_and_competes_again() {
+fn instance_that_finds_its_lease_taken_reports_an_overlap_and_competes_again() {
     let mut tenure = holding(rules());
     tenure.step(at(48), Event::Ticked);
     tenure.step(at(50), exited(Exit::Signal(15)));
@@ -314,7 +315,7 @@ fn who_finds_its_lease_taken_says_so_and_competes_again() {
 }
 
 #[test]
-fn a_lease_that_nothing_ran_under_cannot_have_been_taken_from_anybody() {
+fn lease_without_a_command_cannot_have_overlapped() {
     let mut tenure = acquiring(rules());
     tenure.step(at(1), Event::StopAsked(TERM));
     tenure.step(at(2), grant(BEGIN));
@@ -323,7 +324,7 @@ fn a_lease_that_nothing_ran_under_cannot_have_been_taken_from_anybody() {
 }
 
 #[test]
-fn a_failed_release_is_retried_and_then_left_to_run_out() {
+fn failed_release_is_retried_and_then_left_to_run_out() {
     let mut tenure = releasing(rules());
     let mut now = BEGIN;
     let mut asked = 1;
@@ -339,7 +340,7 @@ fn a_failed_release_is_retried_and_then_left_to_run_out() {
 }
 
 #[test]
-fn a_second_stop_does_not_wait_for_a_store_that_hangs() {
+fn second_stop_does_not_wait_for_a_store_that_hangs() {
     let mut tenure = releasing(rules());
     let actions = tenure.step(at(1), Event::StopAsked(INT));
     assert_eq!(actions[0], Action::Abandon);
@@ -347,7 +348,7 @@ fn a_second_stop_does_not_wait_for_a_store_that_hangs() {
 }
 
 #[test]
-fn a_lost_guardian_is_the_end_once_the_tree_is_empty() {
+fn lost_guardian_ends_the_instance_once_the_tree_is_empty() {
     let mut tenure = holding(rules());
     assert!(!releases(
         &tenure.step(at(5), Event::Workload(WorkloadEvent::Lost))
@@ -358,7 +359,7 @@ fn a_lost_guardian_is_the_end_once_the_tree_is_empty() {
 }
 
 #[test]
-fn a_guardian_lost_during_a_doubtful_drain_leaves_nobody_to_compete() {
+fn guardian_lost_during_a_doubtful_drain_ends_the_instance() {
     let mut tenure = holding(rules());
     tenure.step(at(48), Event::Ticked);
     tenure.step(at(53), Event::Workload(WorkloadEvent::Lost));
@@ -368,7 +369,7 @@ fn a_guardian_lost_during_a_doubtful_drain_leaves_nobody_to_compete() {
 }
 
 #[test]
-fn a_stuck_tree_is_never_released() {
+fn stuck_tree_is_never_released() {
     let mut tenure = draining(rules());
     tenure.step(at(30), Event::Ticked);
     let actions = tenure.step(at(31), Event::Workload(WorkloadEvent::TreeStuck));
@@ -377,7 +378,7 @@ fn a_stuck_tree_is_never_released() {
 }
 
 #[test]
-fn a_tree_that_dies_slowly_keeps_its_lease() {
+fn tree_that_dies_slowly_keeps_its_lease() {
     let mut tenure = draining(rules());
     tenure.step(at(10), Event::StopAsked(TERM));
     assert_eq!(*tenure.state(), State::Killing);
@@ -393,7 +394,7 @@ fn a_tree_that_dies_slowly_keeps_its_lease() {
 }
 
 #[test]
-fn a_renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
+fn renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
     let if_lost = IfLost::Exit;
     let mut tenure = holding(Rules { if_lost, ..rules() });
     tenure.step(at(20), Event::Ticked);
@@ -405,7 +406,7 @@ fn a_renewal_that_succeeds_after_kill_at_excludes_no_overlap() {
 }
 
 #[test]
-fn an_overlap_is_said_though_we_compete_on() {
+fn overlap_is_reported_by_an_instance_that_competes_on() {
     let mut tenure = holding(rules());
     tenure.step(at(1), unrenewed(lost()));
     let actions = tenure.step(at(2), emptied(at(2)));

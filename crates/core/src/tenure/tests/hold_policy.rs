@@ -12,19 +12,19 @@ fn max_hold(seconds: u64) -> Rules {
     }
 }
 
-/// Answers the renewal that is sent on entering a rest.
+/// Answers the renewal that begins a rest.
 fn confirmed(tenure: &mut Tenure, now: Instant) {
     assert_eq!(tenure.step(now, renewed(now)), []);
     assert_eq!(*tenure.state(), State::Resting);
 }
 
-/// The command fails, and the store confirms that the lease is still ours.
+/// Makes the command fail, and the store confirm the lease.
 fn failed(tenure: &mut Tenure, now: Instant) {
     fails(tenure, now);
     confirmed(tenure, now);
 }
 
-/// Lets time pass until `until`, with a store that answers everything; all that was to be done.
+/// Lets time pass until `until`, with a store that answers everything; returns all actions.
 fn pass(tenure: &mut Tenure, until: Instant) -> Vec<(Instant, Action)> {
     let mut done = Vec::new();
     while tenure.wake_at() <= until {
@@ -47,7 +47,7 @@ fn starts(done: &[(Instant, Action)]) -> Vec<Instant> {
 }
 
 #[test]
-fn a_command_that_failed_is_started_again_after_a_back_off_under_the_same_lease() {
+fn failed_command_is_started_again_after_a_back_off_under_the_same_lease() {
     let mut tenure = holding(restarting());
     let actions = fails(&mut tenure, at(5));
     let until = at(6);
@@ -70,7 +70,7 @@ fn a_command_that_failed_is_started_again_after_a_back_off_under_the_same_lease(
 }
 
 #[test]
-fn on_failure_a_success_is_the_end() {
+fn success_ends_the_instance_that_restarts_on_failure() {
     let mut tenure = holding(restarting());
     assert!(releases(&ends(&mut tenure, at(5), Exit::Code(0))));
     tenure.step(at(5), Event::Released(Ok(())));
@@ -78,7 +78,7 @@ fn on_failure_a_success_is_the_end() {
 }
 
 #[test]
-fn always_means_after_a_success_too() {
+fn restart_after_any_end_includes_a_success() {
     let mut rules = restarting();
     rules.hold_policy.restart.as_mut().unwrap().after = After::Any;
     let mut tenure = holding(rules);
@@ -87,7 +87,7 @@ fn always_means_after_a_success_too() {
 }
 
 #[test]
-fn what_a_command_left_behind_is_drained_before_it_is_started_again_and_announced_to_nobody() {
+fn leftovers_are_drained_unannounced_before_a_restart() {
     let mut tenure = holding(restarting());
     tenure.step(at(5), exited(Exit::Code(3)));
     assert_eq!(*tenure.state(), State::Draining);
@@ -100,7 +100,7 @@ fn what_a_command_left_behind_is_drained_before_it_is_started_again_and_announce
 }
 
 #[test]
-fn a_command_that_cannot_be_started_again_ends_it_at_once() {
+fn command_that_cannot_be_started_again_ends_the_instance() {
     let mut tenure = holding(restarting());
     failed(&mut tenure, at(5));
     pass(&mut tenure, at(6));
@@ -113,7 +113,7 @@ fn a_command_that_cannot_be_started_again_ends_it_at_once() {
 }
 
 #[test]
-fn where_the_limit_is_hit_control_is_given_up_and_competed_for_after_a_cool_down() {
+fn restart_limit_leads_to_a_hand_over_and_a_cool_down() {
     let mut tenure = holding(Rules {
         wait: Some(secs(1)),
         ..restarting()
@@ -132,17 +132,17 @@ fn where_the_limit_is_hit_control_is_given_up_and_competed_for_after_a_cool_down
         &Action::Notify(Notice::CoolingDown { until })
     ));
     assert_eq!(*tenure.state(), State::Standby);
-    assert!(!tenure.listens(), "a lock handed to us would be kept");
+    assert!(!tenure.listens(), "it would keep a lock that it was handed");
     assert_eq!(tenure.wake_at(), until, "two polls");
     assert!(acquires(&tenure.step(until, Event::Ticked)));
-    // A new tenure has restarts of its own.
+    // A new tenure has its own restarts.
     assert!(start(&tenure.step(until, grant(until))).is_some());
     fails(&mut tenure, at(13));
     assert_eq!(*tenure.state(), State::Resting);
 }
 
 #[test]
-fn the_lease_is_renewed_all_through_a_back_off() {
+fn lease_is_renewed_all_through_a_back_off() {
     let mut rules = restarting();
     rules.hold_policy.restart.as_mut().unwrap().limit = 9;
     let mut tenure = holding(rules);
@@ -159,17 +159,17 @@ fn the_lease_is_renewed_all_through_a_back_off() {
 }
 
 #[test]
-fn a_stop_during_a_back_off_leaves_by_the_signal() {
+fn stop_during_a_back_off_leaves_by_the_signal() {
     let mut tenure = holding(restarting());
     failed(&mut tenure, at(5));
     assert!(releases(&tenure.step(at(5), Event::StopAsked(HUP))));
     tenure.step(at(5), Event::Released(Ok(())));
     assert_eq!(ending(&tenure).cause, Cause::Stopped(HUP));
-    assert_eq!(ending(&tenure).exit, None, "as the signal says");
+    assert_eq!(ending(&tenure).exit, None, "the signal decides");
 }
 
 #[test]
-fn a_stop_while_leftovers_are_drained_leaves_with_the_command_s_status() {
+fn stop_while_leftovers_are_drained_leaves_with_the_command_s_status() {
     let mut tenure = holding(restarting());
     tenure.step(at(5), exited(Exit::Code(3)));
     tenure.step(at(6), Event::StopAsked(TERM));
@@ -179,7 +179,7 @@ fn a_stop_while_leftovers_are_drained_leaves_with_the_command_s_status() {
 }
 
 #[test]
-fn a_loss_during_a_back_off_starts_nothing_and_competes() {
+fn loss_during_a_back_off_starts_nothing_and_competes() {
     for failure in [held(), lost(), breaking(at(50))] {
         let mut tenure = holding(restarting());
         failed(&mut tenure, at(5));
@@ -194,12 +194,12 @@ fn a_loss_during_a_back_off_starts_nothing_and_competes() {
 }
 
 #[test]
-fn a_loss_learnt_before_the_store_confirmed_the_lease_cannot_exclude_an_overlap() {
+fn loss_before_the_lease_was_confirmed_cannot_exclude_an_overlap() {
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     let actions = tenure.step(at(5), unrenewed(lost()));
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
-    // A confirmation of a request that was sent while something lived says nothing either.
+    // Nor can it after the confirmation of a request that was sent while something lived.
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     tenure.step(at(5), renewed(at(4)));
@@ -208,7 +208,7 @@ fn a_loss_learnt_before_the_store_confirmed_the_lease_cannot_exclude_an_overlap(
 }
 
 #[test]
-fn a_loss_during_a_back_off_is_an_end_where_losses_are() {
+fn loss_during_a_back_off_ends_an_instance_that_exits_on_loss() {
     let mut tenure = holding(Rules {
         if_lost: IfLost::Exit,
         ..restarting()
@@ -220,7 +220,7 @@ fn a_loss_during_a_back_off_is_an_end_where_losses_are() {
 }
 
 #[test]
-fn nothing_is_started_again_under_a_deadline_that_has_passed() {
+fn no_restart_under_a_deadline_that_has_passed() {
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     let actions = tenure.step(at(48), Event::Ticked);
@@ -230,7 +230,7 @@ fn nothing_is_started_again_under_a_deadline_that_has_passed() {
 }
 
 #[test]
-fn a_lease_whose_half_is_gone_is_confirmed_before_a_restart() {
+fn half_gone_lease_is_confirmed_before_a_restart() {
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(30));
     assert_eq!(tenure.wake_at(), at(31));
@@ -242,7 +242,7 @@ fn a_lease_whose_half_is_gone_is_confirmed_before_a_restart() {
 }
 
 #[test]
-fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_lease() {
+fn command_that_ended_before_a_pause_is_not_restarted_under_the_rest_of_the_lease() {
     let mut tenure = holding(restarting());
     tenure.step(at(500), exited(Exit::Code(3)));
     let actions = tenure.step(at(500), emptied(at(30)));
@@ -252,7 +252,7 @@ fn a_command_that_ended_before_a_pause_is_not_started_under_what_is_left_of_the_
 }
 
 #[test]
-fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
+fn lease_lost_while_the_command_ended_allows_no_restart() {
     let mut tenure = holding(restarting());
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(20), exited(Exit::Code(3)));
@@ -264,7 +264,7 @@ fn a_lease_lost_while_the_command_ended_is_no_lease_to_restart_under() {
 }
 
 #[test]
-fn without_a_guardian_nothing_is_started_again() {
+fn no_restart_without_a_guardian() {
     let mut idle = holding(restarting());
     failed(&mut idle, at(5));
     assert!(releases(
@@ -281,7 +281,7 @@ fn without_a_guardian_nothing_is_started_again() {
 }
 
 #[test]
-fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
+fn longest_tenure_ends_in_a_drain_a_release_and_a_new_competition() {
     let mut tenure = holding(max_hold(100));
     let done = pass(&mut tenure, at(100));
     assert_eq!(*tenure.state(), State::Draining);
@@ -295,7 +295,7 @@ fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
     assert_eq!(
         done[0].1,
         Action::Announce,
-        "standbys are told to come close"
+        "standbys are told to look often"
     );
     tenure.step(at(129), exited(Exit::Code(9)));
     assert!(releases(&tenure.step(at(129), emptied(at(129)))));
@@ -308,12 +308,12 @@ fn a_hold_that_was_long_enough_is_drained_and_given_back_and_competed_for() {
         !pass(&mut tenure, at(232))
             .iter()
             .any(|(_, action)| matches!(action, Action::Drain { .. })),
-        "a new tenure has a time of its own"
+        "a new tenure has its own time"
     );
 }
 
 #[test]
-fn a_cool_down_is_as_long_as_was_asked_for() {
+fn cool_down_lasts_as_long_as_set() {
     let mut rules = max_hold(100);
     rules.hold_policy.cooldown = Some(secs(77));
     let mut tenure = holding(rules);
@@ -324,7 +324,7 @@ fn a_cool_down_is_as_long_as_was_asked_for() {
 }
 
 #[test]
-fn where_the_store_wakes_those_who_wait_nobody_stands_back_for_a_poll() {
+fn cool_down_is_short_where_the_store_wakes_the_others() {
     let mut tenure = holding(Rules {
         poll: None,
         ..max_hold(100)
@@ -336,7 +336,7 @@ fn where_the_store_wakes_those_who_wait_nobody_stands_back_for_a_poll() {
 }
 
 #[test]
-fn a_stop_during_a_hand_over_is_the_end() {
+fn stop_during_a_hand_over_ends_the_instance() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));
     tenure.step(at(101), Event::StopAsked(TERM));
@@ -348,7 +348,7 @@ fn a_stop_during_a_hand_over_is_the_end() {
 }
 
 #[test]
-fn a_command_that_ended_by_itself_just_before_a_hand_over_has_ended() {
+fn command_that_ended_just_before_a_hand_over_ended_by_itself() {
     let mut tenure = holding(max_hold(100));
     pass(&mut tenure, at(100));
     tenure.step(at(100) + ms(1), exited(Exit::Code(0)));
@@ -359,7 +359,7 @@ fn a_command_that_ended_by_itself_just_before_a_hand_over_has_ended() {
 }
 
 #[test]
-fn a_lease_lost_during_a_hand_over_is_lost() {
+fn lease_lost_during_a_hand_over_is_lost() {
     let mut tenure = holding(Rules {
         if_lost: IfLost::Exit,
         ..max_hold(100)
@@ -372,7 +372,7 @@ fn a_lease_lost_during_a_hand_over_is_lost() {
 }
 
 #[test]
-fn a_back_off_does_not_outlast_the_hold() {
+fn back_off_does_not_outlast_the_longest_tenure() {
     let mut rules = restarting();
     rules.hold_policy.max_hold = Some(secs(60));
     let mut tenure = holding(rules);
@@ -387,7 +387,7 @@ fn a_back_off_does_not_outlast_the_hold() {
 }
 
 #[test]
-fn a_short_command_s_lease_is_kept_until_the_hold_was_long_enough() {
+fn short_command_s_lease_is_kept_for_the_shortest_tenure() {
     let mut tenure = holding(keeping());
     let actions = ends(&mut tenure, at(5), Exit::Code(4));
     let until = at(120);
@@ -403,14 +403,14 @@ fn a_short_command_s_lease_is_kept_until_the_hold_was_long_enough() {
 }
 
 #[test]
-fn a_hold_that_was_long_enough_already_is_given_back_at_once() {
+fn shortest_tenure_that_is_over_keeps_nothing() {
     let mut tenure = holding(keeping());
     pass(&mut tenure, at(120));
     assert!(releases(&ends(&mut tenure, at(120), Exit::Code(0))));
 }
 
 #[test]
-fn whatever_ends_the_keeping_the_command_s_status_stands_and_nothing_is_run_twice() {
+fn end_of_the_keeping_leaves_the_command_s_status_and_restarts_nothing() {
     let end = |event: Event, now: Instant| {
         let mut tenure = holding(keeping());
         ends(&mut tenure, at(5), Exit::Code(4));
@@ -435,14 +435,14 @@ fn whatever_ends_the_keeping_the_command_s_status_stands_and_nothing_is_run_twic
 }
 
 #[test]
-fn a_lease_is_kept_without_a_guardian_and_for_as_long_as_it_lasts() {
+fn lease_is_kept_without_a_guardian_and_for_as_long_as_it_lasts() {
     let mut tenure = holding(keeping());
     ends(&mut tenure, at(5), Exit::Code(0));
     confirmed(&mut tenure, at(5));
     tenure.step(at(6), Event::Workload(WorkloadEvent::Lost));
     tenure.step(at(6), emptied(at(6)));
     assert_eq!(*tenure.state(), State::Resting);
-    // Past term_at, which is nothing to somebody who has nothing to stop.
+    // Past term_at, which means nothing without a command.
     let mut now = at(25);
     while now < at(60) {
         tenure.step(now, Event::Ticked);
@@ -467,7 +467,7 @@ fn failures_are_retried_and_the_success_is_kept() {
 }
 
 #[test]
-fn an_end_that_nobody_saw_is_not_taken_for_a_failure() {
+fn unseen_end_is_not_a_failure() {
     let mut tenure = holding(restarting());
     assert!(releases(&tenure.step(at(5), emptied(at(5)))));
 }

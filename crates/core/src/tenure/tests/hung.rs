@@ -1,5 +1,4 @@
-//! A command that does not work any more: ended like one that is asked to, and then taken for one that
-//! has failed.
+//! Commands that hang: drained like after a stop, then treated as failed.
 
 use super::*;
 
@@ -8,7 +7,7 @@ fn because() -> Cause {
 }
 
 #[test]
-fn it_is_drained_for_the_grace_and_the_lease_renewed_meanwhile() {
+fn hung_command_is_drained_for_the_grace_under_a_renewed_lease() {
     let mut tenure = holding(rules());
     let actions = tenure.step(at(1), hung());
     assert_eq!(end_of_grace(&actions), Some(at(31)));
@@ -20,7 +19,7 @@ fn it_is_drained_for_the_grace_and_the_lease_renewed_meanwhile() {
 }
 
 #[test]
-fn without_restarts_control_is_handed_over_and_competed_for_after_a_lease() {
+fn hung_command_without_restarts_hands_over_for_a_lease() {
     for if_lost in [IfLost::Compete, IfLost::Exit] {
         let mut tenure = holding(Rules { if_lost, ..rules() });
         tenure.step(at(1), hung());
@@ -35,7 +34,7 @@ fn without_restarts_control_is_handed_over_and_competed_for_after_a_lease() {
 }
 
 #[test]
-fn the_cool_down_is_what_was_asked_for_and_ten_seconds_without_a_lease() {
+fn cool_down_after_a_hang_is_the_set_one_or_ten_seconds_without_a_lease() {
     let cooled = |rules: Rules| {
         let mut tenure = holding(rules);
         tenure.step(at(1), hung());
@@ -56,7 +55,7 @@ fn the_cool_down_is_what_was_asked_for_and_ten_seconds_without_a_lease() {
 }
 
 #[test]
-fn with_restarts_it_is_a_failure_whatever_it_exited_with() {
+fn hung_command_with_restarts_has_failed_whatever_its_status() {
     for exit in [Exit::Code(0), Exit::Code(3), Exit::Signal(9)] {
         let mut tenure = holding(restarting());
         tenure.step(at(1), hung());
@@ -65,7 +64,7 @@ fn with_restarts_it_is_a_failure_whatever_it_exited_with() {
         assert_eq!(*tenure.state(), State::Resting);
         tenure.step(at(2), renewed(at(2)));
         assert!(start(&tenure.step(at(3), Event::Ticked)).is_some());
-        // The limit counts them.
+        // The limit counts hangs.
         tenure.step(at(4), hung());
         tenure.step(at(4), emptied(at(4)));
         tenure.step(at(4), renewed(at(4)));
@@ -78,7 +77,7 @@ fn with_restarts_it_is_a_failure_whatever_it_exited_with() {
 }
 
 #[test]
-fn a_stop_that_is_asked_for_meanwhile_ends_us() {
+fn stop_during_the_drain_of_a_hung_command_ends_the_instance() {
     let mut tenure = holding(restarting());
     tenure.step(at(1), hung());
     tenure.step(at(2), Event::StopAsked(TERM));
@@ -90,7 +89,7 @@ fn a_stop_that_is_asked_for_meanwhile_ends_us() {
 }
 
 #[test]
-fn one_that_ended_by_itself_before_that_has_ended() {
+fn command_that_ended_before_it_was_found_hung_ended_by_itself() {
     let mut tenure = holding(rules());
     tenure.step(at(2), hung());
     tenure.step(at(2), exited(Exit::Code(3)));
@@ -101,7 +100,7 @@ fn one_that_ended_by_itself_before_that_has_ended() {
 }
 
 #[test]
-fn a_loss_while_it_is_drained_is_a_loss() {
+fn loss_during_the_drain_of_a_hung_command_is_a_loss() {
     let mut tenure = holding(Rules {
         if_lost: IfLost::Exit,
         ..rules()
@@ -114,7 +113,7 @@ fn a_loss_while_it_is_drained_is_a_loss() {
 }
 
 #[test]
-fn a_task_that_hung_has_failed_and_is_no_success_whatever_it_exited_with() {
+fn hung_task_has_failed_whatever_its_status() {
     let mut tenure = holding(once());
     tenure.step(at(1), hung());
     tenure.step(at(2), exited(Exit::Code(0)));
@@ -128,7 +127,7 @@ fn a_task_that_hung_has_failed_and_is_no_success_whatever_it_exited_with() {
 }
 
 #[test]
-fn without_the_guardian_of_the_probes_it_ends_in_order_and_that_is_the_end() {
+fn loss_of_the_probes_guardian_drains_the_command_and_ends_the_instance() {
     let mut tenure = holding(restarting());
     let event = Event::Workload(WorkloadEvent::Health(HealthEvent::GuardianLost));
     assert_eq!(end_of_grace(&tenure.step(at(1), event)), Some(at(31)));
@@ -155,7 +154,7 @@ fn words(event: &HealthEvent) -> Option<String> {
     }
 }
 
-/// In control, and telling of its command's health every ten seconds at most.
+/// Makes an instance in control that reports its command's health every ten seconds at most.
 fn telling(rules: Rules) -> Tenure {
     let mut tenure = Tenure::new(rules, BEGIN).telling_health(Some(secs(10)), words);
     tenure.step(BEGIN, Event::Ticked);
@@ -166,12 +165,12 @@ fn telling(rules: Rules) -> Tenure {
 
 fn written(tenure: &mut Tenure, now: Instant) -> Option<String> {
     let due = tenure.health_due() <= now;
-    let record = tenure.health_record().expect("it tells of it");
+    let record = tenure.health_record().expect("a health record");
     due.then(|| record.write(now)).flatten()
 }
 
 #[test]
-fn the_record_tells_that_checks_fail_and_a_drain_why_it_drains() {
+fn record_reports_failing_checks_and_the_reason_of_a_drain() {
     let mut tenure = telling(rules());
     tenure.step(at(1), failed());
     assert_eq!(written(&mut tenure, at(1)).as_deref(), Some("failing"));
@@ -179,17 +178,17 @@ fn the_record_tells_that_checks_fail_and_a_drain_why_it_drains() {
     assert_eq!(
         tenure.health_due(),
         Instant::FOREVER,
-        "the announcement says it"
+        "the announcement reports it"
     );
     let actions = tenure.step(at(3), Event::Ticked);
     assert!(has(&actions, &Action::Announce));
-    let record = tenure.health_record().expect("it tells of it");
+    let record = tenure.health_record().expect("a health record");
     assert_eq!(record.announce(), "hung");
     assert_eq!(tenure.health_due(), Instant::FOREVER);
 }
 
 #[test]
-fn where_the_lease_is_kept_for_a_restart_nothing_is_announced_and_the_hang_is_told() {
+fn hang_before_a_restart_is_recorded_and_not_announced() {
     let mut tenure = telling(restarting());
     tenure.step(at(1), hung());
     assert!(!has(&tenure.step(at(2), Event::Ticked), &Action::Announce));
@@ -203,13 +202,13 @@ fn where_the_lease_is_kept_for_a_restart_nothing_is_announced_and_the_hang_is_to
     assert_eq!(
         tenure.health_due(),
         at(12),
-        "the next one is well, ten seconds later"
+        "the next command is well, ten seconds later"
     );
     assert_eq!(written(&mut tenure, at(12)).as_deref(), Some(""));
 }
 
 #[test]
-fn nothing_is_told_where_the_lease_is_about_to_be_given_back() {
+fn health_is_not_recorded_when_the_lease_is_about_to_be_given_back() {
     let mut tenure = telling(rules());
     tenure.step(at(1), failed());
     tenure.step(at(1), Event::StopAsked(TERM));

@@ -1,4 +1,4 @@
-//! A task that is to be done once: one behaviour at a time.
+//! Tasks that are to be done once, one behaviour at a time.
 
 use super::*;
 
@@ -26,12 +26,12 @@ fn over(status: u8) -> Failure {
     })
 }
 
-/// The command has ended so at the fifth second; the result is on its way.
+/// Makes an instance whose command ended so at the fifth second; the record is in flight.
 fn recording_of(rules: Rules, exit: Exit) -> (Tenure, Outcome) {
     let mut tenure = holding(rules);
     let actions = ends(&mut tenure, at(5), exit);
     assert_eq!(*tenure.state(), State::Recording);
-    assert!(!releases(&actions), "nothing is given back before that");
+    assert!(!releases(&actions), "released before the record");
     let outcome = asked_to_record(&actions).expect("a result to record");
     (tenure, outcome)
 }
@@ -57,7 +57,7 @@ fn stop_at_failure() -> Rules {
 }
 
 #[test]
-fn a_success_is_recorded_before_the_lease_is_given_back() {
+fn success_is_recorded_before_the_lease_is_given_back() {
     let (mut tenure, outcome) = recording_of(once(), Exit::Code(0));
     assert_eq!((outcome.exit, outcome.over), (Exit::Code(0), true));
     let actions = recorded(&mut tenure, at(6));
@@ -73,7 +73,7 @@ fn a_success_is_recorded_before_the_lease_is_given_back() {
 }
 
 #[test]
-fn nothing_is_recorded_while_something_of_the_command_lives() {
+fn result_is_recorded_only_after_the_whole_tree_has_ended() {
     let mut tenure = holding(once());
     let actions = tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     assert_eq!(asked_to_record(&actions), None);
@@ -85,7 +85,7 @@ fn nothing_is_recorded_while_something_of_the_command_lives() {
 }
 
 #[test]
-fn the_lease_is_renewed_while_the_record_is_written() {
+fn lease_is_renewed_while_the_record_is_written() {
     let (mut tenure, _) = recording_of(once(), Exit::Code(0));
     assert_eq!(tenure.wake_at(), at(20));
     assert!(renews(&tenure.step(at(20), Event::Ticked)));
@@ -97,7 +97,7 @@ fn the_lease_is_renewed_while_the_record_is_written() {
 }
 
 #[test]
-fn a_record_that_fails_is_tried_again_and_told_once() {
+fn failed_record_is_tried_again_and_reported_once() {
     let (mut tenure, outcome) = recording_of(once(), Exit::Code(0));
     let actions = tenure.step(at(6), unrecorded(transient()));
     let why = "no answer".to_owned();
@@ -110,12 +110,12 @@ fn a_record_that_fails_is_tried_again_and_told_once() {
 }
 
 #[test]
-fn a_store_that_takes_no_record_until_the_lease_ends_is_an_end_without_one() {
+fn store_that_takes_no_record_until_the_lease_ends_ends_the_instance_without_one() {
     let (mut tenure, _) = recording_of(once(), Exit::Code(0));
     let mut last = BEGIN;
     while tenure.ending().is_none() {
         let now = tenure.wake_at();
-        assert!(now <= at(120), "it must end");
+        assert!(now <= at(120), "the lease is over");
         let actions = tenure.step(now, Event::Ticked);
         if asked_to_record(&actions).is_some() || *tenure.state() == State::Recording {
             last = now;
@@ -138,7 +138,7 @@ fn a_store_that_takes_no_record_until_the_lease_ends_is_an_end_without_one() {
 }
 
 #[test]
-fn what_will_never_be_recorded_is_given_up_at_once_and_the_lease_given_back() {
+fn hopeless_record_is_given_up_at_once_and_the_lease_given_back() {
     for (failure, is_lost) in [
         (fatal(), false),
         (over(0), false),
@@ -149,7 +149,7 @@ fn what_will_never_be_recorded_is_given_up_at_once_and_the_lease_given_back() {
         let actions = tenure.step(at(6), unrecorded(failure.clone()));
         assert_eq!(releases(&actions), !is_lost, "{failure:?}");
         tenure.step(at(6), Event::Released(Ok(())));
-        // A lease that was lost may have been so while the command lived.
+        // The lease may have been lost while the command lived.
         assert_eq!(ending(&tenure).overlap, is_lost, "{failure:?}");
         let cause = &ending(&tenure).cause;
         assert!(
@@ -160,7 +160,7 @@ fn what_will_never_be_recorded_is_given_up_at_once_and_the_lease_given_back() {
 }
 
 #[test]
-fn a_lease_lost_before_the_record_was_confirmed_is_71_material() {
+fn lease_lost_before_the_record_was_confirmed_may_have_overlapped() {
     let mut tenure = holding(once());
     tenure.step(at(20), Event::Ticked);
     let actions = ends(&mut tenure, at(21), Exit::Code(0));
@@ -169,10 +169,10 @@ fn a_lease_lost_before_the_record_was_confirmed_is_71_material() {
     assert_eq!(
         *tenure.state(),
         State::Recording,
-        "its reply may still be a yes"
+        "the record may still succeed"
     );
     tenure.step(at(22), unrecorded(transient()));
-    assert!(ending(&tenure).overlap, "nobody can say when it was lost");
+    assert!(ending(&tenure).overlap, "it is unknown when it was lost");
     let Cause::NotRecorded { why } = &ending(&tenure).cause else {
         panic!("{:?}", ending(&tenure));
     };
@@ -180,7 +180,7 @@ fn a_lease_lost_before_the_record_was_confirmed_is_71_material() {
 }
 
 #[test]
-fn a_record_confirmed_after_all_counts_and_proves_the_lease() {
+fn late_confirmation_of_a_record_counts_and_proves_the_lease() {
     let mut tenure = holding(once());
     tenure.step(at(20), Event::Ticked);
     ends(&mut tenure, at(21), Exit::Code(0));
@@ -191,12 +191,12 @@ fn a_record_confirmed_after_all_counts_and_proves_the_lease() {
 }
 
 #[test]
-fn a_failed_run_is_counted_and_the_next_candidate_tries_after_a_back_off() {
+fn failed_run_is_counted_and_the_next_candidate_tries_after_a_back_off() {
     let (mut tenure, outcome) = recording_of(once(), Exit::Code(3));
     assert!(!outcome.over);
     let until = at(7);
     let actions = recorded(&mut tenure, at(6));
-    assert!(!releases(&actions), "nobody tries at once");
+    assert!(!releases(&actions), "no candidate tries at once");
     assert!(has(&actions, &Action::Notify(Notice::Pausing { until })));
     assert_eq!(tenure.wake_at(), until);
     assert!(releases(&tenure.step(until, Event::Ticked)));
@@ -211,7 +211,7 @@ fn a_failed_run_is_counted_and_the_next_candidate_tries_after_a_back_off() {
 }
 
 #[test]
-fn the_last_attempt_is_a_result_too() {
+fn last_attempt_is_a_result_even_if_it_failed() {
     for (rules, failed, is_last) in [
         (attempts(3), 0, false),
         (attempts(3), 1, false),
@@ -240,7 +240,7 @@ fn the_last_attempt_is_a_result_too() {
 }
 
 #[test]
-fn the_lease_of_a_back_off_is_renewed_and_a_loss_is_no_end() {
+fn lease_of_a_back_off_is_renewed_and_its_loss_ends_nothing() {
     let mut tenure = acquiring(once());
     let grant = Grant {
         t0: BEGIN,
@@ -259,7 +259,7 @@ fn the_lease_of_a_back_off_is_renewed_and_a_loss_is_no_end() {
 }
 
 #[test]
-fn a_stop_during_a_back_off_leaves_with_the_failed_run_s_status() {
+fn stop_during_a_back_off_leaves_with_the_failed_run_s_status() {
     let (mut tenure, _) = recording_of(once(), Exit::Code(3));
     recorded(&mut tenure, at(6));
     assert!(releases(&tenure.step(at(6), Event::StopAsked(TERM))));
@@ -269,7 +269,7 @@ fn a_stop_during_a_back_off_leaves_with_the_failed_run_s_status() {
 }
 
 #[test]
-fn a_stop_does_not_keep_a_success_from_being_recorded_and_a_second_one_does() {
+fn first_stop_does_not_prevent_the_record_of_a_success_and_a_second_one_does() {
     let (mut tenure, _) = recording_of(once(), Exit::Code(0));
     assert_eq!(tenure.step(at(6), Event::StopAsked(TERM)), []);
     recorded(&mut tenure, at(7));
@@ -285,7 +285,7 @@ fn a_stop_does_not_keep_a_success_from_being_recorded_and_a_second_one_does() {
 }
 
 #[test]
-fn a_run_that_was_stopped_is_no_success_whatever_it_says() {
+fn stopped_run_is_no_success_whatever_its_status() {
     for (exit, shown) in [
         (Exit::Code(0), None),
         (Exit::Code(3), Some(Exit::Code(3))),
@@ -303,7 +303,7 @@ fn a_run_that_was_stopped_is_no_success_whatever_it_says() {
 }
 
 #[test]
-fn a_command_that_ended_by_itself_before_the_stop_is_a_success() {
+fn command_that_ended_by_itself_before_the_stop_is_a_success() {
     let mut tenure = holding(once());
     tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
     tenure.step(at(6), Event::StopAsked(TERM));
@@ -315,7 +315,7 @@ fn a_command_that_ended_by_itself_before_the_stop_is_a_success() {
 }
 
 #[test]
-fn a_run_that_lost_control_is_no_result_and_we_compete_again() {
+fn run_that_lost_control_has_no_result_and_the_instance_competes_again() {
     let mut tenure = holding(once());
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), unrenewed(lost()));
@@ -332,7 +332,7 @@ fn a_run_that_lost_control_is_no_result_and_we_compete_again() {
 }
 
 #[test]
-fn a_command_whose_end_is_not_known_has_no_result() {
+fn command_whose_end_is_not_known_has_no_result() {
     let mut tenure = holding(once());
     let actions = tenure.step(
         at(5),
@@ -345,7 +345,7 @@ fn a_command_whose_end_is_not_known_has_no_result() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_no_attempt() {
+fn command_that_cannot_be_started_is_no_attempt() {
     let mut tenure = acquiring(stop_at_failure());
     tenure.step(BEGIN, grant(BEGIN));
     let actions = tenure.step(
@@ -357,7 +357,7 @@ fn a_command_that_cannot_be_started_is_no_attempt() {
 }
 
 #[test]
-fn who_finds_the_task_over_runs_nothing_and_gives_back_what_it_may_have() {
+fn finished_task_is_not_run_and_a_possible_lease_is_given_back() {
     let mut tenure = acquiring(once());
     let actions = tenure.step(at(1), refused(over(3)));
     assert!(start(&actions).is_none() && releases(&actions));
@@ -369,7 +369,7 @@ fn who_finds_the_task_over_runs_nothing_and_gives_back_what_it_may_have() {
 }
 
 #[test]
-fn one_look_ends_with_75_while_somebody_is_at_it_and_with_the_result_when_it_is_there() {
+fn one_look_ends_with_held_or_with_the_result() {
     let one_look = || Rules {
         wait: Some(Duration::ZERO),
         ..once()
@@ -384,7 +384,7 @@ fn one_look_ends_with_75_while_somebody_is_at_it_and_with_the_result_when_it_is_
 }
 
 #[test]
-fn what_is_typed_at_its_terminal_is_a_stop_and_no_failure() {
+fn signal_typed_at_the_terminal_is_a_stop_and_no_failure() {
     for signal in [2, 3] {
         let mut tenure = holding(Rules {
             on_terminal: true,
@@ -396,7 +396,7 @@ fn what_is_typed_at_its_terminal_is_a_stop_and_no_failure() {
         assert_eq!(ending(&tenure).cause, Cause::Stopped(signal));
         assert_eq!(ending(&tenure).exit, Some(Exit::Signal(signal)));
     }
-    // Of nobody's hand.
+    // Signals that no person typed there.
     for (on_terminal, signal) in [(true, 15), (false, 2)] {
         let mut tenure = holding(Rules {
             on_terminal,
@@ -408,7 +408,7 @@ fn what_is_typed_at_its_terminal_is_a_stop_and_no_failure() {
 }
 
 #[test]
-fn a_command_that_is_interrupted_at_its_terminal_is_not_started_again() {
+fn command_interrupted_at_its_terminal_is_not_started_again() {
     let mut tenure = holding(Rules {
         on_terminal: true,
         ..restarting()
@@ -418,9 +418,9 @@ fn a_command_that_is_interrupted_at_its_terminal_is_not_started_again() {
     assert_eq!(ending(&tenure).cause, Cause::Stopped(2));
 }
 
-/// Confirmed before the tree was empty, and taken from us at some moment after that.
+/// The lease was confirmed before the tree was empty, and taken at some moment after that.
 #[test]
-fn a_lease_that_was_lost_while_a_result_was_recorded_may_have_been_anothers_before_the_end() {
+fn lease_lost_during_the_record_may_have_been_another_s_before_the_end() {
     for (confirmed, overlaps) in [(at(20), true), (at(22), false)] {
         let mut tenure = holding(once());
         tenure.step(at(20), Event::Ticked);
@@ -435,9 +435,9 @@ fn a_lease_that_was_lost_while_a_result_was_recorded_may_have_been_anothers_befo
 }
 
 #[test]
-fn a_result_that_a_loss_in_the_drain_kept_from_being_recorded_is_not_the_store_s_silence() {
+fn loss_during_the_drain_is_named_as_the_reason_for_a_missing_record() {
     let mut tenure = holding(once());
-    // It leaves something behind.
+    // The command leaves something behind.
     tenure.step(at(5), exited(Exit::Code(0)));
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), unrenewed(lost()));

@@ -1,9 +1,9 @@
-//! How often a standby looks: its poll, how much sooner behind a draining holder, and how those that
-//! wait from one moment on are kept from looking together.
+//! Polls of a standby: their interval, how much shorter it is behind a draining holder, and how standbys
+//! that start together are kept apart.
 
 use super::*;
 
-/// The shortest and the longest wait of standbys with this poll that saw the first and then the second.
+/// Returns the shortest and the longest wait of standbys that saw `first` and then `second`.
 fn waits(poll: Duration, first: &HolderInfo, second: &HolderInfo) -> (Duration, Duration) {
     let waits = (0..500).map(|seed| {
         let mut tenure = acquiring(Rules {
@@ -30,7 +30,7 @@ fn drains() -> HolderInfo {
 }
 
 #[test]
-fn a_standby_behind_a_draining_holder_polls_eight_times_as_often() {
+fn standby_behind_a_draining_holder_polls_eight_times_as_often() {
     // Poll and interval: an eighth, between four times a second and every 2 s, never slower than the poll.
     for (poll, fast) in [
         (100, 100),
@@ -54,7 +54,7 @@ fn a_standby_behind_a_draining_holder_polls_eight_times_as_often() {
 }
 
 #[test]
-fn standbys_that_came_or_saw_a_drain_end_together_do_not_stay_together() {
+fn standbys_that_start_together_or_see_a_drain_end_together_spread_out() {
     let first = |seed| {
         let mut tenure = acquiring(Rules { seed, ..rules() });
         tenure.step(BEGIN, refused(held()));
@@ -72,7 +72,7 @@ fn standbys_that_came_or_saw_a_drain_end_together_do_not_stay_together() {
 }
 
 #[test]
-fn a_standby_that_is_throttled_stops_polling_fast_and_asks_no_faster_than_it_polls() {
+fn throttled_standby_asks_no_faster_than_it_polls() {
     for (poll, least) in [(500, 1600), (2000, 1600), (12_000, 9600)] {
         let mut tenure = acquiring(Rules {
             poll: Some(ms(poll)),
@@ -87,7 +87,7 @@ fn a_standby_that_is_throttled_stops_polling_fast_and_asks_no_faster_than_it_pol
 }
 
 #[test]
-fn a_standby_that_polls_slowly_looks_once_more_before_its_wait_ends() {
+fn standby_that_polls_slowly_looks_once_more_before_its_wait_ends() {
     for seed in 0..100 {
         let mut tenure = acquiring(Rules {
             poll: Some(secs(12)),
@@ -107,7 +107,7 @@ fn a_standby_that_polls_slowly_looks_once_more_before_its_wait_ends() {
 }
 
 #[test]
-fn a_standby_that_is_not_answered_asks_no_faster_than_it_polls() {
+fn unanswered_standby_asks_no_faster_than_it_polls() {
     for (poll, least, most) in [
         (500, 1600, 2400),
         (2000, 1600, 2400),
@@ -127,7 +127,7 @@ fn a_standby_that_is_not_answered_asks_no_faster_than_it_polls() {
 }
 
 #[test]
-fn a_standby_looks_when_the_lock_may_be_had_if_that_is_before_its_poll() {
+fn standby_looks_when_the_lease_expires_if_that_is_before_its_poll() {
     let expires = |span| HolderInfo {
         expires: Some(BEGIN + span),
         ..HolderInfo::default()
@@ -146,7 +146,7 @@ fn a_standby_looks_when_the_lock_may_be_had_if_that_is_before_its_poll() {
         assert_eq!(tenure.wake_at(), due);
         let standing_by = |action: &Action| matches!(action, Action::Notify(Notice::StandingBy(_)));
         assert!(!actions.iter().any(standing_by), "no news");
-        // What is over says nothing about the next look.
+        // An expiry in the past does not move the next look.
         tenure.step(due, Event::Ticked);
         tenure.step(due, refused(Failure::Held(expires(due.since(BEGIN)))));
         assert!(tenure.wake_at() > due + secs(6));

@@ -1,4 +1,4 @@
-//! The promise as properties: whatever happens, in whatever order and after whatever pause.
+//! The promise as properties: after any events, in any order and after any pause.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -6,7 +6,7 @@ use proptest::test_runner::RngSeed;
 use super::*;
 use crate::Bell;
 
-/// Something happens, so long after what happened before.
+/// Event, with the pause before it.
 #[derive(Clone, Debug)]
 struct Happening {
     pause: Pause,
@@ -15,28 +15,27 @@ struct Happening {
 
 #[derive(Clone, Debug)]
 enum Pause {
-    /// Until the machine asks to be woken (or not at all, if it does not ask).
     UntilWake,
     Millis(u64),
 }
 
-/// Events as they are made: instants are relative to the moment at which they occur.
+/// Event with instants relative to the moment at which it occurs.
 #[derive(Clone, Debug)]
 enum Made {
     Plain(Event),
     /// Granted, this many milliseconds after the request was sent.
     Granted(u64),
-    /// Renewed, likewise.
+    /// Renewed, this many milliseconds after the request was sent.
     Renewed(u64),
-    /// Breaking, with so many milliseconds left.
+    /// Breaking, with this many milliseconds left.
     Breaking(u64),
-    /// Empty since so many milliseconds.
+    /// Empty for this many milliseconds.
     Empty(u64),
-    /// Not prepared, and nothing of that since so many milliseconds.
+    /// A hook failed, and its processes are gone for this many milliseconds.
     HookFailed(u64),
-    /// Cordoned for something that may begin in so many milliseconds.
+    /// Cordoned, for something that may begin in this many milliseconds.
     Cordoned(u64),
-    /// The holder's doorbell.
+    /// Ring of the holder's doorbell.
     Rang(Ring),
 }
 
@@ -135,7 +134,7 @@ fn any_hold_policy() -> impl Strategy<Value = HoldPolicy> {
         })
 }
 
-/// What a run comes to excludes what is done with a lease apart from running a command once.
+/// Makes rules of restarts or of a task, which exclude each other.
 fn any_task() -> impl Strategy<Value = (HoldPolicy, Option<Once>)> {
     let once = (any::<bool>(), prop::option::of(1..3_u32)).prop_map(|(stop, attempts)| Once {
         on_failure: if stop {
@@ -178,49 +177,45 @@ fn any_rules() -> impl Strategy<Value = Rules> {
         )
 }
 
-/// What an observer who knows only events and actions can say.
+/// Knowledge of an observer who sees only events and actions.
 struct Observer {
     budget: Option<Budget>,
     /// A lease was granted, and neither given back nor up.
     granted: bool,
-    /// A tree may live since this moment.
+    /// Moment since which a tree may live.
     alive_since: Option<Instant>,
     started: bool,
-    /// It was killed (or its guardian is gone, whose death kills it).
+    /// The tree was killed (or its guardian is gone, whose death kills it).
     killed: bool,
-    /// What runs without control was told to.
+    /// The standby command was ordered.
     standing: bool,
-    /// A command was started, and the tenure is not over yet.
     tenure: bool,
-    /// The deadline the guardian was given last.
+    /// Last deadline of the guardian.
     kill_at: Instant,
-    /// The latest moment before a request that was granted.
+    /// Latest moment before a granted request.
     t0: Option<Instant>,
     task: bool,
-    /// A result that settles the task was sent to the store; whether it was confirmed.
+    /// Result that settles the task, as sent to the store; whether it was confirmed.
     result: Option<(Outcome, bool)>,
-    /// This machine must not have control.
     cordoned: bool,
-    /// What is known of its being fit, where that is asked.
     condition: Option<Asked>,
 }
 
-/// The condition, as one who only hears its questions and answers knows it.
+/// Condition, as its questions and answers show it.
 struct Asked {
     every: Duration,
-    /// It is being asked, until then.
+    /// End of the open question.
     until: Option<Instant>,
-    /// The last answer, when it came.
+    /// Last answer, with its moment.
     answer: Option<(Instant, bool)>,
 }
 
 impl Observer {
-    /// Before the machine hears of it.
     fn hears(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Acquired(Ok(grant)) if self.alive_since.is_none() => {
                 let t0 = Some(grant.t0.min(now));
-                // What we have already is not made shorter by a late answer.
+                // A late answer does not shorten a lease that is held.
                 self.t0 = if self.granted { self.t0.max(t0) } else { t0 };
                 self.granted = true;
             }
@@ -269,7 +264,6 @@ impl Observer {
         }
     }
 
-    /// What the machine wants done.
     fn sees(&mut self, now: Instant, actions: &[Action]) {
         for (index, action) in actions.iter().enumerate() {
             let seeks = matches!(action, Action::Acquire { .. } | Action::Start(_));
@@ -278,9 +272,9 @@ impl Observer {
                 "{action:?} on a cordoned machine"
             );
             if let (Action::Acquire { .. }, Some(asked)) = (action, &self.condition) {
-                assert!(asked.until.is_none(), "it competes while it is asked");
-                let (at, fit) = asked.answer.expect("it competes without having asked");
-                assert!(fit && now < at + asked.every, "it competes and is not fit");
+                assert!(asked.until.is_none(), "competes while a question is open");
+                let (at, fit) = asked.answer.expect("competes without an answer");
+                assert!(fit && now < at + asked.every, "competes and is not fit");
             }
             match action {
                 Action::Ask { give_up_at } => {
@@ -334,7 +328,7 @@ impl Observer {
                     assert!(self.alive_since.is_some() && now <= *end_of_grace);
                 }
                 Action::Record { outcome, .. } => {
-                    assert!(self.task, "a result of what is no task");
+                    assert!(self.task, "a result without a task");
                     self.result = Some((*outcome, false));
                     assert!(
                         self.alive_since.is_none(),
@@ -346,7 +340,7 @@ impl Observer {
                 Action::StandBy => {
                     assert!(self.alive_since.is_none(), "two roles at once");
                     assert!(!self.granted, "standing by with a lease");
-                    assert!(!self.standing, "said again");
+                    assert!(!self.standing, "ordered twice");
                     self.standing = true;
                 }
                 Action::TenureOver { .. } => {
@@ -366,8 +360,9 @@ impl Observer {
     }
 }
 
-/// The same stories in every `cargo test`: a rare one is for a hunt to find (PROPTEST_CASES=100000, a
-/// quarter of an hour; PROPTEST_RNG_SEED for another one than last time), and gets a test of its own.
+/// Returns a configuration with the same stories in every `cargo test`. A hunt (PROPTEST_CASES=100000, a
+/// quarter of an hour; PROPTEST_RNG_SEED for another seed) finds the rare ones, and each of these gets its
+/// own test.
 fn config() -> ProptestConfig {
     let given = ProptestConfig::default();
     let hunts = given.cases > 1024;

@@ -1,8 +1,8 @@
-//! A standby whose credential the store refuses.
+//! Standbys whose credential the store refuses.
 
 use super::*;
 
-/// Looks until it leaves; each look is answered with what `answer` says of its number.
+/// Looks until the instance leaves; `answer` answers each look, given its number.
 fn asks_until_it_leaves(mut answer: impl FnMut(u32) -> Failure) -> (Instant, Cause, Vec<Action>) {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
@@ -31,7 +31,7 @@ fn credential_refused_for_auth_patience_ends_a_standby() {
     }
     assert!(
         matches!(said[0], Action::Notify(Notice::Refused { .. })),
-        "told at once"
+        "reported at once"
     );
     assert_eq!(Some(left), first, "neither before nor after its time");
     assert!(left.since(BEGIN) >= AUTH_PATIENCE && left.since(BEGIN) < AUTH_PATIENCE + secs(5));
@@ -44,7 +44,7 @@ fn credential_refused_for_auth_patience_ends_a_standby() {
 #[test]
 fn outage_or_answer_between_refusals_ends_no_standby() {
     for other in [transient(), held()] {
-        // Every second minute or so there is something else.
+        // A different answer every second minute or so.
         let (_, cause, _) = asks_until_it_leaves(|n| match n % 50 {
             49 => other.clone(),
             _ => fatal(),

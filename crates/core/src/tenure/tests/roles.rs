@@ -1,4 +1,4 @@
-//! What has to succeed before the command is started, and what runs without control.
+//! Hooks that must succeed before the command is started, and the standby command.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn unprepared(at: Instant) -> Event {
 }
 
 #[test]
-fn what_was_not_prepared_is_handed_over_and_stood_back_from() {
+fn failed_hook_leads_to_a_hand_over_and_a_cool_down() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
     let actions = tenure.step(at(3), unprepared(at(3)));
@@ -28,7 +28,7 @@ fn what_was_not_prepared_is_handed_over_and_stood_back_from() {
 }
 
 #[test]
-fn what_was_not_prepared_when_a_stop_was_asked_for_is_the_stop_s_end() {
+fn failed_hook_after_a_stop_ends_with_the_stop() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
     tenure.step(at(2), Event::StopAsked(TERM));
@@ -39,7 +39,7 @@ fn what_was_not_prepared_when_a_stop_was_asked_for_is_the_stop_s_end() {
 }
 
 #[test]
-fn what_has_ended_was_prepared_whatever_is_said_later() {
+fn hook_failure_after_the_command_s_exit_is_ignored() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
     tenure.step(at(2), Event::Workload(WorkloadEvent::Exited(Exit::Code(0))));
@@ -55,15 +55,15 @@ fn what_has_ended_was_prepared_whatever_is_said_later() {
 }
 
 #[test]
-fn what_was_not_prepared_and_lived_too_long_is_an_overlap() {
+fn hook_that_outlived_the_lease_is_an_overlap() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
-    // We stood still, and so did whoever had to kill it.
+    // The process was stopped, and so was the one that had to kill the hook.
     let actions = tenure.step(at(70), unprepared(at(65)));
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
-/// An instance that waits so long, in control at `BEGIN`.
+/// Makes an instance that waits this long, in control at `BEGIN`.
 fn waiting(wait: Duration) -> Tenure {
     let wait = Some(wait);
     let mut tenure = acquiring(Rules { wait, ..rules() });
@@ -74,7 +74,7 @@ fn waiting(wait: Duration) -> Tenure {
 const GIVEN_UP: Cause = Cause::GivenUp(HandOverReason::HookFailed(FAILED));
 
 #[test]
-fn who_looks_once_and_is_not_prepared_does_not_look_again() {
+fn failed_hook_ends_an_instance_with_one_look() {
     let mut tenure = waiting(Duration::ZERO);
     assert!(releases(&tenure.step(at(3), unprepared(at(3)))));
     let actions = tenure.step(at(4), Event::Released(Ok(())));
@@ -91,7 +91,7 @@ fn who_looks_once_and_is_not_prepared_does_not_look_again() {
 }
 
 #[test]
-fn who_waits_for_a_while_and_is_not_prepared_tries_again_until_that_is_over() {
+fn failed_hook_is_retried_until_the_wait_is_over() {
     let mut tenure = waiting(Duration::from_secs(10));
     tenure.step(at(3), unprepared(at(3)));
     tenure.step(at(4), Event::Released(Ok(())));
@@ -104,7 +104,7 @@ fn who_waits_for_a_while_and_is_not_prepared_tries_again_until_that_is_over() {
     tenure.step(at(10), Event::Ticked);
     assert_eq!(ending(&tenure).cause, GIVEN_UP);
 
-    // Somebody else has it by then: that is why we have it not.
+    // Another holder by then is the reason for the end.
     let mut tenure = waiting(Duration::from_secs(10));
     tenure.step(at(3), unprepared(at(3)));
     tenure.step(at(4), Event::Released(Ok(())));
@@ -118,7 +118,7 @@ fn who_waits_for_a_while_and_is_not_prepared_tries_again_until_that_is_over() {
 }
 
 #[test]
-fn whose_command_was_started_once_is_bound_by_no_wait_when_it_is_not_prepared_later() {
+fn wait_limit_ends_with_the_first_start_even_if_a_hook_fails_later() {
     let mut tenure = waiting(Duration::from_secs(10));
     tenure.step(at(1), Event::Workload(WorkloadEvent::Started { pid: 7 }));
     let lost = Failure::Lost {
@@ -145,7 +145,7 @@ fn whose_command_was_started_once_is_bound_by_no_wait_when_it_is_not_prepared_la
 }
 
 #[test]
-fn who_never_waits_never_stands_by() {
+fn instance_with_one_look_never_stands_by() {
     let mut tenure = acquiring(Rules {
         wait: Some(Duration::ZERO),
         ..rules()
@@ -156,7 +156,7 @@ fn who_never_waits_never_stands_by() {
 }
 
 #[test]
-fn whose_command_ran_is_bound_by_no_wait_when_its_restart_is_not_prepared() {
+fn wait_limit_ends_with_the_first_start_even_if_a_restart_s_hook_fails() {
     let wait = Some(Duration::ZERO);
     let mut tenure = acquiring(Rules {
         wait,

@@ -1,14 +1,13 @@
-//! The whole machine as one table: every state, every kind of event, what is done and where it
-//! leads. A cell is the list of actions by their names, and the next state if it is another.
+//! The whole machine as one table: for every state and every kind of event, the actions and the next state.
+//! A cell is the list of actions by their names, and the next state if it is another.
 
 use std::fmt::Write as _;
 
 use super::*;
 
-/// The moment of every event in the table: before any deadline.
+/// Moment of every event in the table, before any deadline.
 const NOW: Instant = Instant::from_nanos(BEGIN.as_nanos() + 150_000_000);
 
-/// A way into a state.
 type Enter = fn() -> Tenure;
 
 fn standby() -> Tenure {
@@ -23,14 +22,13 @@ fn cordoned_standby() -> Tenure {
     tenure
 }
 
-/// Asked whether it is fit, and not answered yet.
 fn asked_standby() -> Tenure {
     let mut tenure = Tenure::new(once(), BEGIN).only_if(Some(secs(2)));
     tenure.step(BEGIN, Event::Ticked);
     tenure
 }
 
-/// Not fit: what another has done is looked for.
+/// Makes an unfit standby that looks whether its task is over.
 fn looking() -> Tenure {
     let mut tenure = asked_standby();
     tenure.step(
@@ -40,7 +38,6 @@ fn looking() -> Tenure {
     tenure
 }
 
-/// Not fit, and nothing to be looked for.
 fn unfit_standby() -> Tenure {
     let mut tenure = looking();
     tenure.step(BEGIN, Event::Looked(Ok(())));
@@ -53,7 +50,7 @@ fn confirming() -> Tenure {
     tenure
 }
 
-/// Ordered to start the command, which is not confirmed yet.
+/// Makes an instance whose start of the command is not confirmed yet.
 fn starting() -> Tenure {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
@@ -66,28 +63,26 @@ fn killing() -> Tenure {
     tenure
 }
 
-/// In the back-off before a restart.
 fn backing_off() -> Tenure {
     let mut tenure = holding(restarting());
     fails(&mut tenure, BEGIN + ms(100));
     tenure
 }
 
-/// Keeping the lease of a command that has done its work.
 fn keeping_the_lease() -> Tenure {
     let mut tenure = holding(keeping());
     ends(&mut tenure, BEGIN + ms(100), Exit::Code(0));
     tenure
 }
 
-/// The result of a success is on its way to the store.
+/// Makes an instance whose record of a success is in flight.
 fn recording() -> Tenure {
     let mut tenure = holding(once());
     ends(&mut tenure, BEGIN + ms(100), Exit::Code(0));
     tenure
 }
 
-/// A failure was recorded; the lease is kept so that nobody tries at once.
+/// Makes an instance that keeps the lease after a recorded failure, so that no candidate tries at once.
 fn pausing() -> Tenure {
     let mut tenure = holding(once());
     fails(&mut tenure, BEGIN + ms(100));
@@ -235,7 +230,7 @@ fn cell(name_of_state: &str, enter: Enter, event: Event) -> String {
     let mut tenure = enter();
     let state = *tenure.state();
     let shown = format!("{state:?}");
-    assert!(name_of_state.starts_with(&shown), "the way into the state");
+    assert!(name_of_state.starts_with(&shown), "the wrong state");
     let actions = tenure.step(NOW, event);
     let mut cell = actions.iter().map(name).collect::<Vec<_>>().join(" ");
     if *tenure.state() != state {
@@ -244,13 +239,13 @@ fn cell(name_of_state: &str, enter: Enter, event: Event) -> String {
     cell.trim().to_owned()
 }
 
-/// Printed in the documentation of [`super::super`], too.
+/// Table, which the documentation of [`super::super`] prints, too.
 const TABLE: &str = include_str!("../transitions.md");
 
-/// The table without what is said of it.
+/// Returns the table without the text above it.
 fn asserted() -> &'static str {
     let begin = "```text\n";
-    let at = TABLE.find(begin).expect("it begins") + begin.len();
+    let at = TABLE.find(begin).expect("a table") + begin.len();
     TABLE[at..].trim_end().trim_end_matches("```").trim_end()
 }
 
@@ -269,9 +264,9 @@ fn every_event_in_every_state_does_what_the_table_says() {
     assert_eq!(table.trim(), asserted(), "\n{table}");
 }
 
-/// What is for people, and for whoever stops with the command, says nothing of the lease.
+/// Reports for people, or about the terminal, say nothing about the lease.
 #[test]
-fn what_is_told_to_people_is_a_tick() {
+fn reports_for_people_count_as_a_tick() {
     for (state, enter) in columns() {
         for event in [
             WorkloadEvent::Stopped,
