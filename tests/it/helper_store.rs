@@ -287,12 +287,10 @@ fn deleted_entry_ends_the_tenure_and_is_not_begun_anew() {
         .start();
     scene.journal.await_tag(What::Beat, "one");
     std::fs::remove_file(scene.path("db").join("job")).expect("it is there");
-    assert_eq!(one.wait(), Ended::Code(69), "{}", one.stderr());
-    assert!(
-        one.stderr().contains("its entry is gone"),
-        "{}",
-        one.stderr()
-    );
+    one.await_log("someone deleted it, or the store forgot it");
+    one.signal(Signal::SIGTERM);
+    one.wait();
+    assert!(!scene.path("db").join("job").exists());
     scene.await_nobody();
 }
 
