@@ -1,6 +1,6 @@
-//! What makes English hard to read, counted: the figures and their limits are in `table.txt`.
+//! Counts of what makes English hard to read; `table.txt` has the limits.
 //!
-//! It is a lint and no judge: a hit that reads well may stay while the figure stays below its limit.
+//! This is a lint, not a judge: a hit that reads well may stay while the figure is below its limit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ const OPENINGS: &[&str] = &[
     "In ",
     "How ",
 ];
-/// Words and turns that make a reader stop.
+/// Words and phrases that make a reader stop.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -68,17 +68,17 @@ const RIDDLES: &[&str] = &[
     "in any case",
     "all the same",
 ];
-/// The program is named, and is not `we`.
+/// Pronouns for the program, which is to be called by its name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
 /// First words of a test's name that is a riddle and not a fact.
 const TEST_OPENINGS: &[&str] = &[
     "what", "who", "whoever", "whose", "nobody", "somebody", "nothing", "one_that", "one_who",
     "that", "the_same", "those", "however", "where", "so", "as", "of", "by", "for", "in", "it",
 ];
-/// More words than this make a sentence long.
+/// Limit of words in a sentence; a longer one is counted.
 const LONG: usize = 35;
 
-/// How often these stand in a text, as whole words.
+/// Counts these words in a text, as whole words.
 fn hits(text: &str, words: &[&str]) -> usize {
     let text = text.to_lowercase();
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -92,7 +92,8 @@ fn hits(text: &str, words: &[&str]) -> usize {
     words.iter().map(count).sum()
 }
 
-/// Lines that people read: all of a document but its code blocks, comments and strings of a source.
+/// Returns the lines that people read: a document without its code blocks; comments and strings of
+/// a source.
 fn prose(path: &Path, text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if path.extension().is_some_and(|ending| ending == "rs") {
@@ -223,7 +224,7 @@ fn is_riddle(name: &str) -> bool {
     })
 }
 
-/// Hits in so many, per ten thousand.
+/// Returns hits per ten thousand.
 fn rate(hits: usize, of: usize) -> usize {
     (10_000 * hits).div_ceil(of.max(1))
 }
