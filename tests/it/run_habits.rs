@@ -1,7 +1,7 @@
-//! `trafficcop run --restart`, `--max-hold`, `--min-hold`: what becomes of control that is kept,
-//! handed round, or passed on, end to end.
+//! `trafficcop run --restart`, `--max-hold`, `--min-hold`, end to end: control that is kept,
+//! rotated, or passed on.
 //!
-//! Read as a specification: each test is one sentence of it.
+//! Read the names of the tests as a specification.
 
 use std::fs::File;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::support::scene::Scene;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// An instance whose command writes into the journal.
+/// Starts an instance whose command writes into the journal.
 fn instance(scene: &Scene, name: &str, options: &[&str], command: &[&str]) -> Instance {
     scene
         .run_on_file()
@@ -42,7 +42,7 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(until(scene, name)).unwrap();
 }
 
-/// The moments at which commands of this tag started.
+/// Returns the times at which commands of this tag started.
 fn starts(scene: &Scene, tag: &str) -> Vec<Instant> {
     let lines = scene.journal.lines();
     let starts = lines
@@ -204,7 +204,7 @@ fn a_guardian_killed_during_the_back_off_ends_it_with_status_70() {
     let scene = Scene::new();
     let mut one = instance(&scene, "one", &ON_FAILURE, &FAILING);
     one.await_log("started again in 4s");
-    // The only child of an instance, and there is no command.
+    // The only child of an instance without a command.
     let all = processes::marked(scene.directory());
     let guardian = all.iter().find(|process| process.parent == one.pid());
     let guardian = guardian.expect("a guardian").pid;
@@ -242,7 +242,7 @@ fn a_machine_on_which_the_command_cannot_work_passes_it_on() {
     );
     let_end(&scene, "well");
     assert_eq!(well.wait(), Ended::Code(0));
-    // Nobody else is left: it tries its luck again.
+    // No other instance is left: it competes again.
     scene
         .journal
         .await_line("a further tenure", |line| line.token > token);

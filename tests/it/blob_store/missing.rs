@@ -1,4 +1,4 @@
-//! A blob that is not there: created, or the reason why it cannot be.
+//! A missing blob: created, or the reason why it cannot be.
 
 use trafficcop_lease::LeaseStore;
 use trafficcop_lease::blob::BlobLock;

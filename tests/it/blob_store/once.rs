@@ -1,4 +1,4 @@
-//! How the result of a task that is to be done once comes into the metadata, and stays there.
+//! Recording the result of a `--once` task in the metadata, and keeping it there.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn task(per: Option<u64>) -> Task {
     }
 }
 
-/// In control of the task, by the three requests that takes; then this follows.
+/// Takes control of the task with the three requests that this needs, followed by this script.
 async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
     let server = Server::start(vec![
         ("look", free()),
@@ -177,7 +177,8 @@ async fn a_result_whose_reply_was_lost_is_recognised() {
     server.played();
 }
 
-/// Its first write was answered, and changed nothing: only a copy of this machine knows our lease.
+/// The first write was answered, but changed nothing: only a copy of this machine knows the lease
+/// id.
 #[tokio::test]
 async fn a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours() {
     let (server, blob) = in_control(vec![

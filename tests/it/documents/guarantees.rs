@@ -1,15 +1,15 @@
-//! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
-//! nothing on the machine can promise. The one source of the tables in `docs/guarantees.md` and of
-//! `man/trafficcop-guarantees.7`, both written by `promises.rs`.
+//! The guarantees: the effect of each fault, how long it takes, and the test that shows it; and the
+//! limits of what a machine can promise. `promises.rs` writes the tables in `docs/guarantees.md`
+//! and `man/trafficcop-guarantees.7` from it.
 //!
-//! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
-//! named test shows: `promises.rs` looks for each of them.
+//! Only data; text between backticks is set as typed. Every claim needs a named test: `promises.rs`
+//! looks for each of them.
 
-/// Tests of one room of `tests/it/` or binary of `tests/` (`lib`: of the crate itself; `faults`: the
-/// suite's faults).
+/// Tests of one folder of `tests/it/` or one binary of `tests/` (`lib`: of the crate itself;
+/// `faults`: the suite's faults).
 pub(crate) type Shown = (&'static str, &'static [&'static str]);
 
-/// A fault and what comes of it.
+/// A fault and its effect.
 pub(crate) struct Guarantee {
     pub(crate) fault: &'static str,
     pub(crate) happens: &'static str,
@@ -17,14 +17,15 @@ pub(crate) struct Guarantee {
     pub(crate) shown: &'static [Shown],
 }
 
-/// What cannot be closed locally, and its answer.
+/// A limit: a gap that no local process can close, and the remedy.
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
     pub(crate) answer: &'static str,
     pub(crate) shown: &'static [Shown],
 }
 
-/// A setting, or several of a kind, and what follows where two instances on one lock have different values.
+/// A setting, or several of a kind, and the effect if two instances on one lock have different
+/// values.
 pub(crate) struct Setting {
     pub(crate) flags: &'static str,
     pub(crate) may_differ: bool,
@@ -32,14 +33,14 @@ pub(crate) struct Setting {
     pub(crate) shown: &'static [Shown],
 }
 
-/// What was counted when the suites were last run as a whole: rows of the promise in the fault
-/// suite and the faults injected in them (the line "the promise" at its end) ...
+/// Number of the promise's rows in the last full run of the fault suite; `INJECTED_FAULTS` counts
+/// the faults in them (the line "the promise" at its end).
 pub(crate) const PROMISE_ROWS: usize = 530;
 pub(crate) const INJECTED_FAULTS: usize = 582;
-/// ... and schedules of the simulated fleet, from seed 1 on.
+/// Number of schedules in the simulated fleet's last full run, from seed 1 on.
 pub(crate) const SCHEDULES: u64 = 20_000;
 
-/// The counted proof. The figures are those above.
+/// Returns the sentence with these figures.
 pub(crate) fn proof() -> String {
     let mut schedules = SCHEDULES.to_string();
     schedules.insert(schedules.len() - 3, ',');
@@ -50,19 +51,18 @@ pub(crate) fn proof() -> String {
     )
 }
 
-/// What the columns refer to.
+/// Text that explains the columns.
 pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. With the default lease of 60 s \
     the command gets the stop signal at `t0`+48 s and SIGKILL at `t0`+58 s; of 30 s at `t0`+24 s and `t0`+29 s; of 15 s at \
     `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local disk has no such \
     deadline: its lock lasts as long as the processes that hold it.";
 
-/// How what shows them is run.
+/// Text that explains how to run the named tests.
 pub(crate) const TESTS: &str = "Run a test with `cargo test --test it -- NAME` (`lib`: `cargo test --workspace --lib NAME`; \
     `fleet` and `supervise` instead of `it` for theirs). A name under `faults` is a fault that the suite plays on every lock, \
     against a plain, a TERM-ignoring, a daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. The \
     suite names rows that it cannot run on a machine.";
 
-/// The table.
 pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "trafficcop (the supervisor) is SIGKILLed or crashes",
@@ -681,12 +681,12 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
 ];
 
-/// What the table of settings is about.
+/// Introduction to the table of settings.
 pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, you can change \
     a setting on one machine after another. All instances must name the same lock; on a shared drive they must also run as \
     the same user.";
 
-/// What may differ between instances.
+/// Settings that may differ between instances.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lease`",
@@ -811,7 +811,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// What nothing on the machine can promise.
+/// Limits of what a machine can promise.
 pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "Supervisor *and* guardian are stopped past the lease",
@@ -956,7 +956,7 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
 ];
 
-/// The recipe of the fencing token, a paragraph each.
+/// Recipe for the fencing token, by paragraphs.
 pub(crate) const FENCING: &[&str] = &[
     "`TRAFFICCOP_TOKEN` is a number that grows with every tenure. The resource that the command writes to remembers the \
      greatest token it has seen, and refuses every write with a smaller one. It compares and writes in one step (one \

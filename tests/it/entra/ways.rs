@@ -1,4 +1,4 @@
-//! Each way to a token leads to control, and they are tried in their order.
+//! Each way to a token leads to control, and the ways are tried in their order.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::entra::desk::Manner;
 use crate::support::namespaces::network_or_say_so;
 
-/// It gets control, says by which credential, and the command ends well.
+/// Checks that it gets control, names this credential, and the command ends well.
 fn gets_control(stage: &Stage, run: Run<'_>, kind: &str) -> Finished {
     let finished = run.arg("-v").shell("echo run").finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
@@ -50,7 +50,7 @@ fn a_client_secret_before_a_managed_identity() {
 fn a_managed_identity_by_the_platform_s_endpoint() {
     let stage = Stage::local("way-managed");
     let run = stage.with_endpoint(stage.run());
-    // No proxy gets to see it.
+    // No proxy sees it.
     let run = run
         .env("AZURE_AUTHORITY_HOST", "")
         .env("HTTP_PROXY", "http://127.0.0.1:1");
@@ -87,7 +87,7 @@ fn a_user_assigned_managed_identity_by_the_machine_s_metadata_service() {
     assert!(head.contains("metadata: true"), "{head}");
 }
 
-/// An `az` that says this, first on the way to programs.
+/// Puts an `az` with this script first in the PATH.
 fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
     let directory = stage.scene.path("bin");
     std::fs::create_dir_all(&directory).expect("a directory");
@@ -97,7 +97,7 @@ fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
     let path = std::env::var("PATH").expect("a way");
     let path = format!("{}:{path}", directory.display());
     run.env("PATH", path)
-        // Nobody is there.
+        // A closed port.
         .env("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1")
 }
 

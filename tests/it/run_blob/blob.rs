@@ -1,4 +1,4 @@
-//! The blob itself: what it is created as, what stands on it, whose credentials open it.
+//! The blob itself: its creation, its content, and the credentials for it.
 
 use super::{Stage, assert_no_secret};
 use crate::support::azurite::{ACCOUNT, KEY, azurite, connection_string};

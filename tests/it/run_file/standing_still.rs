@@ -1,4 +1,4 @@
-//! A supervisor that stands still: nothing on a local lock, a deadline on a shared drive.
+//! A stopped supervisor: no effect on a local lock, a deadline on a shared drive.
 
 use nix::sys::signal::Signal;
 use trafficcop::Instant;

@@ -1,4 +1,4 @@
-//! Many candidates at once, and those who come while somebody is at it.
+//! Many candidates at the same time, and candidates that come during a run.
 
 use super::{DONE, KILL, Stage, TERM, assert_was_served};
 use crate::support::await_for;
@@ -101,7 +101,7 @@ fn a_failed_run_is_for_the_next_candidate() {
 #[test]
 fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate_runs_it() {
     for stage in Stage::on_both("once-hung") {
-        // It does not feed its watchdog, and exits 0 when it is asked to end.
+        // It does not feed its watchdog, and exits 0 after TERM.
         let hung = stage.scene.path("hung");
         let script = format!(
             "trap 'exit 0' TERM; : > '{}'; while :; do sleep 0.05; done",
@@ -119,7 +119,7 @@ fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate
         one.await_log("stopping the command: hung: neither READY=1 nor WATCHDOG=1 within 2s");
         one.await_log("attempt 1 failed");
         stage.scene.journal.await_tag(What::Beat, "two");
-        // What the record says of it while the second runs.
+        // The record during the second's run.
         let mut status = stage.scene.verb("status").arg("--json");
         status = match &stage.blob {
             Some(blob) => status
@@ -133,7 +133,7 @@ fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate
         let told: serde_json::Value = serde_json::from_str(&status.finish().stdout).expect("JSON");
         assert_eq!(told["once"][0]["failed"], 1, "{told}");
         assert_eq!(told["once"][0]["exit"], serde_json::Value::Null, "{told}");
-        // Of the first one's command, and the second's works.
+        // The first's health is gone, and the second's command works.
         assert_eq!(told["health"], serde_json::Value::Null, "{told}");
         stage.let_end("two");
         assert_eq!(two.finish().ended, DONE);
@@ -154,7 +154,7 @@ fn a_command_that_hangs_in_its_last_attempt_has_failed_for_good() {
                 .shell("trap 'exit 0' TERM; while :; do sleep 0.05; done")
                 .finish()
         };
-        // As one that was ended by the stop signal.
+        // As after the stop signal.
         let finished = run();
         assert_eq!(finished.ended, TERM, "{}", finished.stderr);
         let late = run();
@@ -224,7 +224,7 @@ fn with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number() {
         assert_eq!(one.ended, KILL, "{}", one.stderr);
         let two = stage.run().args(stop).shell("touch marker").finish();
         assert_eq!(two.ended, Ended::Code(137), "{}", two.stderr);
-        // What is over is over, whatever who comes later would have done about a failure.
+        // The failure is final, whatever the settings of later candidates.
         let three = stage.run().args(["--once"]).command(["true"]).finish();
         assert_eq!(three.ended, Ended::Code(137), "{}", three.stderr);
     }

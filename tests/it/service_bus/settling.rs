@@ -1,10 +1,10 @@
-//! What becomes of a message: every row of the table.
+//! Outcomes of a message: every row of the table.
 
 use service_bus_stand_in::{Act, Fault, On, Outcome, Value, Way};
 
 use super::*;
 
-/// Why the one dead letter is one: reason and text.
+/// Returns reason and text of the one dead letter.
 fn dead(stage: &Stage) -> (String, String) {
     let letters = stage.messages(DEAD);
     assert_eq!(letters.len(), 1, "{:?}", stage.events());
@@ -219,7 +219,7 @@ fn a_lock_that_is_lost_ends_the_command_and_settles_nothing() {
         .broker
         .fault(Fault::new(On::RenewLock, Act::lock_lost()).times(u32::MAX));
     let done = running.finish();
-    // Nobody can know that another has not had it since.
+    // Another worker may have had it since.
     assert_ended(&done, 71, "lost, attempt 1");
     stage.scene.await_nobody();
     assert_eq!(stage.settled(), 0);
@@ -241,7 +241,7 @@ fn a_lock_in_doubt_ends_the_command_before_its_time_and_settles_nothing() {
 fn a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed() {
     for act in [Act::Lose, Act::CutAfter] {
         let stage = Stage::brief("x");
-        // It is done, and nobody hears of it; what is asked again is told that the lock is lost.
+        // The completion is done but its answer lost; the repeated request gets "lock lost".
         stage
             .broker
             .fault(Fault::new(On::UpdateDisposition, act.clone()).at(JOBS));
@@ -361,7 +361,7 @@ fn the_hidden_switch_settles_on_the_link() {
     assert_eq!(stage.count(by_link), 1);
 }
 
-/// On the link a refusal is the last word: it is asked for again by the lock's token.
+/// A refusal on the link is final; the repetition uses the lock's token.
 #[test]
 fn what_is_refused_for_now_on_the_link_is_settled_all_the_same() {
     let stage = Stage::one("x");

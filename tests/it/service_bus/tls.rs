@@ -1,4 +1,4 @@
-//! The same over TLS, as the real service has it; and with Entra ID.
+//! The service over TLS, like the real one; and with Entra ID.
 
 use service_bus_stand_in::{Access, Tls};
 

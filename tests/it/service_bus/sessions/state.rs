@@ -1,8 +1,8 @@
-//! A session's state, as its commands have it: a file.
+//! A session's state, which its commands see as a file.
 
 use super::*;
 
-/// Adds the message to the state.
+/// Appends the message to the state.
 const ADD: &str = "n=$(cat); printf %s $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; echo \"$n $(cat \"$TRAFFICCOP_SESSION_STATE_FILE\")\"";
 
 #[test]
@@ -46,7 +46,7 @@ fn it_is_in_a_directory_of_our_own_and_every_byte_of_it_is_kept() {
 fn it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2", "3"]);
-    // The second one fails on its first attempt, the third changes nothing.
+    // The second fails on its first attempt, the third changes nothing.
     let script = "n=$(cat); test $n = 3 && exit 0
         printf $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; test $n$TRAFFICCOP_MESSAGE_ATTEMPT != 21";
     let done = stage.all(&["--retry-delay", "0s"], script);
@@ -112,7 +112,7 @@ fn what_cannot_be_stored_puts_its_message_aside_and_says_so() {
     }
 }
 
-/// As large as a state may be, and larger than what a request may carry with it.
+/// As large as a state may be, and larger than a request may carry.
 #[test]
 fn one_that_no_request_can_carry_puts_its_message_aside_and_costs_no_connection() {
     let settings = Settings {
