@@ -1,5 +1,5 @@
-//! The built binary on a terminal, started from an interactive shell as a person would: job control,
-//! and the line that a standby keeps up to date.
+//! The built binary on a terminal, started from an interactive shell: job control, and the line
+//! that a standby updates.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -13,10 +13,10 @@ use crate::support::processes::processor_time;
 mod foreground;
 mod interrupts;
 
-/// For what happens at once on a machine that is not starved.
+/// Limit for immediate reactions, on a machine that is not starved.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command: repeats what is typed, and says each interrupt that reaches it.
+/// A command that repeats what is typed, and reports each interrupt.
 const COMMAND: &str = r#"
 trap 'echo interrupted' INT
 echo ready
@@ -27,13 +27,13 @@ while :; do
 done
 "#;
 
-/// A shell in the foreground of a terminal of its own.
+/// A shell in the foreground of its own terminal.
 struct Session {
     shell: Child,
     keys: File,
     screen: Receiver<Vec<u8>>,
     shown: String,
-    /// Up to where the screen has been looked at.
+    /// Position up to which the screen has been read.
     seen: usize,
 }
 
@@ -42,7 +42,7 @@ impl Session {
         Session::on("xterm")
     }
 
-    /// On a terminal of this kind, of 80 columns.
+    /// Makes a terminal of this kind with 80 columns.
     fn on(terminal: &str) -> Session {
         let size = nix::pty::Winsize {
             ws_row: 24,
@@ -62,15 +62,15 @@ impl Session {
         command
             .args(["--norc", "--noprofile", "--noediting", "-i"])
             .env("PS1", "")
-            // Else what becomes of a job is told in the language of whoever started the tests.
+            // Otherwise job messages would be in the language of the tests' environment.
             .env("LC_ALL", "C")
             .env("TERM", terminal)
             .env_remove("PROMPT_COMMAND")
             .stdin(end())
             .stdout(end())
             .stderr(end());
-        // SAFETY: system calls only; the dispositions are those of a login, not of whatever started
-        // the tests in its background.
+        // SAFETY: system calls only. The dispositions are those of a login, and not those that the
+        // tests inherited in their background.
         unsafe {
             command.pre_exec(|| {
                 for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP] {
@@ -109,15 +109,15 @@ impl Session {
         self.keys.write_all(keys.as_bytes()).expect("typed");
     }
 
-    /// Ctrl-C. The empty line after it is for a shell that was about to read when the signal came:
-    /// it looks at its traps only when it has read.
+    /// Types Ctrl-C. The empty line after it is for a shell that was about to read when the signal
+    /// came: it runs its traps only after a line.
     fn interrupts(&mut self) {
         self.presses("\x03");
         self.presses("\n");
         self.sees("interrupted");
     }
 
-    /// Waits until this is shown, after what was waited for before.
+    /// Waits until this is shown, later than the last text waited for.
     fn sees(&mut self, text: &str) {
         loop {
             if let Some(at) = self.shown[self.seen..].find(text) {
@@ -134,7 +134,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Its jobs get a SIGHUP with the end of the terminal, and drain.
+        // When the terminal ends, its jobs get SIGHUP, and drain.
         let _gone = self.shell.kill();
         let _reaped = self.shell.wait();
     }
@@ -156,7 +156,7 @@ fn a_job_under_control(contain: &str) {
     session.presses("one\n");
     session.sees("got:one");
     session.interrupts();
-    // Ctrl-Z: the command stops, then we, and the shell has the terminal.
+    // Ctrl-Z: the command stops, then trafficcop, and the shell has the terminal.
     session.presses("\x1a");
     session.sees("Stopped");
     session.presses("echo shell-$((40+2))\n");
@@ -167,7 +167,8 @@ fn a_job_under_control(contain: &str) {
     session.interrupts();
     session.presses("quit\n");
     session.sees("got:quit");
-    // The shell has the terminal again. An end within the grace after a Ctrl-C is the end of the job by it.
+    // The shell has the terminal again. An end within the grace after Ctrl-C counts as an end by
+    // it.
     session.presses("echo status-$?\n");
     session.sees("status-130");
     assert_eq!(
@@ -194,14 +195,14 @@ fn a_command_in_a_namespace_of_its_own_is_a_job_too() {
     if probe.success() {
         a_job_under_control("pidns");
     } else {
-        println!("CANNOT RUN HERE: no PID namespace is to be had ({probe})");
+        println!("CANNOT RUN HERE: no PID namespace is available ({probe})");
     }
 }
 
-/// Takes the line back, wherever the cursor is in it.
+/// Clears the line, wherever the cursor is in it.
 const ERASE: &str = "\r\x1b[K";
 
-/// Somebody else in control of this lock, until its stdin is closed.
+/// Starts another holder of this lock, which ends when its stdin is closed.
 fn holder(lock: &std::path::Path) -> Child {
     let mut holder = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
         .args(["run", "-q", "--identity", "web-one", "--file"])
@@ -225,7 +226,7 @@ fn stand_by(session: &mut Session, lock: &std::path::Path, options: &str) {
     ));
 }
 
-/// Waits until the line is shown anew: for how many seconds it has stood by.
+/// Waits until the line is updated; returns for how many seconds it has waited for the lock.
 fn sees_line(session: &mut Session) -> u64 {
     session.sees(&format!("{ERASE}trafficcop: standing by for "));
     let from = session.seen;
@@ -245,7 +246,7 @@ fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
     let mut seconds = sees_line(&mut session);
     for _ in 0..2 {
         let before = seconds;
-        // Whoever was not scheduled leaves one out.
+        // A process that was not scheduled skips an update.
         while seconds <= before {
             seconds = sees_line(&mut session);
         }
@@ -256,7 +257,7 @@ fn a_standby_keeps_one_line_up_to_date_and_takes_it_back() {
     }
     drop(holder.stdin.take());
     assert!(holder.wait().expect("it ends").success());
-    // Gone before anything else is said.
+    // Cleared before any other output.
     session.sees(ERASE);
     session.sees("]: in control");
     session.sees("in-42");
@@ -316,11 +317,11 @@ fn ctrl_z_stops_a_standby_and_fg_brings_its_line_back() {
     let stopped = session.seen;
     session.presses("echo shell-$((40+2))\n");
     session.sees("shell-42");
-    // In the background the terminal is the shell's.
+    // In the background: the terminal is the shell's.
     session.presses("bg\n");
     session.presses("jobs; sleep 3; echo shell-$((40+3))\n");
     session.sees("Running");
-    // The line would have been shown anew two or three times by now.
+    // Two or three updates would have come by now.
     session.sees("shell-43");
     assert!(
         !session.shown[stopped..].contains(line),
@@ -342,7 +343,6 @@ fn ctrl_z_stops_a_standby_and_fg_brings_its_line_back() {
     session.sees("status-0");
 }
 
-/// Waits until this file is there.
 fn awaits(file: &std::path::Path) {
     let begun = std::time::Instant::now();
     while !file.exists() {
@@ -351,14 +351,13 @@ fn awaits(file: &std::path::Path) {
     }
 }
 
-/// The number of a process that writes it into this file.
+/// Returns a process id that a process writes into this file.
 fn pid_in(file: &std::path::Path) -> i32 {
     awaits(file);
     let text = std::fs::read_to_string(file).expect("a number");
     text.trim().parse().expect("a number")
 }
 
-/// Waits until there is no such process.
 fn awaits_end_of(pid: i32) {
     let begun = std::time::Instant::now();
     while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
@@ -368,17 +367,17 @@ fn awaits_end_of(pid: i32) {
 }
 
 impl Session {
-    /// The terminal is gone: its window was closed, or the line to it was cut.
+    /// Ends the terminal, as a closed window or a cut line does.
     fn vanishes(mut self) {
         let nothing = File::options().write(true).open("/dev/null");
         self.keys = nothing.expect("there is one");
-        // Whoever reads the screen has a descriptor, too, and reads until the end.
+        // The thread that reads the screen has a descriptor, too, and reads until the end.
         let _gone = self.shell.kill();
         let _reaped = self.shell.wait();
     }
 }
 
-/// Types the start of an instance whose number, and whose command's, are told in files.
+/// Types the start of an instance, whose pid and command's pid go into files.
 fn start_noted(session: &mut Session, directory: &std::path::Path, before: &str) {
     let place = directory.display();
     session.presses(&format!(
@@ -416,7 +415,7 @@ fn a_standby_whose_terminal_vanishes_ends_unless_hang_ups_are_ignored() {
     awaits_end_of(standby);
     std::fs::remove_file(directory.path().join("pid")).expect("it was there");
 
-    // `nohup`, but with the line on the terminal.
+    // Like `nohup`, but with the line on the terminal.
     let mut session = Session::begin();
     start_noted(&mut session, directory.path(), "trap '' HUP;");
     session.sees("standing by for");
@@ -424,7 +423,7 @@ fn a_standby_whose_terminal_vanishes_ends_unless_hang_ups_are_ignored() {
     session.vanishes();
     drop(first.stdin.take());
     assert!(first.wait().expect("it ends").success());
-    // It has nothing to write to any more, and takes over all the same.
+    // It has no terminal to write to, and still takes over.
     let command = pid_in(&directory.path().join("command"));
     let used = processor_time(standby);
     assert!(used < Duration::from_secs(5), "it spins: {used:?}");

@@ -1,11 +1,11 @@
-//! A store that is neither a blob nor a file: one file in `lease/` and one line where locks are parsed, and
-//! the whole program works with it. It is a script (see `lease/scripted.rs`), of builds with debug
-//! assertions alone.
+//! A store that is neither a blob nor a file: with one file in `lease/` and one line where locks
+//! are parsed, the whole program works with it. It is a script (see `lease/scripted.rs`), only in
+//! builds with debug assertions.
 
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
 
-/// A scene with this script, and how the lock is named.
+/// Returns a scene with this script, and the name of its lock.
 fn scripted(script: &str) -> (Scene, String) {
     let scene = Scene::new();
     std::fs::write(scene.path("script"), script).expect("the script");
@@ -39,7 +39,7 @@ fn what_it_loses_ends_the_command_and_nothing_is_given_back() {
         .args(["--if-lost", "exit"])
         .shell("while :; do sleep 0.05; done")
         .finish();
-    // It says nothing of how long it would still have kept others out.
+    // The store does not say for how long it would have kept others out.
     assert_eq!(finished.ended, Ended::Code(71), "{finished:?}");
     assert!(finished.stderr.contains("taken away"), "{finished:?}");
     assert_eq!(asked(&scene), ["acquire", "renew"]);

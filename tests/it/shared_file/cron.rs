@@ -1,4 +1,4 @@
-//! Lines of cron: instances that look once and end, on a lock of this machine kept as on a shared
+//! Cron lines: instances that look once and end, on a lock of this machine kept as on a shared
 //! drive.
 
 use super::*;
@@ -44,7 +44,7 @@ fn what_was_seen_of_a_lock_that_was_removed_says_nothing_of_the_next_one() {
     kill_both(one);
     std::fs::remove_dir_all(scene.path("singleton.lock.versions")).unwrap();
     std::fs::remove_file(&lock).unwrap();
-    // For as long as who had seen that version would wait for it.
+    // As long as an instance that had seen that version would wait for it.
     crate::support::await_for(
         "a lease to be over",
         || (Instant::now() > seen + LEASE).then_some(()),

@@ -1,5 +1,5 @@
-//! What stands on a lock: slots, tasks that are done once, restarts, standbys, elections, and the
-//! verbs that look, on a lock that is kept as on a shared drive.
+//! Features on a lock that is kept as on a shared drive: slots, `--once` tasks, restarts, standbys,
+//! elections, and the verbs that look.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use super::*;
 use crate::support::await_for;
 use crate::support::instance::{Finished, assert_ended};
 
-/// The scene's lock, in a directory of its own.
+/// Returns the scene's lock, in a directory of its own.
 fn lock(scene: &Scene) -> PathBuf {
     let directory = scene.path("locks");
     std::fs::create_dir_all(&directory).unwrap();
     directory.join("lock")
 }
 
-/// A run on the scene's lock, kept as on a shared drive.
+/// Runs on the scene's lock, kept as on a shared drive.
 fn shared<'a>(scene: &'a Scene, name: &str, options: &[&str]) -> Run<'a> {
     run(scene, &lock(scene), name, options).arg("--shared")
 }
@@ -71,7 +71,7 @@ fn a_task_is_done_once_and_whoever_comes_later_does_nothing() {
     }
     let three = shared(&scene, "three", &["--once"]).journalist("three", &[]);
     assert_ended(&three.finish(), 0, "one");
-    // Tenures without a task carry the result along, and a key of its own is another task.
+    // Tenures without a task keep the result, and another key is another task.
     for _ in 0..2 {
         let other = shared(&scene, "other", &[]).command(["true"]).finish();
         assert_eq!(other.ended, Ended::Code(0), "{}", other.stderr);
@@ -333,7 +333,7 @@ fn the_other_protocol_at_one_path_is_refused_by_both() {
     assert_ended(&other(), 69, "no lock of a shared drive");
     std::fs::remove_file(lock(&scene)).unwrap();
     assert_eq!(other().ended, Ended::Code(0));
-    // On the server's own disk what the path says is obeyed.
+    // On the server's own disk the path decides.
     assert_eq!(local().ended, Ended::Code(0));
     assert_eq!(status(&scene)["token"], 3);
 }

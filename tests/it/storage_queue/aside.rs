@@ -1,4 +1,4 @@
-//! Putting a message aside: the copy first, then the delete.
+//! Dead-lettering a message: the copy first, then the delete.
 
 use super::*;
 
@@ -14,7 +14,7 @@ async fn what_is_put_aside_is_kept_word_for_word_and_for_ever() {
         let scene = Scene::with(&text);
         let message = scene.take().await;
         let settled = message.lock.settle(&dead_letter(), later()).await;
-        settled.expect("put aside");
+        settled.expect("dead-lettered");
         assert_eq!(scene.mailbox.count(), 0);
         let letters = scene.mailbox.poison().visible();
         assert_eq!(letters.len(), 1);
@@ -42,7 +42,7 @@ async fn the_poison_queue_can_have_a_name_of_its_own() {
     assert!(queue.poison_name().ends_with(&aside.name));
     let message = one(&queue).await;
     let settled = message.lock.settle(&dead_letter(), later()).await;
-    settled.expect("put aside");
+    settled.expect("dead-lettered");
     assert_eq!((mailbox.count(), aside.count()), (0, 1));
     assert!(!mailbox.poison().exists());
 }
@@ -65,7 +65,7 @@ async fn a_message_that_may_not_be_put_aside_stays_where_it_is() {
         );
         assert_eq!(scene.asked(Call::DeleteMessage), 0);
         assert_eq!(scene.mailbox.count(), 1);
-        // It is still ours, and can be given back.
+        // It still has its lock, and can be released.
         let settled = message.lock.settle(&Settlement::Release, later()).await;
         settled.expect("released");
         assert_eq!(scene.mailbox.visible().len(), 1);
@@ -84,7 +84,7 @@ async fn a_copy_that_is_known_to_be_there_is_not_put_again() {
         scene.proxy.next(Call::DeleteMessage, fate.clone());
         is_transient(message.lock.settle(&dead_letter(), later()).await);
         let settled = message.lock.settle(&dead_letter(), later()).await;
-        settled.expect("put aside");
+        settled.expect("dead-lettered");
         assert_eq!(scene.mailbox.count(), 0, "{fate:?}");
         assert_eq!(scene.mailbox.poison().count(), 1, "{fate:?}");
     }
@@ -100,7 +100,7 @@ async fn a_copy_in_doubt_is_put_again_rather_than_lost() {
     assert_eq!(scene.asked(Call::DeleteMessage), 0);
     assert_eq!(scene.mailbox.count(), 1);
     let settled = message.lock.settle(&dead_letter(), later()).await;
-    settled.expect("put aside");
+    settled.expect("dead-lettered");
     assert_eq!(scene.mailbox.count(), 0);
     assert_eq!(scene.mailbox.poison().count(), 2);
 }

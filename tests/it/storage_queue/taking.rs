@@ -1,4 +1,4 @@
-//! What is looked at before anything is taken, and what is taken.
+//! Checks before a message is taken, and taking it.
 
 use trafficcop::queue::Missing;
 
@@ -46,7 +46,7 @@ async fn no_more_are_taken_than_asked_for_and_each_has_its_own_lock() {
     assert_eq!(few.len(), 3);
     let many = scene.queue.take(100, later()).await.expect("taken");
     assert_eq!(many.len(), 32, "no more come with one answer");
-    // Azurite gives all messages of one answer the same receipt; they are different ones.
+    // Azurite gives all messages of one answer the same receipt; they are different messages.
     let settled = many[7].lock.settle(&Settlement::Complete, later()).await;
     settled.expect("completed");
     assert_eq!(scene.mailbox.count(), 39);
@@ -179,7 +179,7 @@ async fn a_sas_is_enough_and_one_without_the_right_to_renew_is_refused_at_once()
     let message = one(&queue).await;
     message.lock.renew(later()).await.expect("renewed");
     let settled = message.lock.settle(&dead_letter(), later()).await;
-    settled.expect("put aside");
+    settled.expect("dead-lettered");
     assert_eq!(mailbox.poison().count(), 1);
 
     let said = is_fatal(failed(with("rpac").prepare(later()).await), true);

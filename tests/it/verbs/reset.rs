@@ -1,5 +1,5 @@
-//! Results of `--once`, as `status` and `list` tell them, and `reset`, which forgets them: under the
-//! lock, what was shown and nothing else.
+//! Results of `--once` in `status` and `list`, and `reset`, which removes them: under the lock, and
+//! only what it has shown.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::support::scene::Scene;
 
 const DONE: Ended = Ended::Code(0);
 
-/// One task, done by `by` or told to have been done: whether its command ran.
+/// Runs a task as `by`, unless it was done already; returns whether its command ran.
 fn runs(scene: &Scene, place: &Place, key: &str, by: &str) -> bool {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--identity", by]).shell("echo it-ran").finish();
@@ -26,7 +26,7 @@ fn runs(scene: &Scene, place: &Place, key: &str, by: &str) -> bool {
     run.stdout.contains("it-ran")
 }
 
-/// One that fails.
+/// Runs a task that fails.
 fn fails(scene: &Scene, place: &Place, key: &str) {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--once-attempts", "1"]).shell("exit 3").finish();
@@ -37,7 +37,7 @@ fn places(scene: &Scene, blob: &str) -> [Place; 2] {
     [Place::file(scene), Place::blob(blob)]
 }
 
-/// The keys that `status` tells.
+/// Returns the keys in `status`.
 fn keys(scene: &Scene, place: &Place) -> Vec<String> {
     let told = place.status(scene);
     let once = told["once"].as_array().expect("an array");
@@ -161,7 +161,7 @@ fn other_people_s_metadata_stays_and_unreadable_results_go_with_all() {
     assert!(runs(&scene, &place, "v7", "web1"));
 }
 
-/// A holder that is at a task.
+/// Starts a holder with a task.
 fn busy(scene: &Scene, place: &Place, key: &str, identity: &str, script: &str) -> Instance {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--lease", "15s", "--poll", "500ms"]);
@@ -222,7 +222,7 @@ fn by_force_a_blob_s_holder_has_stopped_before_anything_is_forgotten() {
     let reset = place.verb(&scene, "reset");
     let reset = reset.args(["-y", "--force", "--once-key", "v7"]).finish();
     said(&reset, 0, &["BROKEN", "forgotten\n"]);
-    // It was the holder's lease until then, and it has lost it.
+    // It was the holder's lease until then.
     scene.assert_no_tree();
     assert_eq!(holder.wait(), Ended::Code(70), "{}", holder.stderr());
     assert_eq!(keys(&scene, &place), Vec::<String>::new());
@@ -259,7 +259,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
     assert_eq!(Blob::named("reset-nowhere/none").look(), None);
 }
 
-/// `reset` with a person at its terminal, who has been asked.
+/// Starts a `reset` at a terminal, and waits for its question.
 fn asked(place: &Place) -> (Child, File) {
     let pty = crate::support::pty::open(None);
     let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
@@ -300,7 +300,7 @@ fn what_changed_while_one_thought_is_left_alone() {
         let (status, said) = answers(asked(&place), "n\n");
         assert_eq!(status, Some(1), "{said}");
         assert_eq!(keys(&scene, &place), ["v7"]);
-        // Meanwhile it is forgotten, and done.
+        // Meanwhile another removes it, and it is done again.
         let thinking = asked(&place);
         let other = place.verb(&scene, "reset").arg("-y").finish();
         assert_eq!(other.ended, DONE, "{other:?}");
@@ -309,7 +309,7 @@ fn what_changed_while_one_thought_is_left_alone() {
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("changed meanwhile"), "{said}");
         assert!(!runs(&scene, &place, "v7", "web8"));
-        // Meanwhile somebody has got the lock, though for another task.
+        // Meanwhile another instance has got the lock, though for another task.
         let thinking = asked(&place);
         let mut holder = busy(&scene, &place, "v8", "web2", "sleep 600");
         let (status, said) = answers(thinking, "y\n");
@@ -335,7 +335,7 @@ fn it_is_written_under_a_lease_of_its_own() {
     let log = proxy.log();
     let calls: Vec<Call> = log.iter().map(|seen| seen.call).collect();
     use Call::{Acquire, Look, Release, SetMetadata};
-    // Shown; then, under the lease, looked at again, written, given back.
+    // Shown; then, under the lease, read again, written, released.
     assert_eq!(calls, [Look, Acquire, Look, SetMetadata, Release]);
     let ids: Vec<_> = log[1..].iter().map(|seen| seen.lease_id.as_ref()).collect();
     assert!(
@@ -343,7 +343,7 @@ fn it_is_written_under_a_lease_of_its_own() {
         "{ids:?}"
     );
     assert_eq!(blob.lease_state(), "available");
-    // Refused in the middle, it gives the lease back too.
+    // After a refusal in the middle it releases the lease, too.
     assert!(runs(&scene, &place, "v7", "web1"));
     let refusal = crate::support::proxy::Fate::Refuse(403, "AuthorizationPermissionMismatch");
     proxy.next(SetMetadata, refusal);
