@@ -1,11 +1,11 @@
 //! The fault suite: every fault on every lock, with every kind of command, in every containment, on
 //! real processes; and random combinations from a seed.
 //!
-//!    cargo test --test faults                          everything
-//!    cargo test --test faults -- KillBoth/Blob         the rows whose names contain this
-//!    FAULTS_VERBOSE=1 ...                              a line for each row
-//!    FAULTS_SEED=7 FAULTS_RANDOM=100 ...               other combinations, and more of them
-//!    FAULTS_JOBS=16 ...                                how many rows are played at the same time
+//!     cargo test --test faults                          everything
+//!     cargo test --test faults -- KillBoth/Blob         the rows whose names contain this
+//!     FAULTS_VERBOSE=1 ...                              a line for each row
+//!     FAULTS_SEED=7 FAULTS_RANDOM=100 ...               other combinations, and more of them
+//!     FAULTS_JOBS=16 ...                                how many rows are played at the same time
 //!
 //! It is a separate binary because its rows are data, not functions; it runs at the same time as
 //! the other tests.
