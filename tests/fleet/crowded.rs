@@ -56,7 +56,7 @@ fn mean(crowd: &Crowd, from: Time, to: Time) -> f64 {
 }
 
 #[test]
-fn as_many_as_the_poll_is_for_are_below_a_tenth_of_the_target_from_the_first_second_on() {
+fn crowd_of_recommended_size_stays_below_a_tenth_of_the_target() {
     for (standbys, poll) in as_the_book_says() {
         for seed in 1..=3 {
             let mut crowd = Crowd::new(Plan {
@@ -89,7 +89,7 @@ fn a_single_standby_costs_one_request_with_each_poll() {
 }
 
 #[test]
-fn as_many_as_the_poll_is_for_are_below_the_target_behind_a_draining_holder() {
+fn crowd_of_recommended_size_stays_below_the_target_during_a_drain() {
     for (standbys, poll) in as_the_book_says() {
         let mut crowd = Crowd::new(plan(standbys, poll));
         crowd.run_until(MINUTE);
@@ -168,7 +168,7 @@ fn twice_as_many_as_the_service_takes_at_once_all_come_to_stand_by() {
 }
 
 #[test]
-fn where_they_are_too_many_for_their_poll_a_drain_is_throttled_and_control_changes_all_the_same() {
+fn too_large_crowd_is_throttled_in_a_drain_and_control_still_changes() {
     for wish in WISHES {
         let mut crowd = Crowd::new(Plan {
             throttles: Some(wish),
@@ -202,7 +202,7 @@ fn with_a_bell(standbys: usize) -> Crowd {
 }
 
 #[test]
-fn who_hears_the_doorbell_costs_little_and_is_there_at_once() {
+fn standbys_with_a_doorbell_cost_little_and_take_over_at_once() {
     for standbys in [1, 5, 50, 500] {
         let mut crowd = with_a_bell(standbys);
         crowd.run_until(MINUTE);

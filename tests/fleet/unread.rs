@@ -17,7 +17,7 @@ const CHILDREN: Ready = Ready {
 };
 
 #[test]
-fn however_often_a_command_was_stopped_its_end_is_told_when_the_supervisor_reads_again() {
+fn end_of_a_command_is_reported_despite_many_unread_stops() {
     let kernel = Kernel::new(false);
     let mut event_loop = EventLoop::begin(kernel.clone(), Duration::ZERO);
     let start = Request::Start {

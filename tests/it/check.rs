@@ -222,7 +222,7 @@ fn a_lost_lock_is_no_control_at_once() {
 }
 
 #[test]
-fn in_doubt_the_command_is_told_while_it_still_lives() {
+fn living_command_reads_a_doubt_in_its_control_file() {
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
     // The frozen supervisor renews no more; at its deadline the guardian asks the command to end.
@@ -318,7 +318,7 @@ fn the_death_of_the_guardian_leaves_no_file() {
 }
 
 #[test]
-fn what_killed_instances_left_is_swept_by_the_next() {
+fn control_file_of_a_killed_instance_is_swept_by_the_next() {
     if !mounts_or_say_so() {
         return;
     }
@@ -487,7 +487,7 @@ fn piece_that_check_allowed_is_finished_whenever_a_stop_comes() {
 }
 
 #[test]
-fn what_the_dead_have_written_is_no_control() {
+fn control_file_of_dead_processes_grants_no_control() {
     if !mounts_or_say_so() {
         return;
     }

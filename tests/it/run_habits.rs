@@ -155,7 +155,7 @@ fn the_lock_is_kept_during_the_back_off() {
 }
 
 #[test]
-fn what_the_command_left_behind_is_gone_before_it_is_started_again() {
+fn leftovers_of_a_command_end_before_its_restart() {
     let scene = Scene::new();
     let command = [
         "--beats", "3", "--status", "3", "--daemon", "--term", "ignore",

@@ -155,7 +155,7 @@ impl Place {
 }
 
 #[test]
-fn one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit() {
+fn unfit_instance_takes_a_free_lock_only_once_it_is_fit() {
     for place in Place::each("if-takes") {
         place.is_fit("one");
         let one = place.candidate("one", &[]);
@@ -184,7 +184,7 @@ fn one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit() 
 }
 
 #[test]
-fn one_that_waits_and_turns_unfit_is_not_handed_the_lock() {
+fn standby_that_becomes_unfit_does_not_get_the_lock() {
     for place in Place::each("if-waits") {
         let one = place
             .run("one")
@@ -236,7 +236,7 @@ fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {
 }
 
 #[test]
-fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
+fn ring_during_the_condition_takes_nothing_before_its_answer() {
     for turns_unfit in [true, false] {
         let place = Place::on_blob("if-rung-asked");
         let one = place
@@ -286,7 +286,7 @@ fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
 }
 
 #[test]
-fn one_that_is_not_fit_is_rung_in_vain() {
+fn unfit_standby_ignores_the_doorbell() {
     let place = Place::on_blob("if-rung-unfit");
     let one = place
         .run("one")
@@ -342,7 +342,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_75_in_one_line() {
+fn no_wait_with_a_failing_condition_exits_75_in_one_line() {
     for place in Place::each("if-now") {
         let run = |options: &[&str]| {
             let run = place.run("one").arg("-n").args(options);
@@ -370,7 +370,7 @@ fn who_does_not_wait_is_told_75_in_one_line() {
 }
 
 #[test]
-fn it_counts_against_the_wait() {
+fn condition_counts_against_the_wait() {
     let place = Place::on_file();
     let began = Instant::now();
     let waited = place
@@ -444,7 +444,7 @@ fn one_slot_is_left_to_those_who_are_fit() {
 }
 
 #[test]
-fn one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no() {
+fn hanging_condition_is_killed_with_its_tree_and_counts_as_no() {
     let place = Place::on_file();
     let hang = [
         "sleep 1000",
@@ -481,7 +481,7 @@ fn one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no() {
 }
 
 #[test]
-fn one_that_hangs_does_not_outlast_the_wait() {
+fn hanging_condition_does_not_outlast_the_wait() {
     let place = Place::on_file();
     let run = place.run("one").args(["-w", "2s", "--if", "sleep 1000"]);
     let late = run.command(["true"]).finish();
@@ -512,7 +512,7 @@ fn a_stop_does_not_wait_for_it() {
 }
 
 #[test]
-fn nothing_of_it_outlives_a_killed_supervisor() {
+fn condition_does_not_outlive_a_killed_supervisor() {
     let place = Place::on_file();
     let pid = place.path("one", "pid");
     let hang = format!("setsid sleep 1000 & echo $$ > {pid}; sleep 1000");
@@ -532,7 +532,7 @@ fn nothing_of_it_outlives_a_killed_supervisor() {
 }
 
 #[test]
-fn what_it_leaves_behind_is_killed_before_its_answer_counts() {
+fn leftovers_of_a_condition_are_killed_before_its_answer_counts() {
     let place = Place::on_file();
     let left = place.path("one", "left");
     let daemon = format!(
@@ -570,7 +570,7 @@ fn its_output_goes_to_stderr_however_much_it_is() {
 }
 
 #[test]
-fn it_finds_what_a_standby_finds_and_no_control() {
+fn condition_has_a_standbys_environment_without_control() {
     let place = Place::on_file();
     let found = place.path("one", "found");
     let program = env!("CARGO_BIN_EXE_trafficcop");

@@ -178,7 +178,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
 const SLACK: u64 = 10 * SECOND;
 
 #[test]
-fn of_five_on_files_two_have_control_whoever_is_killed() {
+fn two_of_five_on_files_have_control_despite_kills() {
     let start = |scene: &Scene, name: &str| {
         let script = script(scene, name);
         on_file(scene, name).shell(&script).start()
@@ -187,7 +187,7 @@ fn of_five_on_files_two_have_control_whoever_is_killed() {
 }
 
 #[test]
-fn of_five_on_blobs_two_have_control_whoever_is_killed() {
+fn two_of_five_on_blobs_have_control_despite_kills() {
     let start = |scene: &Scene, name: &str| {
         let script = script(scene, name);
         on_blob(scene, name, "hunt/pool").shell(&script).start()
@@ -267,7 +267,7 @@ fn instances_with_different_numbers_of_slots_share_those_that_both_name() {
 }
 
 #[test]
-fn who_finds_all_slots_taken_is_told_by_whom() {
+fn refusal_names_the_holders_of_all_slots() {
     let scene = Scene::new();
     let names = ["one", "two"];
     let start = |name| on_file(&scene, name).shell(&script(&scene, name)).start();

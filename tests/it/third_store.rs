@@ -31,7 +31,7 @@ fn a_command_runs_under_it_with_its_name_and_its_token_and_gives_it_back() {
 }
 
 #[test]
-fn what_it_loses_ends_the_command_and_nothing_is_given_back() {
+fn lost_lease_ends_the_command_without_a_release() {
     let (scene, lock) = scripted("acquire granted 7\nrenew lost taken away\n");
     scene.excuse_confession("the store takes the lease away");
     let run = scene.verb("run").args(["--file", &lock, "--lease", "15s"]);
@@ -61,7 +61,7 @@ fn one_of_its_slots_is_had() {
 }
 
 #[test]
-fn it_is_looked_at_and_broken_like_any_other() {
+fn third_store_supports_status_break_and_reset() {
     let (scene, lock) = scripted("look held web9\n");
     let verb = |verb| scene.verb(verb).args(["--file", &lock]);
     let status = verb("status").finish();

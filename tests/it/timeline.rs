@@ -260,7 +260,7 @@ fn a_forged_overlap_is_exit_status_1() {
 
 /// The writer of a log must not control the terminal of its reader.
 #[test]
-fn what_a_log_says_stays_in_its_line() {
+fn log_texts_cannot_forge_lines() {
     let scene = Scene::new();
     let log = scene.path("events");
     let mut one = instance(&scene, "one", &log, &[]);
@@ -310,7 +310,7 @@ fn a_timeline_that_cannot_be_written_is_no_answer() {
 }
 
 #[test]
-fn what_is_no_event_log_is_said() {
+fn non_event_log_is_refused_in_one_line() {
     let scene = Scene::new();
     let empty = scene.path("empty");
     std::fs::write(&empty, "nothing\n").unwrap();

@@ -83,7 +83,7 @@ fn is_spread(waited: &[(bool, f64)]) {
 }
 
 #[test]
-fn whoever_is_alone_keeps_every_rule() {
+fn lone_instance_keeps_every_rule() {
     let first = number("ALONE_SEED", 1);
     let count = number("ALONE_COUNT", 4_000);
     let began = std::time::Instant::now();

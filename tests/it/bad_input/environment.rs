@@ -10,7 +10,7 @@ use crate::support::instance::{Ended, assert_ended};
 use crate::support::scene::Scene;
 
 #[test]
-fn what_is_typed_beats_a_variable_that_excludes_it() {
+fn flag_overrides_a_conflicting_variable() {
     let scene = Scene::new();
     for (name, value, typed) in [
         ("TRAFFICCOP_BLOB", "locks/one", "--quiet"),
@@ -44,7 +44,7 @@ fn what_is_typed_beats_a_variable_that_excludes_it() {
 }
 
 #[test]
-fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
+fn flag_overrides_dependents_of_a_variable_that_it_overrides() {
     let scene = Scene::new();
     for (variables, typed) in [
         (["RESTART=always", "RESTART_LIMIT=3"], "--once"),
@@ -100,7 +100,7 @@ fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
 }
 
 #[test]
-fn what_is_typed_and_excludes_nothing_beats_no_variable() {
+fn flag_without_a_conflict_overrides_no_variable() {
     let scene = Scene::new();
     let run = || {
         let run = scene.run_on_file().env("TRAFFICCOP_ONCE", "1");
@@ -123,7 +123,7 @@ fn what_is_typed_and_excludes_nothing_beats_no_variable() {
 }
 
 #[test]
-fn what_a_variable_says_is_refused_by_its_name() {
+fn error_for_a_variables_value_names_the_variable() {
     let scene = Scene::new();
     let set = |name: &str, value: &str, words: &[&str]| {
         refused(&scene, scene.run_on_file().env(name, value), 64, words);
@@ -162,7 +162,7 @@ fn a_variable_that_nobody_reads_is_told_of_and_does_nothing() {
 }
 
 #[test]
-fn what_a_command_is_told_is_no_setting_of_a_trafficcop_in_it() {
+fn variables_of_a_command_are_no_settings_of_an_inner_trafficcop() {
     let scene = Scene::new();
     let inner = scene.path("inner.lock");
     let script = format!(

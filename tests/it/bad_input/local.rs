@@ -45,7 +45,7 @@ fn commands_that_cannot_be_run() {
 
 /// Such a standby is refused at its start, not at the fail-over.
 #[test]
-fn what_can_never_work_does_not_stand_by() {
+fn standby_that_could_never_run_is_refused_at_its_start() {
     let scene = Scene::new();
     let holder = scene
         .run_on_file()
@@ -116,7 +116,7 @@ fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() 
 }
 
 #[test]
-fn where_there_is_no_working_directory_any_more_the_path_is_named() {
+fn removed_working_directory_is_an_error_that_names_the_path() {
     let scene = Scene::new();
     let gone = scene.path("gone");
     for verb in [
@@ -148,7 +148,7 @@ fn where_there_is_no_working_directory_any_more_the_path_is_named() {
 
 /// Conditions that may pass have a status that service managers restart on.
 #[test]
-fn what_the_machine_refuses_for_now_is_status_69() {
+fn temporary_refusal_of_the_machine_exits_69() {
     let scene = Scene::new();
     for (shell, words) in [
         ("ulimit -n 8; exec \"$@\"", "Too many open files"),

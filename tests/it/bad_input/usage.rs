@@ -176,7 +176,7 @@ fn a_value_that_a_flag_cannot_have() {
 
 /// A log as JSON has this line as JSON, too.
 #[test]
-fn what_cannot_be_parsed_is_a_line_of_the_log() {
+fn usage_error_is_a_line_of_the_json_log() {
     let scene = Scene::new();
     let run = scene
         .run_on_file()

@@ -76,7 +76,7 @@ async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
 }
 
 #[tokio::test]
-async fn what_another_holds_is_only_looked_at() {
+async fn held_lock_is_only_looked_at() {
     for state in ["leased", "breaking"] {
         let server = Server::start(vec![(
             "look",
@@ -98,7 +98,7 @@ async fn what_another_holds_is_only_looked_at() {
 }
 
 #[tokio::test]
-async fn what_an_older_version_left_beside_a_lock_is_refused_as_one() {
+async fn leftover_of_an_older_version_is_refused_as_a_lock() {
     let left = seen("available", "\"1\"").meta("trafficcop_standby_of", "job");
     let server = Server::start(vec![("look", left)]);
     let said = server.blob().acquire(later()).await.expect_err("no lock");

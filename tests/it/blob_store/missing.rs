@@ -6,7 +6,7 @@ use trafficcop_lease::blob::BlobLock;
 use super::server::*;
 
 #[tokio::test]
-async fn what_is_missing_is_created_whoever_is_faster() {
+async fn missing_blob_is_created_even_if_another_client_is_faster() {
     let exists = [
         created(),
         error(409, "BlobAlreadyExists"),

@@ -56,7 +56,7 @@ async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_the_lease_is_read_again_if_somebody_wrote_meanwhile() {
+async fn record_is_reread_under_the_lease_if_it_changed() {
     let written = seen("leased", "\"9\"")
         .meta("trafficcop_once", DONE)
         .meta("trafficcop_token", "4");

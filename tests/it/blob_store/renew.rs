@@ -251,7 +251,7 @@ fn draining(health: &str) -> RecordUpdate {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_command_is_written_for_its_tenure_until_it_is_well() {
+async fn failing_health_is_written_for_its_tenure_until_the_command_recovers() {
     let (server, blob) = in_control(vec![("metadata", done()); 4]).await;
     let tell = |health: &str| RecordUpdate::Health(health.to_owned());
     for update in [

@@ -212,8 +212,8 @@ fn was_played_apart(name: &str) -> bool {
 }
 
 #[test]
-fn what_dead_instances_left_is_swept_away_and_the_living_are_spared() {
-    if was_played_apart("what_dead_instances_left_is_swept_away_and_the_living_are_spared") {
+fn cgroups_of_dead_instances_are_swept_and_of_living_ones_spared() {
+    if was_played_apart("cgroups_of_dead_instances_are_swept_and_of_living_ones_spared") {
         return;
     }
     let mut left = Role::start("cgroup::role_cgroup_left", 0, &[]);

@@ -75,7 +75,7 @@ fn the_manual_s_command_lines_can_be_parsed() {
 }
 
 #[test]
-fn what_the_blocks_name_of_the_examples_is_there() {
+fn examples_named_in_code_blocks_exist() {
     let mut seen = 0;
     for (path, text) in manual() {
         for line in lines_of(&text) {

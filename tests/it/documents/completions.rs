@@ -40,7 +40,7 @@ fn the_packaged_completions_are_the_program_s() {
 }
 
 #[test]
-fn nothing_hidden_is_offered_and_every_verb_is() {
+fn completions_offer_every_verb_and_nothing_hidden() {
     for (shell, path) in SCRIPTS {
         let script = text(path);
         for hidden in ["announce", "find-locked", "find__locked"] {

@@ -316,8 +316,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "shared_file",
                 &[
-                    "who_is_broken_at_the_end_of_its_lease_is_asked_to_end_and_has_nothing_to_own_up_to",
-                    "whose_lease_is_broken_with_a_period_has_no_more_than_that",
+                    "break_at_the_leases_end_stops_the_command_without_an_overlap",
+                    "break_with_a_period_leaves_no_more_than_the_period",
                 ],
             ),
         ],
@@ -414,7 +414,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             "work",
             &[
                 "a_killed_worker_s_message_comes_again_after_its_lock_and_its_command_is_dead_before",
-                "what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use",
+                "message_directory_of_a_killed_worker_is_swept_by_the_next",
             ],
         )],
     },
@@ -486,7 +486,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "work",
                 &[
-                    "it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside",
+                    "failed_message_is_retried_and_dead_lettered_on_the_last_attempt",
                     "a_message_that_was_taken_too_often_is_put_aside_and_not_run",
                     "a_body_that_cannot_be_handed_over_is_put_aside_and_says_why",
                     "a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves",
@@ -495,7 +495,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "storage_queue",
                 &[
-                    "what_is_put_aside_is_kept_word_for_word_and_for_ever",
+                    "dead_letter_is_kept_verbatim_and_for_ever",
                     "a_copy_in_doubt_is_put_again_rather_than_lost",
                 ],
             ),
@@ -508,10 +508,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         shown: &[(
             "work",
             &[
-                "what_runs_may_finish_while_its_lock_is_renewed",
+                "running_command_may_finish_while_its_lock_is_renewed",
                 "after_the_grace_it_is_stopped_and_its_message_is_there_at_once",
                 "the_second_signal_ends_everything_at_once_and_still_gives_back",
-                "however_often_and_whenever_it_is_stopped_nothing_stays_locked",
+                "repeated_stops_leave_no_lock",
             ],
         )],
     },
@@ -537,7 +537,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock",
                 "a_worker_that_is_killed_leaves_its_message_to_the_next_after_its_command_is_dead",
                 "a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed",
-                "however_often_and_whenever_it_is_stopped_nothing_stays_locked_and_nothing_counts",
+                "repeated_stops_leave_no_lock_and_count_no_attempt",
             ],
         )],
     },
@@ -549,13 +549,13 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "run_if",
                 &[
-                    "one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit",
-                    "one_that_waits_and_turns_unfit_is_not_handed_the_lock",
-                    "one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer",
+                    "unfit_instance_takes_a_free_lock_only_once_it_is_fit",
+                    "standby_that_becomes_unfit_does_not_get_the_lock",
+                    "ring_during_the_condition_takes_nothing_before_its_answer",
                     "a_holder_that_turns_unfit_keeps_control_and_is_not_asked",
-                    "one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no",
-                    "what_it_leaves_behind_is_killed_before_its_answer_counts",
-                    "nothing_of_it_outlives_a_killed_supervisor",
+                    "hanging_condition_is_killed_with_its_tree_and_counts_as_no",
+                    "leftovers_of_a_condition_are_killed_before_its_answer_counts",
+                    "condition_does_not_outlive_a_killed_supervisor",
                 ],
             ),
             ("lib", &["the_promise_holds_whatever_happens"]),
@@ -599,10 +599,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "health",
                 &[
-                    "nothing_of_a_check_that_hangs_outlives_its_time_or_control",
+                    "hanging_check_is_killed_with_its_tree_at_its_time_limit",
                     "a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is",
-                    "what_a_check_leaves_behind_is_killed_and_it_has_succeeded",
-                    "what_a_check_prints_is_thrown_away_however_much_it_is",
+                    "leftovers_of_a_successful_check_are_killed",
+                    "output_of_a_check_is_discarded_in_any_amount",
                     "a_supervisor_that_is_killed_takes_the_check_with_it_before_control_is_given_back",
                 ],
             ),
@@ -628,8 +628,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins",
                 "a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins",
                 "worker_with_a_longer_lock_delay_has_its_command_dead_before_a_worker_with_the_default_begins",
-                "one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt",
-                "it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed",
+                "failed_message_is_retried_before_the_next_and_dead_lettered_at_last",
+                "state_is_stored_just_before_the_completion_if_it_changed",
             ],
         )],
     },
@@ -752,7 +752,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             &[
                 "instance_without_shared_stands_by_while_one_with_it_is_in_control",
                 "the_other_protocol_at_one_path_is_refused_by_both",
-                "of_two_protocols_at_one_path_each_refuses_the_other",
+                "two_protocols_at_one_path_refuse_each_other",
             ],
         )],
     },
@@ -836,7 +836,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ("supervise", &["both_killed_at_once"]),
             (
                 "contain",
-                &["what_dead_instances_left_is_swept_away_and_the_living_are_spared"],
+                &["cgroups_of_dead_instances_are_swept_and_of_living_ones_spared"],
             ),
             (
                 "run_file",
@@ -903,9 +903,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ),
             (
                 "shared_file",
-                &[
-                    "who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_client_shows_it",
-                ],
+                &["broken_holder_makes_no_version_after_the_operators"],
             ),
         ],
     },
@@ -918,10 +916,7 @@ pub(crate) const LIMITS: &[Limit] = &[
                 "run_file",
                 &["a_lock_file_replaced_under_its_holder_is_owned_up_to_when_it_is_given_back"],
             ),
-            (
-                "file_store",
-                &["it_can_be_told_that_the_lock_is_not_ours_any_more"],
-            ),
+            ("file_store", &["renewal_notices_a_lost_lock"]),
         ],
     },
     Limit {

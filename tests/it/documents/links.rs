@@ -171,7 +171,7 @@ fn a_link_that_leads_nowhere_is_found() {
 
 /// Sources, units and manual pages name documents by their paths from the root.
 #[test]
-fn what_the_sources_name_of_the_documents_is_there() {
+fn documents_named_in_sources_exist() {
     let mut look = |path: &Path, text: &str| {
         let part = |c: char| c.is_ascii_alphanumeric() || "/._-#".contains(c);
         for (at, _) in text.match_indices(".md#") {

@@ -151,7 +151,7 @@ fn the_readme_runs_its_main_job_and_its_tests_on_a_fresh_machine() {
 }
 
 #[test]
-fn what_the_examples_start_can_be_run() {
+fn scripts_of_the_examples_are_executable() {
     for path in [
         "examples/cron-job.sh",
         "examples/check/worker.sh",

@@ -157,7 +157,7 @@ fn comments_and_messages_speak_the_field_s_words() {
 }
 
 #[test]
-fn what_is_said_is_found_and_what_is_code_is_not() {
+fn retired_words_are_found_in_text_and_not_in_code() {
     let source = "let cage = '\"'; // a vigil\nlet x = r#\"the \"desk\"\"#;\nsay(\"a \\\"lane\");\nlet vault = 1;\n";
     let said: Vec<(usize, String)> = said(source);
     let lines: Vec<usize> = said.iter().map(|(line, _)| *line).collect();

@@ -104,7 +104,7 @@ fn a_full_disk_is_no_reader_that_hung_up() {
 }
 
 #[test]
-fn where_nobody_can_hear_of_control_it_is_not_competed_for() {
+fn instance_without_a_reader_does_not_compete() {
     let scene = Scene::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -56,7 +56,7 @@ fn json_has_the_documented_fields_and_the_control_file_tells_the_same() {
 }
 
 #[test]
-fn who_does_not_wait_names_the_holder_and_exits_75() {
+fn no_wait_names_the_holder_and_exits_75() {
     let scene = Scene::new();
     let first = Pair::start("first", on_file(&scene));
     first.heard.await_line("holder 1");
@@ -66,7 +66,7 @@ fn who_does_not_wait_names_the_holder_and_exits_75() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_words() {
+fn invalid_options_are_refused_in_one_line() {
     let refused = |more: &[&str], words: &[&str]| {
         let scene = Scene::new();
         let finished = on_file(&scene).args(more).finish();

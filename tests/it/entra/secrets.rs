@@ -13,7 +13,7 @@ use crate::entra::desk::Manner;
 use crate::support::processes;
 
 #[test]
-fn nothing_that_is_written_and_no_process_shows_one() {
+fn outputs_and_processes_show_no_secret() {
     let stage = Stage::new("secrets");
     let (status, events) = (stage.scene.path("status"), stage.scene.path("events"));
     stage.desk.set(Manner::Issue(6));

@@ -68,7 +68,7 @@ fn without_the_authority_nobody_is_believed_and_ssl_cert_file_is_as_good() {
 }
 
 #[test]
-fn what_has_no_meaning_for_a_file_is_refused() {
+fn options_for_blobs_are_refused_on_a_file() {
     let scene = Scene::new();
     for flags in [["--auth", "entra"], ["--ca-file", "/etc/hostname"]] {
         let run = scene.run_on_file().args(flags).shell("echo run");

@@ -102,7 +102,7 @@ fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
 }
 
 #[test]
-fn whoever_is_logged_in_with_the_azure_cli_where_there_is_no_managed_identity() {
+fn azure_cli_is_used_without_a_managed_identity() {
     let stage = Stage::new("way-cli");
     let asked = stage.scene.path("asked");
     let script = format!(
@@ -129,7 +129,7 @@ fn whoever_is_logged_in_with_the_azure_cli_where_there_is_no_managed_identity() 
 }
 
 #[test]
-fn nobody_to_ask_is_77_in_one_line_that_says_what_would_help() {
+fn no_source_of_tokens_exits_77_with_advice_in_one_line() {
     let stage = Stage::new("way-none");
     let script = "echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1";
     let finished = with_az(&stage, stage.run(), script)

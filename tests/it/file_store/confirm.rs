@@ -8,7 +8,7 @@ use nix::libc;
 use super::*;
 
 #[tokio::test]
-async fn it_can_be_told_that_the_lock_is_not_ours_any_more() {
+async fn renewal_notices_a_lost_lock() {
     let (_directory, path) = temporary();
     let renew = async |store: &File| in_time(store.renew(late())).await;
     let is_lost = |reply| matches!(reply, Err(Failure::Lost { until: None, .. }));

@@ -38,7 +38,7 @@ fn a_link_is_followed_and_links_to_nowhere_are_created_through() {
 }
 
 #[test]
-fn what_is_no_lock_file_is_refused_before_anything_starts() {
+fn non_lock_file_is_refused_before_anything_starts() {
     let (directory, path) = temporary();
     let refuse = |path: &Path, word: &str| {
         let error = try_to_open(path, "a").err().expect(word);

@@ -53,7 +53,7 @@ async fn a_lock_the_waiter_got_is_given_up_by_release_and_by_drop() {
 }
 
 #[tokio::test]
-async fn what_the_waiter_got_is_what_the_attempt_has_and_the_tree_keeps() {
+async fn lock_granted_to_a_waiter_passes_to_the_attempt_and_the_tree() {
     let (_directory, path) = temporary();
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     for token in 1..4 {

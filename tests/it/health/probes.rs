@@ -116,7 +116,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
 
 /// The check forks a daemon that ignores TERM, ignores TERM itself, and never ends.
 #[test]
-fn nothing_of_a_check_that_hangs_outlives_its_time_or_control() {
+fn hanging_check_is_killed_with_its_tree_at_its_time_limit() {
     let scene = Scene::new();
     let script = journalist(&scene, "one", "--term ignore --daemon --children 2");
     let mut one = asked_every(QUICK, &scene, scene.run_on_file(), "one", &script);
@@ -157,7 +157,7 @@ fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
 }
 
 #[test]
-fn what_a_check_leaves_behind_is_killed_and_it_has_succeeded() {
+fn leftovers_of_a_successful_check_are_killed() {
     let scene = Scene::new();
     let left = scene.path("left");
     let script = format!(
@@ -185,7 +185,7 @@ fn what_a_check_leaves_behind_is_killed_and_it_has_succeeded() {
 }
 
 #[test]
-fn what_a_check_prints_is_thrown_away_however_much_it_is() {
+fn output_of_a_check_is_discarded_in_any_amount() {
     let scene = Scene::new();
     let script = "yes; yes >&2";
     let finished = scene

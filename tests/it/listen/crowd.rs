@@ -41,7 +41,7 @@ fn a_request_that_never_ends_is_cut_off() {
 }
 
 #[test]
-fn those_who_only_hold_connections_keep_nobody_out() {
+fn idle_connections_do_not_block_other_clients() {
     let scene = Scene::new();
     let (one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at);

@@ -108,7 +108,7 @@ fn on_blob(scene: &Scene, blob: &str, name: &str) -> (Instance, SocketAddr) {
 }
 
 #[test]
-fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
+fn instance_stopped_past_its_lease_never_answers_that_it_leads() {
     let scene = Scene::new();
     let (one, at_one) = on_blob(&scene, "leader/stopped", "one");
     await_leader(at_one);
@@ -175,7 +175,7 @@ impl Drop for Stopped {
 }
 
 #[test]
-fn who_answers_for_a_loop_that_stands_still_does_not_lead_past_the_deadline() {
+fn server_of_a_stopped_loop_does_not_lead_past_the_deadline() {
     let scene = Scene::new();
     let (one, at_one) = on_blob(&scene, "leader/still", "one");
     await_leader(at_one);

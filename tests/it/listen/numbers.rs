@@ -26,7 +26,7 @@ fn numbers(at: SocketAddr) -> Numbers {
 }
 
 #[test]
-fn who_asks_for_text_gets_text() {
+fn metrics_are_plain_text_on_request() {
     let scene = Scene::new();
     let one = scene
         .run_on_file()

@@ -139,7 +139,7 @@ fn labels_of(mut text: &str) -> Result<Vec<(String, String)>, String> {
 }
 
 #[test]
-fn what_a_scraper_would_refuse_is_refused() {
+fn invalid_openmetrics_text_is_refused() {
     let good = "# HELP trafficcop_a A.\n# TYPE trafficcop_a counter\n\
                 trafficcop_a_total{lock=\"a\\\"b\",x=\"y\"} 2\n# EOF\n";
     let numbers = parse(good).expect("it is good");

@@ -52,7 +52,7 @@ fn holder_and_standby_are_ready_and_sound_and_one_of_them_leads() {
 
 /// `nc -N` and `socat -` close their half after the request.
 #[test]
-fn whoever_closes_his_half_behind_the_request_is_answered() {
+fn client_that_closes_its_half_is_answered() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at);
@@ -136,7 +136,7 @@ fn between_two_commands_nobody_leads_though_the_lease_is_held() {
 }
 
 #[test]
-fn who_has_not_reached_its_store_is_not_ready() {
+fn instance_is_not_ready_before_it_has_reached_its_store() {
     let scene = Scene::new();
     // Port 1 is closed.
     let store = crate::support::azurite::connection_string(1);
@@ -217,7 +217,7 @@ fn head_and_options_say_the_same_without_the_text_and_nothing_else_is_done() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_forgotten() {
+fn malformed_requests_are_refused_and_harmless() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at);

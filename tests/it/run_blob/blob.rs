@@ -159,7 +159,7 @@ fn every_kind_of_credential_opens_the_same_lock() {
 }
 
 #[test]
-fn nothing_but_the_standard_streams_reaches_the_command() {
+fn command_inherits_only_the_standard_streams() {
     let stage = Stage::new("descriptors");
     let finished = stage
         .run(azurite().port)

@@ -45,7 +45,7 @@ fn control_changes_at_once_whether_its_command_its_instance_or_its_supervisor_en
 }
 
 #[test]
-fn who_rings_and_who_does_not_hand_over_to_each_other() {
+fn instances_with_and_without_a_doorbell_hand_over_to_each_other() {
     let stage = Stage::new("mixed-bells");
     let journal = &stage.scene.journal;
     let port = azurite().port;

@@ -255,7 +255,7 @@ fn costs(name: &str, act: impl Fn(TcpStream) + Send + 'static) -> (usize, usize,
 }
 
 #[test]
-fn who_releases_again_and_again_costs_ten_looks() {
+fn repeated_forged_releases_cost_ten_looks() {
     let (contacts, looks, _) = costs("released-again", |mut guest| {
         greets(&mut guest);
         let _ = guest.write_all(b"r");
@@ -265,7 +265,7 @@ fn who_releases_again_and_again_costs_ten_looks() {
 }
 
 #[test]
-fn who_hangs_up_again_and_again_costs_ten_looks() {
+fn repeated_hang_ups_cost_ten_looks() {
     let (contacts, looks, _) = costs("hung-up-again", |mut guest| {
         greets(&mut guest);
     });
@@ -281,7 +281,7 @@ fn floods(mut guest: TcpStream, word: u8) {
 }
 
 #[test]
-fn who_is_no_holder_is_not_listened_to_and_costs_no_look() {
+fn impostor_is_not_listened_to_and_costs_no_look() {
     const HEARS: &str = "hears the holder's doorbell";
     let megabyte = |mut guest: TcpStream| drop(guest.write_all(&vec![0; 1 << 20]));
     let other_half = |mut guest: TcpStream| {

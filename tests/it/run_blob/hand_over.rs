@@ -98,7 +98,7 @@ fn the_death_of_the_supervisor_hands_over_because_the_guardian_gives_the_lease_b
 }
 
 #[test]
-fn of_many_instances_each_gets_its_turn_alone() {
+fn many_instances_run_one_at_a_time() {
     let stage = Stage::new("crowd");
     let names = ["a", "b", "c", "d"];
     let options = ["--grace", "100ms"];

@@ -18,7 +18,7 @@ use crate::support::scene::Scene;
 
 /// `nohup` ignores signals, and so does a shell without job control for its `&`.
 #[test]
-fn what_was_ignored_when_we_started_stays_ignored() {
+fn signals_ignored_at_the_start_stay_ignored() {
     for signal in [
         Signal::SIGHUP,
         Signal::SIGINT,
@@ -179,7 +179,7 @@ const LISTENER: &str = "trap 'echo cont' CONT; trap 'echo term' TERM; trap 'over
      echo ready; while [ -z \"$over\" ]; do sleep 0.01; done; exit 3";
 
 #[test]
-fn what_is_asked_to_end_hears_of_nothing_else() {
+fn command_gets_no_sigcont_after_its_stop_signal() {
     let scene = Scene::new();
     for contain in ["none", "auto"] {
         let one = scene
@@ -210,7 +210,7 @@ fn what_is_asked_to_end_hears_of_nothing_else() {
 }
 
 #[test]
-fn what_is_stopped_is_continued_to_hear_that_it_is_to_end() {
+fn stopped_command_is_continued_for_its_stop_signal() {
     let scene = Scene::new();
     let listener = |name: &str| {
         format!("trap 'echo {name}; exit 3' TERM; kill -STOP $$; while :; do sleep 0.01; done")

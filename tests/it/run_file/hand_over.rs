@@ -98,7 +98,7 @@ fn the_death_of_the_guardian_hands_over_when_the_tree_is_gone_and_is_status_70()
 }
 
 #[test]
-fn of_many_instances_each_gets_its_turn_alone() {
+fn many_instances_run_one_at_a_time() {
     let scene = Scene::new();
     let names = ["a", "b", "c", "d", "e", "f"];
     let command = ["--beats", "12", "--daemon", "--children", "1"];

@@ -29,7 +29,7 @@ fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option
 }
 
 #[test]
-fn as_process_1_it_reaps_what_it_adopts() {
+fn process_1_reaps_the_orphans_that_it_adopts() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let orphan = scene.path("orphan").display().to_string();
@@ -51,7 +51,7 @@ fn as_process_1_it_reaps_what_it_adopts() {
 }
 
 #[test]
-fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
+fn proc_of_another_namespace_is_refused() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let begun = scene.path("begun").display().to_string();
@@ -73,7 +73,7 @@ fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
 
 /// `unshare --pid` without `--fork`: children are in a namespace that the instance is not in.
 #[test]
-fn where_children_are_in_another_namespace_than_ours_nothing_is_started() {
+fn pid_namespace_for_children_only_is_refused() {
     if !geteuid().is_root() {
         return println!("NOT TESTED: it takes root");
     }

@@ -127,7 +127,7 @@ fn seconds(text: &str) -> i64 {
 }
 
 #[test]
-fn who_waited_across_the_end_of_a_slot_is_served_by_it_and_who_came_after_it_runs() {
+fn waiter_is_served_by_its_period_and_a_later_candidate_runs() {
     let stage = Stage::on_blob("once-across");
     let proxy = Proxy::before(azurite().port);
     proxy.set_date(NOON + 50);

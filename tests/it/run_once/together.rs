@@ -44,7 +44,7 @@ fn ten_instances_started_at_once_on_a_blob_run_it_once() {
 }
 
 #[test]
-fn who_waits_waits_for_the_result_and_who_does_not_is_told_75() {
+fn waiter_gets_the_result_and_no_wait_exits_75() {
     for stage in Stage::on_both("once-wait") {
         let one = stage.candidate("one", &[]);
         stage.scene.journal.await_tag(What::Beat, "one");

@@ -132,7 +132,7 @@ fn a_hook_that_fails_ends_whoever_looks_once_or_has_waited_long_enough() {
 }
 
 #[test]
-fn what_a_hook_left_behind_is_gone_before_the_command_starts() {
+fn leftovers_of_a_hook_end_before_the_command_starts() {
     let scene = Scene::new();
     let mut one = on_file(&scene, "one")
         .args(hook(&scene, "one", "--beats 40 --daemon"))

@@ -199,7 +199,7 @@ fn too_many_attempts_and_bodies_that_cannot_be_handed_over_are_dead_lettered_unr
 }
 
 #[test]
-fn what_cannot_be_started_is_released_and_does_not_count() {
+fn message_of_a_command_that_cannot_start_is_released_uncounted() {
     let stage = Stage::one("x");
     let script = stage.scene.path("script");
     std::fs::write(&script, "#!/etc\n").expect("a file");
@@ -288,7 +288,7 @@ fn a_message_that_cannot_be_dead_lettered_is_not_run_and_after_five_the_worker_l
 }
 
 #[test]
-fn what_has_been_put_aside_can_be_worked_on_and_stays_where_it_is_if_it_fails() {
+fn dead_letters_can_be_processed_and_stay_on_failure() {
     let stage = Stage::one("x");
     stage.once(&[], "exit 65");
     let again = |script: &str| {
@@ -363,7 +363,7 @@ fn the_hidden_switch_settles_on_the_link() {
 
 /// A refusal on the link is final; the repetition uses the lock's token.
 #[test]
-fn what_is_refused_for_now_on_the_link_is_settled_all_the_same() {
+fn busy_refusal_on_the_link_is_settled_by_the_token() {
     let stage = Stage::one("x");
     stage
         .broker

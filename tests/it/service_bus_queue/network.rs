@@ -25,7 +25,7 @@ async fn a_lock_outlives_its_connection() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_the_message_though_the_connection_was_cut() {
+async fn waiting_worker_gets_a_message_despite_a_cut_connection() {
     let scene = Scene::locking(30);
     scene.wait_in_vain(1, 200).await;
     scene.broker.cut();
@@ -155,7 +155,7 @@ async fn a_busy_service_is_not_stormed() {
 
 /// A worker waits after an error: a message sent meanwhile would lie here while its lock runs out.
 #[tokio::test]
-async fn whoever_was_told_of_trouble_is_sent_nothing_before_he_asks_again() {
+async fn worker_gets_no_message_between_an_error_and_its_next_take() {
     let scene = Scene::locking(30);
     scene.wait_in_vain(4, 200).await;
     scene.fault(On::Attach, Act::server_busy());

@@ -56,7 +56,7 @@ async fn a_message_is_settled_on_the_link_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_is_refused_on_the_link_is_heard() {
+async fn refusal_on_the_link_is_reported() {
     for how in [
         Settlement::Complete,
         abandon(),
@@ -77,7 +77,7 @@ async fn what_is_refused_on_the_link_is_heard() {
 }
 
 #[tokio::test]
-async fn what_was_not_answered_on_the_link_is_doubt() {
+async fn missing_answer_on_the_link_is_doubt() {
     let scene = Scene::with(settings(30), |config| config.link_settle = true);
     scene.put(b"m");
     let message = scene.take().await;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_was_not_handed_out_goes_back_as_it_was() {
+async fn unused_messages_return_unchanged_at_a_stop() {
     let scene = Scene::locking(300);
     scene.wait_in_vain(4, 300).await;
     for number in 0..3_u8 {
@@ -76,7 +76,7 @@ async fn a_drain_has_ended_when_all_has_come_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn what_was_handed_out_goes_on_after_a_stop() {
+async fn message_in_progress_can_be_settled_after_a_stop() {
     let scene = Scene::locking(30);
     scene.put(b"held");
     let held = scene.take().await;

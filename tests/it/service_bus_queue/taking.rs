@@ -77,7 +77,7 @@ async fn a_message_in_many_pieces_is_whole() {
 }
 
 #[tokio::test]
-async fn what_is_not_bytes_or_too_large_is_said_to_be_so() {
+async fn unsupported_or_oversized_body_is_reported() {
     let scene = Scene::with(settings(30), |config| config.max_body = 1000);
     let mut sequence = Vec::new();
     let list = Value::List(vec![Value::Int(1)]);

@@ -33,7 +33,7 @@ fn lines_of_cron_get_control_one_lease_after_the_first_looked_and_not_before() {
 }
 
 #[test]
-fn what_was_seen_of_a_lock_that_was_removed_says_nothing_of_the_next_one() {
+fn stamp_of_a_removed_lock_does_not_apply_to_the_next() {
     let scene = Scene::new();
     scene.excuse_event_logs("the lock is removed, and the next one counts anew");
     let lock = scene.lock();

@@ -301,7 +301,7 @@ fn break_ends_a_tenure_and_the_holder_competes_again() {
 }
 
 #[test]
-fn who_is_broken_at_the_end_of_its_lease_is_asked_to_end_and_has_nothing_to_own_up_to() {
+fn break_at_the_leases_end_stops_the_command_without_an_overlap() {
     let scene = Scene::new();
     let options = ["--if-lost", "exit"];
     let mut one = shared_instance(&scene, "one", &options, &["--term", "100:0"]);

@@ -169,7 +169,7 @@ fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions
 }
 
 #[test]
-fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
+fn verbs_that_look_end_in_time_on_a_hanging_drive() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let lock = view.path("lock");
@@ -205,7 +205,7 @@ fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
 }
 
 #[test]
-fn whoever_does_not_wait_is_answered_in_time_while_the_drive_hangs_whatever_it_is_to_write_to() {
+fn no_wait_ends_in_time_on_a_hanging_drive_with_any_output() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let lock = view.path("lock");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_is_put_aside_is_kept_word_for_word_and_for_ever() {
+async fn dead_letter_is_kept_verbatim_and_for_ever() {
     let bytes: Vec<u8> = [0, 0xff].into_iter().cycle().take(48 * 1024).collect();
     for text in [
         azure_core::base64::encode(&bytes),
@@ -106,7 +106,7 @@ async fn a_copy_in_doubt_is_put_again_rather_than_lost() {
 }
 
 #[tokio::test]
-async fn what_another_may_have_is_not_copied() {
+async fn message_that_another_may_have_is_not_copied() {
     let scene = Scene::locking("x", 2);
     scene.mailbox.poison().create();
     let message = scene.take().await;

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_is_completed_is_gone_and_stays_settled() {
+async fn completed_message_is_deleted_and_stays_settled() {
     let scene = Scene::with("x");
     let message = scene.take().await;
     for _ in 0..2 {
@@ -17,7 +17,7 @@ async fn what_is_completed_is_gone_and_stays_settled() {
 }
 
 #[tokio::test]
-async fn what_is_released_is_there_at_once_and_what_is_retried_after_its_delay() {
+async fn released_message_returns_at_once_and_retried_one_after_its_delay() {
     let scene = Scene::with("x");
     let message = scene.take().await;
     let settled = message.lock.settle(&Settlement::Release, later()).await;

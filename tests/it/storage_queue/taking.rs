@@ -90,7 +90,7 @@ async fn bodies_are_handed_over_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_handed_over_is_taken_all_the_same_and_says_why() {
+async fn unusable_body_is_taken_with_its_reason() {
     let scene = Scene::with("{}");
     let queue = open(Config {
         encoding: Some(Encoding::Base64),
@@ -228,7 +228,7 @@ async fn refused_credential_is_told_apart_from_doubt_after_it_has_worked() {
 }
 
 #[tokio::test]
-async fn what_an_unanswered_request_took_comes_back_by_itself() {
+async fn message_taken_by_an_unanswered_request_comes_back() {
     let scene = Scene::locking("x", 2);
     scene.proxy.next(Call::Take, Fate::LoseReply);
     is_transient(scene.queue.take(1, later()).await.map(drop));

@@ -164,7 +164,7 @@ fn a_metadata_service_that_fails_in_whatever_way_stops_nobody() {
 }
 
 #[test]
-fn what_is_announced_for_another_machine_or_is_no_disturbance_is_ignored() {
+fn irrelevant_announcements_are_ignored() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
     let mut instance = guest(&scene, &metadata, "web1")
@@ -223,7 +223,7 @@ fn a_machine_is_known_by_what_was_typed_by_the_metadata_or_by_its_own_name() {
 }
 
 #[test]
-fn nobody_is_asked_where_nobody_wants_to_know() {
+fn metadata_service_is_not_queried_unless_enabled() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
     metadata.announce("x", "Reboot", "web-1");

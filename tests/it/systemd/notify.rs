@@ -33,7 +33,7 @@ fn let_go_on(scene: &Scene, name: &str) {
 }
 
 #[test]
-fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
+fn standby_is_ready_and_its_status_is_the_logs() {
     let scene = Scene::new();
     let (one, two) = (Manager::at(&scene, "one"), Manager::at(&scene, "two"));
     let mut holder = service(&scene, &one, "web1")
@@ -60,7 +60,7 @@ fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
 /// To systemd a process that ends without READY has failed, whatever its status; and of READY and
 /// STOPPING in one message it takes one.
 #[test]
-fn one_that_ends_well_and_never_was_ready_says_so_before_it_stops() {
+fn clean_exit_sends_ready_before_stopping() {
     let scene = Scene::new();
     let done = scene.run_on_file().arg("--once").command(["true"]).finish();
     assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
@@ -89,7 +89,7 @@ fn one_that_ends_well_and_never_was_ready_says_so_before_it_stops() {
 }
 
 #[test]
-fn one_that_is_not_fit_is_ready_and_its_status_says_why() {
+fn unfit_instance_is_ready_and_its_status_has_the_reason() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "one");
     let fit = scene.path("fit");

@@ -85,7 +85,7 @@ fn they_are_addressed_to_a_command_that_has_process_ids_of_its_own() {
 }
 
 #[test]
-fn what_is_addressed_to_another_passes_through_untouched() {
+fn sockets_for_another_process_pass_through_unchanged() {
     let scene = scene();
     let hook = format!("set -- hook; {TELL}");
     let output = run(&scene, PASSED_BY, &["--on-acquire", &hook], TELL);

@@ -139,7 +139,7 @@ fn the_units_start_what_the_package_installs() {
 }
 
 #[test]
-fn what_the_units_start_can_be_parsed() {
+fn command_lines_of_units_can_be_parsed() {
     for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
         let text = text(unit);
         let line = text

@@ -63,7 +63,7 @@ fn stop(instance: &mut Instance) {
 }
 
 #[test]
-fn it_is_ready_when_it_takes_messages_and_says_how_many_it_works_on() {
+fn worker_is_ready_when_it_takes_messages_and_reports_their_number() {
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     let manager = Manager::at(&scene, "manager");
     let mut instance = service(&scene, &manager, &mailbox)
@@ -87,7 +87,7 @@ fn it_is_ready_when_it_takes_messages_and_says_how_many_it_works_on() {
 }
 
 #[test]
-fn it_is_not_ready_before_the_queue_has_answered() {
+fn worker_is_not_ready_before_the_queue_has_answered() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "manager");
     // A closed port.

@@ -85,7 +85,7 @@ fn a_terminal_that_a_job_of_the_command_has_comes_back_when_the_command_has_ende
 }
 
 #[test]
-fn what_a_script_starts_beside_itself_leaves_it_the_terminal() {
+fn background_job_of_a_script_leaves_it_the_terminal() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = |name: &str| directory.path().join(name);
     let command = format!("{}; exec sleep 600", noted(&at("command")));
@@ -110,7 +110,7 @@ fn what_a_script_starts_beside_itself_leaves_it_the_terminal() {
 }
 
 #[test]
-fn what_is_typed_at_the_command_s_terminal_is_a_stop_and_not_its_failure() {
+fn ctrl_c_counts_as_a_stop_and_not_as_a_failure() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = |name: &str| directory.path().join(name);
     let command = format!("{}; exec sleep 600", noted(&at("command")));

@@ -25,7 +25,7 @@ fn leased(name: &str) -> Blob {
 }
 
 #[test]
-fn nothing_is_broken_without_a_yes() {
+fn break_without_yes_breaks_nothing() {
     let scene = Scene::new();
     let blob = leased("breaking/unasked");
     let proxy = Proxy::before(azurite().port);

@@ -122,7 +122,7 @@ fn looking_creates_nothing_and_asks_for_nothing_but_a_look() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_an_error_and_not_free() {
+fn unreadable_lock_is_an_error_and_not_free() {
     let scene = Scene::new();
     let blob = Blob::named("looking-denied/one");
     blob.create(&[]);

@@ -90,7 +90,7 @@ fn status_and_list_tell_what_is_done_and_what_failed() {
 }
 
 #[test]
-fn what_is_forgotten_is_run_again_and_everything_else_stays() {
+fn reset_task_runs_again_and_all_else_stays() {
     let scene = Scene::new();
     for place in places(&scene, "reset-one/one") {
         for key in ["v7", "v8"] {
@@ -171,7 +171,7 @@ fn busy(scene: &Scene, place: &Place, key: &str, identity: &str, script: &str) -
 }
 
 #[test]
-fn nothing_is_forgotten_while_somebody_has_the_lock() {
+fn reset_is_refused_while_the_lock_is_held() {
     let scene = Scene::new();
     for place in places(&scene, "reset-held/one") {
         assert!(runs(&scene, &place, "v7", "web1"));
@@ -192,7 +192,7 @@ fn nothing_is_forgotten_while_somebody_has_the_lock() {
 }
 
 #[test]
-fn by_force_a_file_s_result_goes_and_its_holder_s_own_is_recorded() {
+fn forced_reset_of_a_file_keeps_the_holders_own_result() {
     let scene = Scene::new();
     let place = Place::file(&scene);
     assert!(runs(&scene, &place, "v7", "web1"));
@@ -211,7 +211,7 @@ fn by_force_a_file_s_result_goes_and_its_holder_s_own_is_recorded() {
 }
 
 #[test]
-fn by_force_a_blob_s_holder_has_stopped_before_anything_is_forgotten() {
+fn forced_reset_of_a_blob_stops_its_holder_first() {
     let scene = Scene::new();
     let place = Place::blob("reset-forced/one");
     assert!(runs(&scene, &place, "v7", "web1"));
@@ -293,7 +293,7 @@ fn answers((child, mut terminal): (Child, File), text: &str) -> (Option<i32>, St
 }
 
 #[test]
-fn what_changed_while_one_thought_is_left_alone() {
+fn reset_keeps_results_that_changed_before_the_answer() {
     let scene = Scene::new();
     for place in places(&scene, "reset-changed/one") {
         fails(&scene, &place, "v7");
@@ -324,7 +324,7 @@ fn what_changed_while_one_thought_is_left_alone() {
 }
 
 #[test]
-fn it_is_written_under_a_lease_of_its_own() {
+fn reset_writes_under_its_own_lease() {
     let scene = Scene::new();
     let blob = Blob::named("reset-race/one");
     assert!(runs(&scene, &Place::blob(&blob.name), "v7", "web1"));

@@ -60,7 +60,7 @@ fn slots_are_found_under_their_name() {
 }
 
 #[test]
-fn who_may_not_list_sees_the_lock_itself_and_is_told_that_slots_were_not_looked_for() {
+fn sas_without_list_shows_the_lock_and_warns_about_slots() {
     let scene = Scene::new();
     // The container exists, but not the lock.
     Blob::named("slots-unlisted/another").create(&[]);

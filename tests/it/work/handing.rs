@@ -102,7 +102,7 @@ fn a_command_that_never_reads_or_closes_its_stdin_is_none_the_worse_and_its_lock
 }
 
 #[test]
-fn what_is_known_of_it_is_in_the_environment_and_nothing_of_an_outer_trafficcop() {
+fn message_is_described_in_the_environment_without_outer_variables() {
     let (scene, mailbox) = with("x");
     let done = worker(&scene, &mailbox)
         .arg("--once")
@@ -128,7 +128,7 @@ fn what_is_known_of_it_is_in_the_environment_and_nothing_of_an_outer_trafficcop(
 }
 
 #[test]
-fn in_a_directory_it_is_private_and_gone_afterwards_whatever_happens() {
+fn message_directory_is_private_and_removed_afterwards() {
     let (scene, mailbox) = with("a body");
     let place = scene.path("place");
     std::fs::create_dir(&place).unwrap();
@@ -145,7 +145,7 @@ fn in_a_directory_it_is_private_and_gone_afterwards_whatever_happens() {
 }
 
 #[test]
-fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
+fn message_directory_of_a_killed_worker_is_swept_by_the_next() {
     let (scene, mailbox) = with("a secret");
     let place = scene.path("place");
     std::fs::create_dir(&place).unwrap();

@@ -138,7 +138,7 @@ fn a_queue_that_is_out_of_reach_at_the_start_is_status_69() {
 }
 
 #[test]
-fn who_may_look_and_not_take_leaves_with_77_and_does_not_call_the_queue_empty() {
+fn worker_without_the_right_to_take_exits_77() {
     let (scene, mailbox) = with("x");
     let proxy = Proxy::before(queues().port);
     proxy.next(

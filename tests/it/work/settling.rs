@@ -39,7 +39,7 @@ fn stand_still_past_the_lock(worker: &Instance, go: &Path) {
 
 /// The lock's time is over, but no other worker has taken it: the queue knows.
 #[test]
-fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
+fn success_during_a_pause_of_its_worker_is_settled() {
     let (scene, mailbox) = with("x");
     let go = scene.path("go");
     let running = worker(&scene, &mailbox)
@@ -147,7 +147,7 @@ fn any_other_status_and_a_signal_bring_it_back_after_the_delay() {
 }
 
 #[test]
-fn it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside() {
+fn failed_message_is_retried_and_dead_lettered_on_the_last_attempt() {
     let (scene, mailbox) = with("x");
     let done = worker(&scene, &mailbox)
         .args([
@@ -213,7 +213,7 @@ fn a_command_that_cannot_be_started_costs_the_message_nothing() {
 }
 
 #[test]
-fn what_was_taken_too_often_or_cannot_be_read_is_put_aside_without_running_anything() {
+fn exhausted_or_unreadable_message_is_dead_lettered_unrun() {
     let never = "touch never";
     for (text, more, reason) in [
         ("not base64!", &["--encoding", "base64"][..], "NotBase64"),
@@ -377,7 +377,7 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
 
 /// It exits 0 at last, but its time was over.
 #[test]
-fn what_took_too_long_and_ended_while_its_worker_stood_still_has_failed() {
+fn timeout_during_a_pause_of_its_worker_is_a_failure() {
     let (scene, mailbox) = with("x");
     let go = scene.path("go");
     let running = worker(&scene, &mailbox)

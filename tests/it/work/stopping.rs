@@ -12,7 +12,7 @@ use crate::support::stopping::{
 };
 
 #[test]
-fn what_runs_may_finish_while_its_lock_is_renewed() {
+fn running_command_may_finish_while_its_lock_is_renewed() {
     let (scene, mailbox) = with("x");
     mailbox.put("y");
     let worker = worker(&scene, &mailbox).args(["--lock-time", "10s"]);
@@ -38,7 +38,7 @@ fn the_second_signal_ends_everything_at_once_and_still_gives_back() {
 }
 
 #[test]
-fn however_often_and_whenever_it_is_stopped_nothing_stays_locked() {
+fn repeated_stops_leave_no_lock() {
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     for text in ["a", "b", "c", "d", "e"] {
         mailbox.put(text);

@@ -8,7 +8,7 @@ use crate::support::journal::What;
 const DEAF: &str = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
 
 #[test]
-fn it_is_renewed_while_a_command_runs_and_while_there_is_none() {
+fn session_is_renewed_with_and_without_a_command() {
     let stage = Stage::of_sessions(SHORT);
     stage.talk("a", &["1"]);
     let running = stage

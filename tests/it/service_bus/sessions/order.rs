@@ -22,7 +22,7 @@ fn the_command_is_run_for_each_message_of_a_session_in_order_and_knows_whose_it_
 }
 
 #[test]
-fn so_many_sessions_as_there_are_slots_are_worked_on_at_once_and_each_by_one() {
+fn concurrency_limits_the_sessions_in_progress() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     for session in ["a", "b", "c"] {
         stage.talk(session, &["1", "2"]);
@@ -37,7 +37,7 @@ fn so_many_sessions_as_there_are_slots_are_worked_on_at_once_and_each_by_one() {
 }
 
 #[test]
-fn one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt() {
+fn failed_message_is_retried_before_the_next_and_dead_lettered_at_last() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2", "3"]);
     let begin = trafficcop::Instant::now();
@@ -62,7 +62,7 @@ fn one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attem
 }
 
 #[test]
-fn what_the_queue_puts_aside_by_its_own_count_does_not_stop_the_next() {
+fn message_dead_lettered_by_the_queue_does_not_stop_the_next() {
     let stage = Stage::of(
         Settings::default(),
         QueueSettings {
@@ -82,7 +82,7 @@ fn what_the_queue_puts_aside_by_its_own_count_does_not_stop_the_next() {
 }
 
 #[test]
-fn one_that_takes_its_time_to_come_again_is_waited_for_and_not_overtaken() {
+fn delayed_retry_is_waited_for_and_not_overtaken() {
     let stage = Stage::of(
         Settings::default(),
         QueueSettings {
@@ -114,7 +114,7 @@ fn one_that_takes_its_time_to_come_again_is_waited_for_and_not_overtaken() {
 }
 
 #[test]
-fn one_that_is_rejected_or_cannot_be_handed_over_is_put_aside_and_the_next_is_run() {
+fn rejected_message_is_dead_lettered_and_the_next_runs() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "much too long", "3"]);
     let done = stage.all(&["--max-body", "2"], "test $(cat) = 3 || exit 65");

@@ -50,7 +50,7 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
 }
 
 #[tokio::test]
-async fn what_is_released_twice_or_was_never_had_changes_nothing() {
+async fn release_without_a_lease_changes_nothing() {
     let (_directory, path) = temporary();
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     release(&a).await;
@@ -99,7 +99,7 @@ async fn a_version_of_ours_whose_answer_was_lost_is_stepped_over() {
 }
 
 #[tokio::test]
-async fn who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_client_shows_it() {
+async fn broken_holder_makes_no_version_after_the_operators() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     acquire(&a).await;
@@ -146,7 +146,7 @@ async fn left(store: &SharedFile) -> Option<Instant> {
 }
 
 #[tokio::test]
-async fn whose_lease_is_broken_at_its_end_has_what_is_left_of_it_and_is_told_when_that_is_less() {
+async fn break_at_the_end_leaves_the_rest_until_a_shorter_break() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     let grant = acquire(&a).await;
@@ -170,7 +170,7 @@ async fn whose_lease_is_broken_at_its_end_has_what_is_left_of_it_and_is_told_whe
 }
 
 #[tokio::test]
-async fn whose_lease_is_broken_with_a_period_has_no_more_than_that() {
+async fn break_with_a_period_leaves_no_more_than_the_period() {
     let (_directory, path) = temporary();
     let competitor = Competitor::new(candidate("a"), LEASE * 3);
     let a = SharedFile::open(&path, &competitor).expect("a store");
@@ -188,7 +188,7 @@ async fn whose_lease_is_broken_with_a_period_has_no_more_than_that() {
 /// If a server forgets a version, two tenures get one number; the version need not be an
 /// operator's.
 #[tokio::test]
-async fn whose_version_comes_again_with_another_s_record_has_nothing_left() {
+async fn own_version_with_a_foreign_record_leaves_nothing() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     acquire(&a).await;
@@ -202,7 +202,7 @@ async fn whose_version_comes_again_with_another_s_record_has_nothing_left() {
 }
 
 #[tokio::test]
-async fn who_gives_back_what_was_broken_hears_of_that_although_it_was_said_before() {
+async fn release_reports_a_break_even_if_reported_before() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     acquire(&a).await;
@@ -268,7 +268,7 @@ fn task() -> Option<Task> {
 }
 
 #[tokio::test]
-async fn what_was_taken_over_for_a_task_that_is_refused_is_given_back() {
+async fn take_over_for_a_refused_task_is_released() {
     let (_directory, path) = temporary();
     let released = Written::new(1, "released").text();
     let line = released.lines().nth(1).expect("a record");
@@ -316,8 +316,7 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_command_is_said_by_the_next_renewal_and_asks_nothing_of_the_drive()
-{
+async fn failing_health_is_written_with_the_next_renewal() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     let tell = |health: &str| {

@@ -12,7 +12,7 @@ use crate::support::programs::{ourselves, trafficcop};
 const NOBODY: u32 = 65534;
 
 #[tokio::test]
-async fn what_is_no_lock_is_refused_and_left_alone() {
+async fn non_lock_is_refused_and_left_alone() {
     let (directory, path) = temporary();
     for bytes in [&b"#!/bin/sh\n"[..], b"{\"token\":7}", &[0xff; 9000]] {
         fs::write(&path, bytes).expect("a file");
@@ -82,7 +82,7 @@ async fn versions_that_are_no_directory_are_refused() {
 }
 
 #[tokio::test]
-async fn of_two_protocols_at_one_path_each_refuses_the_other() {
+async fn two_protocols_at_one_path_refuse_each_other() {
     let (_directory, path) = temporary();
     let competitor = Competitor::new(candidate("local"), LEASE);
     let local = file::File::open(&path, &competitor).expect("a file");

@@ -237,7 +237,7 @@ fn the_last_failed_delivery_makes_a_dead_letter() {
 }
 
 #[test]
-fn what_is_received_and_deleted_is_gone() {
+fn received_and_deleted_message_is_removed() {
     let broker = broker(1);
     let mut client = Client::new(&broker);
     client.attach(service_bus_stand_in::codec::performative::Attach {

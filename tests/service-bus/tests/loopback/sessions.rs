@@ -100,7 +100,7 @@ fn each_receiver_gets_the_session_that_waited_longest_and_its_messages_alone() {
 }
 
 #[test]
-fn one_that_somebody_has_is_refused_by_name_and_waited_for_by_others() {
+fn locked_session_is_refused_by_name_and_waited_for() {
     let broker = broker(LONG, &["a1"]);
     let (mut one, mut other) = (Client::new(&broker), Client::new(&broker));
     assert_eq!(
