@@ -83,7 +83,7 @@ async fn worker_hands_out_each_message_until_it_is_completed() {
 }
 
 #[tokio::test]
-async fn message_that_was_taken_too_often_is_put_aside_and_not_handed_out() {
+async fn exhausted_message_is_dead_lettered_and_not_handed_out() {
     let mailbox = Mailbox::fresh();
     mailbox.put("bad");
     let worker = queue_at(queues().port)

@@ -141,7 +141,7 @@ fn watchers(instance: &Instance) -> Vec<i32> {
 }
 
 #[test]
-fn a_writer_whose_watchers_stand_still_is_refused_once_the_next_holder_wrote() {
+fn writer_with_stopped_watchers_is_refused_once_the_next_holder_wrote() {
     let scene = Scene::new();
     let database = scene.path("db");
     let instance = |name: &str, lines: &str| {

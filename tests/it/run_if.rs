@@ -214,7 +214,7 @@ const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 const HEARS: &str = "hears the holder's doorbell, 0 standbys before this one";
 
 #[test]
-fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {
+fn fit_standby_takes_over_at_a_ring_without_another_question() {
     let place = Place::on_blob("if-rung-fit");
     let one = place
         .run("one")
@@ -654,7 +654,7 @@ fn the_standby_command_runs_while_it_is_not_fit() {
 }
 
 #[test]
-fn without_a_guardian_to_ask_it_nobody_is_fit() {
+fn condition_without_a_guardian_counts_as_no() {
     let place = Place::on_file();
     let mut one = place.candidate("one", &[]);
     one.await_log(NOT_FIT);

@@ -302,7 +302,7 @@ fn refusal_names_the_holders_of_all_slots() {
 }
 
 #[test]
-fn the_doorbell_of_a_slot_s_holder_is_heard_whoever_has_the_others() {
+fn doorbell_of_each_slots_holder_is_heard() {
     let scene = Scene::new();
     let start = |name, options: &[&str]| {
         let run = on_blob(&scene, name, "rung/pool").args(options);

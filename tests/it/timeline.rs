@@ -361,7 +361,7 @@ fn a_full_disk_under_the_event_log_costs_one_warning_and_no_control() {
 }
 
 #[test]
-fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
+fn hanging_event_log_delays_neither_control_nor_the_end() {
     let scene = Scene::new();
     let fifo = scene.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -376,7 +376,7 @@ fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
 
 /// A shell makes such a pipe from `--event-log >(gzip >log.gz)`.
 #[test]
-fn an_event_log_on_a_pipe_that_we_were_given_is_written() {
+fn event_log_on_an_inherited_pipe_is_written() {
     let scene = Scene::new();
     let script = "exec 3>&1; exec \"$@\" --event-log /dev/fd/3 -- true";
     let mut command = std::process::Command::new("sh");
@@ -403,7 +403,7 @@ fn an_event_log_on_a_pipe_that_we_were_given_is_written() {
 
 /// A read end in this process would keep the command's pipe alive.
 #[test]
-fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {
+fn event_log_on_the_commands_output_opens_no_read_end() {
     let scene = Scene::new();
     let (mut reader, writer) = std::io::pipe().unwrap();
     let run = scene
@@ -416,7 +416,7 @@ fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {
 }
 
 #[test]
-fn an_event_log_that_nobody_reads_is_told_of() {
+fn event_log_without_a_reader_is_reported() {
     let scene = Scene::new();
     let fifo = scene.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();

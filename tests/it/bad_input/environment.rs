@@ -146,7 +146,7 @@ fn error_for_a_variables_value_names_the_variable() {
 }
 
 #[test]
-fn a_variable_that_nobody_reads_is_told_of_and_does_nothing() {
+fn unknown_variable_is_reported_and_ignored() {
     let scene = Scene::new();
     let finished = scene
         .run_on_file()
@@ -177,7 +177,7 @@ fn variables_of_a_command_are_no_settings_of_an_inner_trafficcop() {
 }
 
 #[test]
-fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
+fn lock_of_an_outer_trafficcop_is_refused_at_once() {
     let scene = Scene::new();
     for verb in ["run", "elect"] {
         let words = if verb == "run" { "-- true" } else { "" };

@@ -181,7 +181,7 @@ fn temporary_refusal_of_the_machine_exits_69() {
 
 /// Without a /dev, as in some containers.
 #[test]
-fn without_a_dev_null_a_hook_has_nothing_to_read_all_the_same() {
+fn hook_has_an_empty_stdin_without_dev_null() {
     let scene = Scene::new();
     let shell = "mount -t tmpfs none /dev && exec \"$@\"";
     let Some(mut unshared) = unshared_or_say_so(&["--mount"], shell) else {

@@ -57,7 +57,7 @@ fn a_host_that_does_not_exist() {
 }
 
 #[test]
-fn a_port_where_nobody_listens() {
+fn closed_port_is_reported() {
     let scene = Scene::new();
     let closed = ClosedPort::new();
     let run = scene.run().args(["--blob", "locks/one", "--lease", "15s"]);

@@ -121,7 +121,7 @@ async fn leftover_of_an_older_version_is_refused_as_a_lock() {
 }
 
 #[tokio::test]
-async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
+async fn lost_race_is_held_by_an_unknown_holder() {
     let server = Server::start(vec![
         (
             "look",

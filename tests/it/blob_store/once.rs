@@ -37,7 +37,7 @@ async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
 }
 
 #[tokio::test]
-async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
+async fn finished_task_is_not_competed_for() {
     for view in [free(), leased()] {
         let server = Server::start(vec![(
             "look",
@@ -108,7 +108,7 @@ async fn the_slot_is_the_one_of_the_service_s_date() {
 }
 
 #[tokio::test]
-async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
+async fn answer_without_a_date_runs_nothing() {
     let server = Server::start(vec![
         ("look", free()),
         ("acquire", acquired()),
@@ -124,7 +124,7 @@ async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
 }
 
 #[tokio::test]
-async fn a_result_is_written_on_the_condition_that_nobody_wrote_since() {
+async fn result_is_written_only_over_an_unchanged_record() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
     blob.update_record(RecordUpdate::Outcome(SUCCESS), later())
         .await
@@ -180,7 +180,7 @@ async fn a_result_whose_reply_was_lost_is_recognised() {
 /// The first write was answered, but changed nothing: only a copy of this machine knows the lease
 /// id.
 #[tokio::test]
-async fn a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours() {
+async fn result_of_a_copy_of_this_machine_is_not_mistaken_for_ones_own() {
     let (server, blob) = in_control(vec![
         ("metadata", error(412, "ConditionNotMet")),
         ("look", as_written()),
@@ -219,7 +219,7 @@ async fn a_condition_that_an_announcement_has_changed_is_not_a_result() {
 }
 
 #[tokio::test]
-async fn no_result_is_said_to_be_recorded_that_was_not() {
+async fn unrecorded_result_is_never_reported_as_recorded() {
     for (reply, is_lost) in [
         (error(412, "LeaseLost"), true),
         (error(412, "LeaseIdMismatchWithBlobOperation"), true),

@@ -89,7 +89,7 @@ async fn a_release_that_was_dropped_may_have_been_done() {
 }
 
 #[tokio::test]
-async fn a_lease_that_an_attempt_may_have_obtained_is_nobody_s_loss() {
+async fn uncertain_lease_is_no_loss() {
     let server = Server::start(vec![("look", free()), ("acquire", lost())]);
     let blob = server.blob();
     blob.acquire(later()).await.expect_err("no answer");

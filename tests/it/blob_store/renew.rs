@@ -180,7 +180,7 @@ async fn a_breaking_lease_is_asked_for_again_and_silence_takes_nothing_back() {
 }
 
 #[tokio::test]
-async fn a_broken_lease_may_be_somebody_elses_now() {
+async fn broken_lease_may_have_another_holder() {
     for script in [
         vec![("look", seen("broken", "\"2\""))],
         vec![("look", seen("leased", "\"2\""))],

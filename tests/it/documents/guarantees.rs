@@ -92,10 +92,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         happens: "A holder keeps control, and a warning reports lost lines of the event log. Before the start, what is missing is reported with exit status 69.",
         how_long: "trafficcop retries the start of a process for 0.3 s.",
         shown: &[
-            (
-                "run_blob",
-                &["a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same"],
-            ),
+            ("run_blob", &["store_is_resolved_without_a_spare_thread"]),
             (
                 "service_bus",
                 &["a_machine_without_a_thread_to_spare_keeps_its_message"],
@@ -104,7 +101,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "run_file",
                 &[
                     "a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command",
-                    "too_few_descriptors_are_said_before_anything_starts",
+                    "too_few_descriptors_are_reported_before_anything_starts",
                     "a_process_that_cannot_be_had_for_a_moment_is_asked_for_again",
                 ],
             ),
@@ -156,7 +153,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             "shared_file",
             &[
                 "a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_competes_again",
-                "an_answer_that_comes_after_the_lease_gives_nobody_control",
+                "answer_after_the_lease_grants_no_control",
                 "terminate_ends_an_instance_whose_drive_hangs",
                 "a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease",
                 "a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll",
@@ -259,8 +256,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "an_endpoint_that_answers_500_costs_nothing_while_the_token_is_good_and_is_doubt_after",
                 "a_credential_that_is_revoked_in_mid_tenure_is_doubt",
                 "a_credential_that_stays_away_lets_the_command_run_until_its_time_is_up",
-                "tokens_that_end_soon_are_renewed_and_nobody_notices",
-                "the_death_of_the_supervisor_hands_over_though_no_token_is_to_be_had_any_more",
+                "short_lived_tokens_are_renewed_unnoticed",
+                "guardian_releases_although_no_new_token_is_available",
             ],
         )],
     },
@@ -272,7 +269,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "run_blob",
                 &[
-                    "a_standby_that_stands_still_is_passed_over_and_harms_nobody_when_it_goes_on",
+                    "stopped_standby_is_passed_over_and_harmless_when_continued",
                     "a_standby_that_is_killed_leaves_nothing_behind_and_another_takes_over",
                 ],
             ),
@@ -400,8 +397,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "before_the_command_another_runs_it",
                 "during_the_command_another_runs_it",
                 "after_a_success_that_was_not_recorded_another_runs_it_again",
-                "after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob",
-                "after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file",
+                "recorded_task_on_a_blob_does_not_run_again_without_a_release",
+                "recorded_task_on_a_file_does_not_run_again_without_a_release",
                 "a_result_survives_every_later_record_and_a_crash_while_it_is_written",
             ],
         )],
@@ -487,9 +484,9 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "work",
                 &[
                     "failed_message_is_retried_and_dead_lettered_on_the_last_attempt",
-                    "a_message_that_was_taken_too_often_is_put_aside_and_not_run",
-                    "a_body_that_cannot_be_handed_over_is_put_aside_and_says_why",
-                    "a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves",
+                    "message_taken_too_often_is_dead_lettered_unrun",
+                    "unusable_body_is_dead_lettered_with_its_reason",
+                    "message_that_cannot_be_dead_lettered_is_not_run_and_five_end_the_worker",
                 ],
             ),
             (
@@ -534,7 +531,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "no_message_is_run_twice_at_a_time_and_none_is_lost",
                 "answers_that_come_late_twice_or_out_of_order_cost_no_lock",
                 "an_answer_that_comes_after_its_time_never_stands_for_the_next_one",
-                "a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock",
+                "message_that_arrived_during_a_pause_is_not_run_on_an_old_lock",
                 "a_worker_that_is_killed_leaves_its_message_to_the_next_after_its_command_is_dead",
                 "a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed",
                 "repeated_stops_leave_no_lock_and_count_no_attempt",
@@ -577,9 +574,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ),
             (
                 "run_once",
-                &[
-                    "a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate_runs_it",
-                ],
+                &["hung_command_has_failed_and_the_next_candidate_runs_it"],
             ),
             ("faults", &["Hang"]),
             (
@@ -764,7 +759,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "run_once",
             &[
                 "smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances",
-                "with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number",
+                "first_failure_is_final_for_all_with_on_failure_stop",
             ],
         )],
     },
@@ -824,7 +819,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ),
             (
                 "fencing",
-                &["a_writer_whose_watchers_stand_still_is_refused_once_the_next_holder_wrote"],
+                &["writer_with_stopped_watchers_is_refused_once_the_next_holder_wrote"],
             ),
         ],
     },
@@ -872,13 +867,10 @@ pub(crate) const LIMITS: &[Limit] = &[
         what: "A machine is cloned, or restored from a snapshot, while it has control",
         answer: "Stop trafficcop before you copy a machine. Both copies have the same token; on a blob a warning reports the copy when it writes.",
         shown: &[
-            (
-                "run_blob",
-                &["a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease"],
-            ),
+            ("run_blob", &["write_of_a_copied_machine_is_reported"]),
             (
                 "blob_store",
-                &["a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours"],
+                &["result_of_a_copy_of_this_machine_is_not_mistaken_for_ones_own"],
             ),
         ],
     },
@@ -914,7 +906,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
             (
                 "run_file",
-                &["a_lock_file_replaced_under_its_holder_is_owned_up_to_when_it_is_given_back"],
+                &["lock_file_replaced_under_its_holder_is_reported_at_the_release"],
             ),
             ("file_store", &["renewal_notices_a_lost_lock"]),
         ],

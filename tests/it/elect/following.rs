@@ -108,7 +108,7 @@ fn a_holder_whose_store_is_frozen_says_standby_before_another_can_hold() {
 }
 
 #[test]
-fn a_holder_that_is_stopped_says_standby_all_the_same_and_nothing_else_when_continued() {
+fn reader_of_a_stopped_holder_is_told_standby_once() {
     let scene = Scene::new();
     let port = azurite().port;
     let first = Pair::start("first", on_blob(&scene, port, "elect/stopped"));

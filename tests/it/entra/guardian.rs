@@ -9,7 +9,7 @@ use super::*;
 use crate::entra::desk::Manner;
 
 #[test]
-fn the_death_of_the_supervisor_hands_over_though_no_token_is_to_be_had_any_more() {
+fn guardian_releases_although_no_new_token_is_available() {
     let stage = Stage::new("by-death");
     let journal = &stage.scene.journal;
     // Renewed once: the guardian, which was forked before the first token, has the latest.

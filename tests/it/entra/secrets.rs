@@ -70,9 +70,9 @@ impl Write for Log {
 }
 
 #[test]
-fn the_libraries_beneath_us_show_none_at_their_highest_level() {
+fn libraries_show_no_secret_at_their_highest_log_level() {
     // A process with other threads may log only a part of it.
-    let this = "entra::secrets::the_libraries_beneath_us_show_none_at_their_highest_level";
+    let this = "entra::secrets::libraries_show_no_secret_at_their_highest_log_level";
     if crate::support::programs::was_played_alone(this) {
         return;
     }

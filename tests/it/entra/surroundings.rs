@@ -51,7 +51,7 @@ fn an_authority_s_file_that_will_not_do_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn without_the_authority_nobody_is_believed_and_ssl_cert_file_is_as_good() {
+fn unknown_authority_is_refused_unless_in_ssl_cert_file() {
     let stage = Stage::new("ca-none");
     let run = stage.with_secret(stage.run()).env("TRAFFICCOP_CA_FILE", "");
     // The machine's own authorities have not signed it.

@@ -68,7 +68,7 @@ fn a_credential_that_stays_away_lets_the_command_run_until_its_time_is_up() {
 }
 
 #[test]
-fn tokens_that_end_soon_are_renewed_and_nobody_notices() {
+fn short_lived_tokens_are_renewed_unnoticed() {
     let stage = Stage::new("short-lived");
     let journal = &stage.scene.journal;
     stage.desk.set(Manner::Issue(6));

@@ -147,7 +147,7 @@ fn no_source_of_tokens_exits_77_with_advice_in_one_line() {
 }
 
 #[test]
-fn a_machine_without_a_network_yet_is_doubt_although_nobody_is_logged_in() {
+fn machine_without_a_network_is_doubt_not_a_missing_login() {
     if !network_or_say_so() {
         return;
     }
@@ -165,7 +165,7 @@ fn a_machine_without_a_network_yet_is_doubt_although_nobody_is_logged_in() {
 }
 
 #[test]
-fn a_secret_that_is_refused_is_77_and_what_is_said_of_it_is_told_and_the_secret_is_not() {
+fn refused_secret_exits_77_with_the_reason_and_is_not_shown() {
     let stage = Stage::new("way-refused");
     let text = format!(
         r#"{{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123"}}"#

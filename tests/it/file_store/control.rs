@@ -107,7 +107,7 @@ async fn tokens_grow_over_a_hundred_tenures_whatever_happens_to_the_record() {
 }
 
 #[tokio::test]
-async fn the_release_tells_of_a_file_that_was_replaced_and_unlocks_it_all_the_same() {
+async fn release_reports_a_replaced_file_and_still_unlocks_it() {
     for unlinked in [true, false] {
         let (_directory, path) = temporary();
         let (a, b) = (open(&path, "a"), open(&path, "b"));

@@ -17,7 +17,7 @@ async fn poll_once(future: impl Future) -> bool {
 }
 
 #[tokio::test]
-async fn a_waiter_that_nobody_wants_any_more_leaves_no_lock() {
+async fn abandoned_waiter_leaves_no_lock() {
     let (_directory, path) = temporary();
     let (a, b, c) = (open(&path, "a"), open(&path, "b"), open(&path, "c"));
     for _ in 0..50 {

@@ -182,7 +182,7 @@ fn costs_control(run: Run<'_>, url: &str, why: &str) {
 }
 
 #[test]
-fn a_server_that_nobody_vouches_for_is_not_believed_and_what_to_do_is_said() {
+fn untrusted_server_fails_the_check_with_advice() {
     let scene = Scene::new();
     let server = Server::that(Begins::With(Arc::clone(&authority().server)), WELL);
     let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE";

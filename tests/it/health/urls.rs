@@ -140,7 +140,7 @@ fn a_server_that_does_not_answer_well_costs_control() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_costs_control() {
+fn closed_port_costs_control() {
     let closed = ClosedPort::new();
     let url = format!("http://localhost:{}/", closed.port);
     let scene = Scene::new();

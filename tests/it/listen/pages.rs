@@ -125,7 +125,7 @@ fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
 }
 
 #[test]
-fn between_two_commands_nobody_leads_though_the_lease_is_held() {
+fn no_instance_leads_between_two_commands_of_a_lease() {
     let scene = Scene::new();
     let options = ["--min-hold", "1h"];
     let (_one, at) = instance(&scene, "one", &options, "exit 0");

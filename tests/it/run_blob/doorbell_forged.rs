@@ -36,7 +36,7 @@ fn memory(of: &Instance) -> u64 {
 }
 
 #[test]
-fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
+fn forged_rings_do_not_disturb_a_holder() {
     let stage = Stage::new("rung-at");
     let journal = &stage.scene.journal;
     let stores = [Proxy::before(azurite().port), Proxy::before(azurite().port)];
@@ -89,7 +89,7 @@ fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
 }
 
 #[test]
-fn a_holder_with_few_descriptors_renews_whoever_rings() {
+fn holder_with_few_descriptors_renews_despite_rings() {
     let stage = Stage::new("few-descriptors");
     let journal = &stage.scene.journal;
     let store = Proxy::before(azurite().port);

@@ -224,7 +224,7 @@ fn a_standby_polls_without_writing_to_the_lock() {
 }
 
 #[test]
-fn a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease() {
+fn write_of_a_copied_machine_is_reported() {
     let stage = Stage::new("twofold");
     let journal = &stage.scene.journal;
     let proxy = Proxy::before(azurite().port);

@@ -24,7 +24,7 @@ fn instance(stage: &Stage, port: u16, options: &[&str], command: &[&str]) -> Ins
 }
 
 #[test]
-fn a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same() {
+fn store_is_resolved_without_a_spare_thread() {
     let stage = Stage::new("no-thread");
     let journal = &stage.scene.journal;
     let proxy = Proxy::before(azurite().port);

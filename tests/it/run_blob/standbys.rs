@@ -85,7 +85,7 @@ fn trio(stage: &Stage) -> [Instance; 3] {
 }
 
 #[test]
-fn a_standby_that_stands_still_is_passed_over_and_harms_nobody_when_it_goes_on() {
+fn stopped_standby_is_passed_over_and_harmless_when_continued() {
     let stage = Stage::new("standby-stands-still");
     let [mut first, mut second, mut third] = trio(&stage);
     second.signal(Signal::SIGSTOP);

@@ -43,7 +43,7 @@ fn signals_ignored_at_the_start_stay_ignored() {
 }
 
 #[test]
-fn the_command_s_end_is_our_end() {
+fn supervisor_ends_as_its_command_does() {
     let scene = Scene::new();
     let script = scene.path("not-executable");
     std::fs::write(&script, "#!/bin/sh\n").unwrap();
@@ -132,7 +132,7 @@ fn the_stop_signal_is_the_one_asked_for() {
 }
 
 #[test]
-fn signals_that_are_not_ours_are_passed_on() {
+fn other_signals_are_passed_on() {
     let scene = Scene::new();
     let one = scene
         .run_on_file()

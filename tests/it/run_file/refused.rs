@@ -41,7 +41,7 @@ fn a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command() {
 }
 
 #[test]
-fn too_few_descriptors_are_said_before_anything_starts() {
+fn too_few_descriptors_are_reported_before_anything_starts() {
     let scene = Scene::new();
     let ran = scene.path("ran");
     let script = format!("echo >> {}", ran.display());
@@ -219,7 +219,7 @@ fn guardian_whose_poll_fails_rests_between_turns_and_still_ends_the_command() {
 }
 
 #[test]
-fn guardian_that_cannot_reap_keeps_its_deadlines_and_says_so() {
+fn guardian_that_cannot_reap_reports_that_and_keeps_its_deadlines() {
     let scene = Scene::new();
     scene.excuse_event_logs("it cannot be known that nothing of the command lives");
     let mut one = with_a_failing_guardian(&scene, "waitpid");

@@ -51,7 +51,7 @@ fn piece_in_hand_is_finished_where_only_the_main_process_is_signalled() {
 }
 
 #[test]
-fn deaf_tree_is_gone_at_the_end_of_the_grace_whoever_is_signalled() {
+fn deaf_tree_dies_at_the_end_of_the_grace_for_every_stop_to() {
     for options in [["--stop-to", "main"], ["--stop-signal", "none"]] {
         let scene = Scene::new();
         let script = "trap '' TERM; sh -c \"trap '' TERM; echo deaf; sleep 100\"";

@@ -84,7 +84,7 @@ fn a_standby_keeps_no_process_for_its_command() {
 }
 
 #[test]
-fn a_standby_leaves_by_the_signal_it_is_sent_and_disturbs_nobody() {
+fn signalled_standby_dies_of_it_without_disturbing_others() {
     let scene = Scene::new();
     let mut holder = instance(&scene, "holder", &[], &[]);
     scene.journal.await_tag(What::Beat, "holder");

@@ -172,7 +172,7 @@ fn after_a_success_that_was_not_recorded_another_runs_it_again() {
 }
 
 #[test]
-fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob() {
+fn recorded_task_on_a_blob_does_not_run_again_without_a_release() {
     for victim in VICTIMS {
         let stage = Stage::on_blob(&format!("crash-recorded-{victim:?}").to_lowercase());
         let proxy = Proxy::before(azurite().port);
@@ -220,7 +220,7 @@ const SUCCESS: Outcome = Outcome {
 };
 
 #[tokio::test]
-async fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file() {
+async fn recorded_task_on_a_file_does_not_run_again_without_a_release() {
     let stage = Stage::on_file();
     let late = Instant::now() + Duration::from_secs(60);
     let ours = store(&stage);

@@ -186,7 +186,7 @@ fn each_key_is_a_task_of_its_own_whatever_is_in_it() {
 }
 
 #[test]
-fn results_that_nobody_can_read_are_no_permission_to_run() {
+fn unreadable_results_do_not_allow_a_run() {
     let stage = Stage::on_blob("once-unreadable");
     stage
         .blob()

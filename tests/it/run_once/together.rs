@@ -99,7 +99,7 @@ fn a_failed_run_is_for_the_next_candidate() {
 }
 
 #[test]
-fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate_runs_it() {
+fn hung_command_has_failed_and_the_next_candidate_runs_it() {
     for stage in Stage::on_both("once-hung") {
         // It does not feed its watchdog, and exits 0 after TERM.
         let hung = stage.scene.path("hung");
@@ -164,7 +164,7 @@ fn a_command_that_hangs_in_its_last_attempt_has_failed_for_good() {
 }
 
 #[test]
-fn after_so_many_failures_of_all_together_everybody_exits_with_the_last_status() {
+fn candidates_exit_with_the_last_status_at_the_limit_of_failures() {
     for stage in Stage::on_both("once-attempts") {
         let run = |name: &str| {
             stage
@@ -217,7 +217,7 @@ fn smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances()
 }
 
 #[test]
-fn with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number() {
+fn first_failure_is_final_for_all_with_on_failure_stop() {
     for stage in Stage::on_both("once-stop") {
         let stop = ["--once", "--once-on-failure", "stop"];
         let one = stage.run().args(stop).shell("kill -9 $$").finish();

@@ -102,7 +102,7 @@ fn a_hook_that_fails_lets_another_have_its_turn() {
 }
 
 #[test]
-fn a_hook_that_fails_ends_whoever_looks_once_or_has_waited_long_enough() {
+fn failing_hook_ends_an_instance_whose_wait_is_over() {
     for (options, most) in [
         // Not a 0, which is for a lock of another holder.
         (&["-n", "-E", "0"][..], 1),

@@ -7,7 +7,7 @@ use super::*;
 use crate::support::processes::processor_time;
 
 #[test]
-fn a_wrong_key_is_said_at_once_and_not_tried_again() {
+fn wrong_key_is_reported_at_once_and_not_retried() {
     let stage = Stage::one("x");
     let string = stage.broker.connection_string();
     let wrong = string.replace("SharedAccessKey=", "SharedAccessKey=wr0ng");
@@ -26,7 +26,7 @@ fn a_wrong_key_is_said_at_once_and_not_tried_again() {
 
 /// The service's clock is behind this machine's.
 #[test]
-fn a_signature_that_has_ended_by_our_clock_alone_is_not_said_again_and_again() {
+fn signature_expired_by_the_local_clock_only_is_not_reported_repeatedly() {
     let access = Access {
         behind: Duration::from_secs(3600),
         ..Access::default()
@@ -56,7 +56,7 @@ fn a_signature_that_has_ended_by_our_clock_alone_is_not_said_again_and_again() {
 }
 
 #[test]
-fn a_right_that_is_missing_is_said_at_once() {
+fn missing_right_is_reported_at_once() {
     let stage = Stage::one("x");
     let act = Act::Refuse {
         status: 401,

@@ -62,7 +62,7 @@ fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
 }
 
 #[test]
-fn a_length_that_is_said_is_believed_before_any_clock() {
+fn set_lock_time_takes_precedence_over_clocks() {
     let stage = Stage::with(SHORT);
     // It looks like a lock of 15 s.
     stage.broker.skew(10_000);
@@ -122,7 +122,7 @@ fn an_answer_that_comes_after_its_time_never_stands_for_the_next_one() {
 }
 
 #[test]
-fn a_worker_that_stood_still_past_the_lock_settles_nothing_and_its_command_is_dead_before() {
+fn worker_paused_past_the_lock_settles_nothing_and_its_command_is_dead() {
     let stage = Stage::brief("x");
     let frozen = stage
         .worker()
@@ -141,7 +141,7 @@ fn a_worker_that_stood_still_past_the_lock_settles_nothing_and_its_command_is_de
 }
 
 #[test]
-fn a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock() {
+fn message_that_arrived_during_a_pause_is_not_run_on_an_old_lock() {
     let stage = Stage::with(SHORT);
     let frozen = stage
         .worker()

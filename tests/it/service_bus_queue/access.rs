@@ -22,7 +22,7 @@ fn fatal(why: &Missing) -> bool {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_said_to_be_one() {
+async fn wrong_key_is_reported_as_such() {
     let wrong = Access {
         key: "d3Jvbmc=".into(),
         ..Access::default()

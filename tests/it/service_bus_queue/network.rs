@@ -103,7 +103,7 @@ async fn a_line_that_is_dead_is_given_up_long_before_its_heartbeats_are_missed()
 }
 
 #[tokio::test]
-async fn a_service_that_is_away_is_said_to_be_and_found_again() {
+async fn unreachable_service_is_reported_and_found_again() {
     let scene = Scene::locking(300);
     scene.put(b"held");
     let held = scene.take().await;

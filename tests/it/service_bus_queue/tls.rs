@@ -85,7 +85,7 @@ async fn messages_come_over_tls() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_vouches_for_is_refused() {
+async fn untrusted_server_is_refused() {
     let authority = Authority::fresh();
     let broker = authority.server("localhost");
     let stranger = Authority::fresh().trusted();

@@ -83,7 +83,7 @@ fn a_lost_answer_to_a_release_is_made_up_for() {
 
 /// The version is made, and for a while no write succeeds: its record is written after that.
 #[test]
-fn a_release_that_nobody_could_read_is_written_again() {
+fn unreadable_release_is_rewritten() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &HEARS);

@@ -9,7 +9,7 @@ use crate::support::bell::Bell;
 const BELL: [&str; 5] = ["--shared", "--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 
 #[test]
-fn the_next_command_is_started_although_nobody_would_have_looked_for_an_hour() {
+fn doorbell_starts_the_next_command_despite_a_poll_of_an_hour() {
     let scene = Scene::new();
     let journal = &scene.journal;
     let instance = |name: &'static str| {
@@ -75,7 +75,7 @@ async fn a_program_hears_it_and_rings_too() {
 
 /// The stopped holder's bell is silent, and only the lease tells when it is over.
 #[test]
-fn a_doorbell_delays_no_take_over_from_a_holder_that_stands_still() {
+fn doorbell_of_a_stopped_holder_delays_no_take_over() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let bell = ["--doorbell=127.0.0.1", "-v"];

@@ -58,7 +58,7 @@ fn two_slots_let_two_run_and_the_third_when_one_ends() {
 }
 
 #[test]
-fn a_task_is_done_once_and_whoever_comes_later_does_nothing() {
+fn task_is_done_once_and_later_candidates_do_nothing() {
     let scene = Scene::new();
     let one = shared_instance(&scene, "one", &["--once"], &[]);
     scene.journal.await_tag(What::Beat, "one");

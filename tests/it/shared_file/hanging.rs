@@ -60,7 +60,7 @@ fn a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_comp
 }
 
 #[test]
-fn an_answer_that_comes_after_the_lease_gives_nobody_control() {
+fn answer_after_the_lease_grants_no_control() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &[]);

@@ -219,7 +219,7 @@ fn a_dead_guardian_ends_the_command_and_hands_over() {
 }
 
 #[test]
-fn a_supervisor_that_stands_still_past_its_lease_is_too_late_for_its_tree() {
+fn supervisor_paused_past_its_lease_is_too_late_for_its_tree() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);

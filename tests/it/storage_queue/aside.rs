@@ -48,7 +48,7 @@ async fn the_poison_queue_can_have_a_name_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_message_that_may_not_be_put_aside_stays_where_it_is() {
+async fn message_that_may_not_be_dead_lettered_stays_in_its_queue() {
     let refused = Fate::Refuse(403, "AuthorizationPermissionMismatch");
     for call in [Call::Put, Call::Create] {
         let scene = Scene::with("x");

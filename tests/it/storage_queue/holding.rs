@@ -170,7 +170,7 @@ async fn lock_that_would_outlast_its_message_is_refused_in_words_and_costs_no_se
 }
 
 #[tokio::test]
-async fn a_lock_that_ran_out_is_renewed_if_nobody_took_the_message() {
+async fn expired_lock_of_an_untaken_message_is_renewed() {
     let scene = Scene::locking("x", 2);
     let message = scene.take().await;
     crate::support::await_for(

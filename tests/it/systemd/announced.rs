@@ -115,7 +115,7 @@ fn a_standby_is_cordoned_too_and_then_stands_by_again() {
 }
 
 #[test]
-fn a_metadata_service_that_fails_in_whatever_way_stops_nobody() {
+fn failing_metadata_service_stops_no_command() {
     for manner in [
         Manner::Status(404),
         Manner::Status(500),

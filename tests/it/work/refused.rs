@@ -78,7 +78,7 @@ fn a_command_that_turns_out_not_to_run_gives_its_message_back_and_ends_the_worke
 }
 
 #[test]
-fn a_body_that_cannot_be_handed_over_is_put_aside_and_says_why() {
+fn unusable_body_is_dead_lettered_with_its_reason() {
     for (more, text, reason) in [
         (["--max-body", "9"], "0123456789", "TooLarge"),
         (["--encoding", "base64"], "no base64!", "NotBase64"),
@@ -106,7 +106,7 @@ fn a_body_that_cannot_be_handed_over_is_put_aside_and_says_why() {
 }
 
 #[test]
-fn a_message_that_was_taken_too_often_is_put_aside_and_not_run() {
+fn message_taken_too_often_is_dead_lettered_unrun() {
     let (scene, mailbox) = with("x");
     for _ in 0..2 {
         mailbox.await_take(1);

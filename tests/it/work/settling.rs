@@ -242,7 +242,7 @@ fn exhausted_or_unreadable_message_is_dead_lettered_unrun() {
 }
 
 #[test]
-fn a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves() {
+fn message_that_cannot_be_dead_lettered_is_not_run_and_five_end_the_worker() {
     let (scene, mailbox) = with("0");
     for text in ["1", "2", "3", "4", "5"] {
         mailbox.put(text);

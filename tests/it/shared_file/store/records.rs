@@ -55,7 +55,7 @@ async fn whatever_is_no_record_is_held_for_the_longest_lease() {
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_of_ours_can_have_written_is_held_for_the_longest_lease() {
+async fn foreign_record_counts_as_held_for_the_longest_lease() {
     for lease_ms in [0, 1, 9_999, 60_001, 1_000_000_000_000_000_000, u64::MAX] {
         let record = Written {
             lease_ms,
@@ -107,7 +107,7 @@ async fn a_version_at_the_greatest_number_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_hint_of_a_version_that_is_not_there_gives_nobody_control() {
+async fn hint_of_a_missing_version_grants_no_control() {
     for version in [8, 9, 1_000_000, u64::MAX - 1] {
         let released = Written::new(7, "released").text();
         let (_directory, path) = lock_with(7, released.as_bytes());
@@ -122,7 +122,7 @@ async fn a_hint_of_a_version_that_is_not_there_gives_nobody_control() {
 }
 
 #[tokio::test]
-async fn an_old_hint_of_a_released_version_gives_nobody_control() {
+async fn old_hint_of_a_released_version_grants_no_control() {
     let (_directory, path) = lock_with(7, Written::new(7, "held").text().as_bytes());
     Written::new(6, "released").put_hint(&path);
     assert_eq!(held(&open(&path, "a")).await.token, Some(7));

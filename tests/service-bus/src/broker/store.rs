@@ -267,7 +267,7 @@ mod tests {
     const LOCK: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_locked_message_is_given_to_nobody_else_until_its_lock_has_ended() {
+    fn locked_message_goes_to_no_other_receiver_before_its_lock_ends() {
         let (mut shelf, now) = (shelf(1), Instant::now());
         let (_, token) = shelf.lock_next(None, now, LOCK).expect("one is ready");
         assert_eq!(shelf.lock_next(None, now, LOCK), None);
