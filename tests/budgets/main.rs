@@ -92,7 +92,6 @@ fn exceeded(table: &BTreeMap<String, Row>, today: &BTreeMap<String, usize>) -> V
     wrong
 }
 
-/// Returns the table with its ceilings lowered to the figures of today.
 fn lowered(table: &str, today: &BTreeMap<String, usize>) -> String {
     let line = |line: &str| {
         let mut words = line.split_whitespace();

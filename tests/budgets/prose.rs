@@ -78,7 +78,6 @@ const TEST_OPENINGS: &[&str] = &[
 /// Limit of words in a sentence; a longer one is counted.
 const LONG: usize = 35;
 
-/// Counts these words in a text, as whole words.
 fn hits(text: &str, words: &[&str]) -> usize {
     let text = text.to_lowercase();
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -119,7 +118,6 @@ fn prose(path: &Path, text: &str) -> Vec<String> {
     lines
 }
 
-/// The string literals of a line.
 fn strings(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = line;
@@ -184,7 +182,6 @@ fn sentences(text: &str) -> Vec<usize> {
     counts
 }
 
-/// The first lines of the blocks of doc comments.
 fn first_lines(text: &str) -> Vec<&str> {
     let mut before = false;
     let mut found = Vec::new();
@@ -202,7 +199,6 @@ fn first_lines(text: &str) -> Vec<&str> {
     found
 }
 
-/// The names of a source's tests.
 fn test_names(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_test = false;

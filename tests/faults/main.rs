@@ -42,7 +42,6 @@ use support::scene::Scene;
 use table::{CONTAINS, Contain, Row};
 use trafficcop::Instant;
 
-/// Number of random rows.
 const RANDOM: u64 = 24;
 /// Number of rows that are played at the same time: most of their time they wait for a lease.
 const JOBS: u64 = 64;
@@ -84,7 +83,6 @@ impl Piece {
         }
     }
 
-    /// Lists what is wrong with this verdict.
     fn wrong(&self, verdict: &Verdict) -> Vec<String> {
         let (may_overlap, may_survive) = match self {
             Piece::Row(row) => (row.may_overlap(), row.may_survive()),

@@ -55,7 +55,6 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Makes the row of this number.
     pub(crate) fn by(seed: u64, number: usize) -> Made {
         let mut jitter = Rng::with_seed(seed.wrapping_add((number as u64) << 32));
         let lock = LOCKS[number % LOCKS.len()];
@@ -89,7 +88,6 @@ impl Made {
         text
     }
 
-    /// Counts its faults.
     pub(crate) fn faults(&self) -> usize {
         let of = |round: &Round| {
             usize::from(round.weather != Weather::Fair) + usize::from(round.blow != Blow::Nothing)

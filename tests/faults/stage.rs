@@ -193,7 +193,6 @@ impl Stage {
         &self.reader.lines
     }
 
-    /// Waits for a line.
     pub(crate) fn await_line(&mut self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
         let mut from = 0;
         self.until(what, |stage| {

@@ -6,11 +6,8 @@
 /// A fault of the holder, its store or its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// SIGKILL to the supervisor.
     KillSupervisor,
-    /// SIGKILL to the guardian.
     KillGuardian,
-    /// SIGKILL to both.
     KillBoth,
     /// SIGSTOP to the supervisor, until its deadline has passed; then SIGCONT.
     StopSupervisor,
@@ -52,7 +49,6 @@ pub(crate) enum Fault {
     BreakWithPeriod,
     /// An operator breaks the lease at once.
     BreakNow,
-    /// The blob is deleted.
     Delete,
     /// Another file is moved over the lock file.
     Replace,
@@ -104,24 +100,20 @@ const HARMLESS: [Fault; 7] = [
     LoseRenew,
     LoseRelease,
 ];
-/// Faults of a lock file.
 const OF_THE_FILE: [Fault; 3] = [Replace, Unlink, ReplaceAndCome];
 
-/// A kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     /// A local file: no deadline.
     File,
     /// A file as on a drive that machines share: a lease on a chain of versions.
     Shared,
-    /// A lease on a blob.
     Blob,
 }
 
 /// A kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One process.
     Plain,
     /// A process and its child, which both note a SIGTERM and stay.
     Stubborn,
@@ -131,7 +123,6 @@ pub(crate) enum Shape {
     Forking,
 }
 
-/// A kind of containment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contain {
     None,
@@ -178,7 +169,6 @@ pub(crate) enum Effect {
     Lost,
 }
 
-/// Row of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) number: usize,

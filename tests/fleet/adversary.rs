@@ -95,7 +95,6 @@ pub(crate) struct Habit {
     pub(crate) deaf_daemon: u8,
 }
 
-/// Place of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Blob,
@@ -157,7 +156,6 @@ pub(crate) struct Schedule {
 pub(crate) const LONGEST: Time = 30 * SECOND;
 
 impl Schedule {
-    /// Returns the longest of all leases.
     pub(crate) fn longest_lease(&self) -> Duration {
         let leases = self.budgets.iter().map(|budget| budget.lease);
         leases.max().expect("machines")

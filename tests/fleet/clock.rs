@@ -7,9 +7,7 @@ use trafficcop::Instant;
 /// True time, in nanoseconds since the schedule began.
 pub(crate) type Time = u64;
 
-/// One second of true time.
 pub(crate) const SECOND: Time = 1_000_000_000;
-/// One millisecond of true time.
 pub(crate) const MILLI: Time = 1_000_000;
 
 /// CLOCK_BOOTTIME of a machine: runs on in suspend, with an error of up to one per cent.

@@ -29,7 +29,6 @@ pub(crate) struct Plan {
     pub(crate) poll: Duration,
     /// Time that a command takes to end after its stop signal.
     pub(crate) drain: Duration,
-    /// Span within which all instances start.
     pub(crate) started_within: Duration,
     /// Whether the service refuses requests above its target, and the Retry-After that it then
     /// sends.

@@ -193,7 +193,6 @@ fn too_large_crowd_is_throttled_in_a_drain_and_control_still_changes() {
     }
 }
 
-/// Makes a crowd with a doorbell.
 fn with_a_bell(standbys: usize) -> Crowd {
     Crowd::new(Plan {
         doorbell: true,

@@ -173,7 +173,6 @@ impl World {
         }
     }
 
-    /// Springs a trap for this request of a supervisor, which is at the store.
     pub(crate) fn spring_the_trap(&mut self, p: usize, request: Request) {
         let machine = self.pairs[p].machine;
         let kind = match request {

@@ -75,7 +75,6 @@ pub(crate) struct Server {
     pub(crate) staleness: Time,
     /// Views: for each machine, the time as of which it reads, and until when.
     pub(crate) views: Vec<(Time, Time)>,
-    /// Number of restarts.
     pub(crate) starts: u64,
     pub(crate) grace_until: Time,
     /// Time until which reads of the lock's path differ from what was written.
@@ -104,7 +103,6 @@ fn refused(errno: i32) -> io::Error {
 }
 
 impl Server {
-    /// Makes a server that has only the directory of the lock.
     pub(crate) fn new(lock: PathBuf, machines: usize, acts: Vec<Act>, seed: u64) -> Server {
         let root = lock.parent().expect("a directory").to_owned();
         let mut versions = lock.clone().into_os_string();
@@ -512,7 +510,6 @@ impl Server {
         self.versions().last().copied()
     }
 
-    /// Returns the last maker of this version.
     pub(crate) fn maker(&self, version: u64) -> Option<usize> {
         let mut makings = self.makings.iter().rev();
         let made = makings.find(|made| made.version == version && made.era == self.era);
@@ -584,7 +581,6 @@ fn version_in(bytes: &[u8]) -> Option<u64> {
     rest.split_once(',')?.0.parse().ok()
 }
 
-/// Whether a call changes the drive.
 pub(crate) fn changes(call: &Call) -> bool {
     match call {
         Call::MakeDirectory(_)

@@ -35,7 +35,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_secs(10);
 const BASE: u64 = 1_000_000_000_000;
 
-/// Number of a process.
 pub(crate) type Actor = usize;
 pub(crate) const HOLDER: Actor = 0;
 pub(crate) const CONTENDER: Actor = 1;

@@ -73,7 +73,6 @@ impl Point {
     }
 }
 
-/// Returns the paths that a call names.
 fn paths(call: &Call) -> Vec<std::path::PathBuf> {
     match call {
         Call::MakeDirectory(path)
@@ -122,16 +121,13 @@ impl Tried {
     }
 }
 
-/// Kinds of faults in a scenario that has faults.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Faults {
     /// Lost and late answers, errors, and hanging.
     All,
-    /// Errors only.
     Errors,
 }
 
-/// Bounds of a search.
 #[derive(Clone, Copy)]
 struct Bound {
     /// Largest number of faults in one order.

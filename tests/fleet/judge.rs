@@ -401,7 +401,6 @@ impl World {
         }
     }
 
-    /// Notes that a supervisor has heard of a cordon.
     pub(crate) fn hears_of_a_cordon(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
         pair.cordoned = Some(self.now);

@@ -18,12 +18,13 @@ use super::pair::Tree;
 /// A deed of a guardian, in order.
 pub(crate) enum Act {
     /// A fork of the command for the tenure with this token.
-    Forked { token: u64 },
+    Forked {
+        token: u64,
+    },
     /// A signal to the main process's group.
     Group(i32),
     /// A signal to one process.
     One(i32, i32),
-    /// The kill of all contained processes.
     KilledContained,
     /// The end of control, as shown to the command.
     Shown(Instant),
@@ -57,7 +58,6 @@ pub(crate) struct Facts {
     pids: i32,
     /// Token of the tenure for which the next process is forked.
     prepared: u64,
-    /// End of control that the command is shown.
     pub(crate) shown: ControlState,
 }
 

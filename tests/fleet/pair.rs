@@ -29,7 +29,6 @@ use super::wire::{Network, Texts};
 /// Grace of a drain that no deadline limits.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The lock, by its kind.
 pub(crate) enum Lock {
     Blob,
     File(PathBuf),
@@ -254,7 +253,6 @@ impl Pair {
         self.tree_lives() && (self.competes() || self.guardian != Life::Dead)
     }
 
-    /// Whether the tree lives.
     pub(crate) fn tree_lives(&self) -> bool {
         self.tree.as_ref().is_some_and(Tree::lives)
     }

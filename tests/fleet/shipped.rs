@@ -90,14 +90,12 @@ impl Service {
     }
 }
 
-/// A shipped instance.
 pub(crate) struct Shipped {
     pub(crate) pair: Pair,
     texts: Arc<Mutex<Texts>>,
     service: Arc<Mutex<Service>>,
     /// Time by which its clock is behind the tick.
     behind: Duration,
-    /// Slot for the answer that it waits for.
     slot: Option<u64>,
     is_ended: bool,
     /// Whether it does its dead guardian's work.
@@ -452,7 +450,6 @@ impl Shipped {
 
     // --- the comparison ---
 
-    /// Whether the deeds are those of the model.
     pub(crate) fn agrees(&mut self, with: &[Deed], deeds: &[Deed]) -> bool {
         // The order of reports relative to signals does not matter, so they are compared
         // separately.

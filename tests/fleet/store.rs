@@ -6,7 +6,6 @@ use trafficcop::Instant;
 use super::clock::nanos;
 use std::time::Duration;
 
-/// A lease id.
 pub(crate) type Id = u64;
 
 /// Metadata that the holder writes.

@@ -54,11 +54,11 @@ pub(crate) enum Owes {
     Nothing,
     /// The supervisor was asked to stop.
     Asked,
-    /// It was asked to stop, and has sent its guardian an order.
+    /// A stop, and an order to its guardian.
     Ordered,
-    /// It was asked to stop, and has only to read what its guardian has reported.
+    /// A stop; only its guardian's report is unread.
     Unread,
-    /// It has given its guardian up.
+    /// The supervisor has given its guardian up.
     Lost,
 }
 

@@ -129,7 +129,7 @@ struct Graph {
     left_out: BTreeMap<Option<LeftOut>, usize>,
 }
 
-/// How many times each edge is still to be taken; and whether it is a back edge.
+/// Number of times that each edge is still to be taken; and whether it is a back edge.
 struct Flows {
     flows: Vec<u32>,
     is_back: Vec<bool>,

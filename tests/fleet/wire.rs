@@ -36,7 +36,6 @@ impl Texts {
         at as Id + 1
     }
 
-    /// Returns the record that these metadata are.
     pub(crate) fn record(&mut self, metadata: Vec<(String, String)>) -> Record {
         let value = |name: &str| {
             let found = metadata.iter().find(|(key, _)| key == name);

@@ -100,7 +100,6 @@ pub(crate) struct Machine {
     pub(crate) shown_suspended: Duration,
     /// Kind of request after which its supervisor is stopped, and for how long.
     pub(crate) trap: Option<(Kind, Time)>,
-    /// Cordon of the machine, with its number.
     pub(crate) cordon: Option<(u64, Cordon)>,
     deferred: Vec<Happening>,
 }
@@ -186,7 +185,6 @@ pub(crate) struct World {
     pub(crate) lasts: HashMap<Id, Time>,
     /// Spans in which supervisors of a machine were stopped during a request.
     pub(crate) stops: Vec<(usize, Time, Time)>,
-    /// Time at which a process of a command last ended.
     pub(crate) last_end: Time,
     /// Leases touched by others than their holders, once for each time.
     pub(crate) touched: Vec<Id>,
@@ -562,7 +560,6 @@ impl World {
         self.plan(at, Happening::Restart(machine));
     }
 
-    /// Returns the lock as instances of this machine name it.
     fn lock(&self, machine: usize) -> Lock {
         let Some(directory) = &self.directory else {
             return Lock::Blob;

@@ -1,7 +1,5 @@
 //! The control file and `trafficcop check`, end to end: "may I begin another piece?" and "am I
 //! still in control?"
-//!
-//! Read the names of the tests as a specification.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -44,7 +42,6 @@ fn instance(scene: &Scene, options: &[&str], command: &[&str]) -> (Instance, Pat
     instance_of(scene.run_on_file(), scene, options, command)
 }
 
-/// Like [`instance`], for this run.
 fn instance_of(
     run: Run<'_>,
     scene: &Scene,
@@ -81,7 +78,6 @@ fn word(path: &Path) -> u64 {
     u64::from_ne_bytes(*bytes.first_chunk().unwrap())
 }
 
-/// Returns the output of `--remaining`.
 fn remaining(path: &Path) -> u64 {
     let printed = check(Some(path), &["--remaining"]).stdout;
     String::from_utf8(printed).unwrap().trim().parse().unwrap()

@@ -15,7 +15,6 @@ use crate::support::scene::Scene;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/fencing");
 
-/// Runs the resource with these arguments.
 fn resource(database: &Path, words: &[&str]) -> Output {
     Command::new("python3")
         .arg(Path::new(EXAMPLE).join("resource.py"))
@@ -43,7 +42,6 @@ fn lines(database: &Path) -> Vec<(u64, String)> {
     text(&output.stdout).lines().map(parse).collect()
 }
 
-/// Returns the blocks of this kind in the example's README.
 fn blocks(kind: &str) -> Vec<String> {
     let readme = std::fs::read_to_string(Path::new(EXAMPLE).join("README.md")).expect("a README");
     let mut found = Vec::new();

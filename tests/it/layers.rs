@@ -101,7 +101,6 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates below `crates/`.
 const CRATES: [&str; 6] = [
     "azure",
     "core",

@@ -1,5 +1,5 @@
 //! The integration tests, a module for each topic: one binary to link, and one Azurite. `cargo test
-//! --test it -- run_blob::` runs one module.
+//! --test it -- run_blob::` runs one module. Read the names of the tests as a specification.
 //!
 //! A test shares its process with hundreds of others. So it may not change anything of the process
 //! (limits, environment, working directory, signals), or count anything of it.

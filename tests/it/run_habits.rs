@@ -1,7 +1,5 @@
 //! `trafficcop run --restart`, `--max-hold`, `--min-hold`, end to end: control that is kept,
 //! rotated, or passed on.
-//!
-//! Read the names of the tests as a specification.
 
 use std::fs::File;
 use std::time::Duration;
@@ -42,7 +40,6 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(until(scene, name)).unwrap();
 }
 
-/// Returns the times at which commands of this tag started.
 fn starts(scene: &Scene, tag: &str) -> Vec<Instant> {
     let lines = scene.journal.lines();
     let starts = lines

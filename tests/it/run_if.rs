@@ -1,6 +1,4 @@
 //! `--if`: a machine that is not fit takes no control, and one that has control keeps it.
-//!
-//! Read the names of the tests as a specification.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -143,7 +141,6 @@ impl Place {
         assert!(!ran, "{journal}");
     }
 
-    /// Waits until it was asked this many more times.
     fn await_asked(&self, name: &str, more: usize) {
         let before = self.asked(name);
         await_for(

@@ -16,7 +16,6 @@ mod interrupts;
 /// Limit for immediate reactions, on a machine that is not starved.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A command that repeats what is typed, and reports each interrupt.
 const COMMAND: &str = r#"
 trap 'echo interrupted' INT
 echo ready

@@ -219,7 +219,6 @@ impl Search {
 
     // --- the store ---
 
-    /// Prepares an ordered call for sending.
     fn send(&mut self, world: &mut World, p: usize, call: Call) {
         let fresh = world.fresh_id();
         let tick = world.tick;

@@ -17,7 +17,6 @@ use trafficcop_core::{
 };
 use trafficcop_guardian::state::{GuardianState, Input, Step};
 
-/// One step of time.
 pub(crate) const TICK: Duration = Duration::from_secs(3);
 /// Ticks of the lease. It is renewed after 2; the command gets SIGTERM after 4, and SIGKILL after
 /// 5.
@@ -286,7 +285,6 @@ impl Fed {
     }
 }
 
-/// An act of a guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Tell(News),
@@ -342,7 +340,6 @@ impl Interned {
         self.keep(&core, u32::MAX, tick, Told::New)
     }
 
-    /// Returns the next core, and its effects.
     pub(crate) fn step(&mut self, core: u32, tick: u8, told: Told) -> (u32, Vec<Effect>) {
         if let Some(known) = self.steps.get(&(core, tick, told)) {
             return known.clone();
@@ -397,7 +394,6 @@ impl Interned {
         }
     }
 
-    /// Returns the next guardian, and its acts.
     pub(crate) fn turn(&mut self, guardian: u16, tick: u8, fed: Fed) -> (u16, Vec<Act>) {
         if let Some(known) = self.turns.get(&(guardian, tick, fed)) {
             return known.clone();
@@ -426,7 +422,6 @@ impl Interned {
         (id, acts)
     }
 
-    /// Returns when its timer fires.
     pub(crate) fn timer(&self, guardian: u16) -> u8 {
         tick_of(self.guardians[usize::from(guardian)].next())
     }

@@ -12,10 +12,8 @@ pub(crate) enum Mistake {
     TokenBeginsAnew,
     /// A contender uses its wall clock to decide whether a lease has run out.
     WallClocks,
-    /// The lease counts from the answer.
     T0OfTheAnswer,
     /// The guardian gets a duration instead of a deadline.
     RelativeDeadline,
-    /// An empty list of children is believed.
     EmptyListIsBelieved,
 }

@@ -28,7 +28,6 @@ use world::{Broken, Deed, Process, World};
 /// Ticks from t0 to SIGKILL.
 pub(crate) const KILLED_AFTER: u8 = interned::LEASE - interned::MARGIN;
 
-/// Bounds of the search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// Largest number of faults in one history; `last_fault` is their last tick.

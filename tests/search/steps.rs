@@ -10,7 +10,6 @@ use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
 /// Ticks after which an abandoned request is no longer on its way.
 const LATE: u8 = 2;
 
-/// A step, with its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The supervisor does everything that is due.
@@ -65,7 +64,6 @@ impl Step {
         }
     }
 
-    /// Returns the same step of the other instance.
     pub(crate) fn of_the_other(self) -> Step {
         match self {
             Step::Supervises(p) => Step::Supervises(1 - p),

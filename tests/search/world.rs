@@ -29,7 +29,7 @@ pub(crate) enum Stage {
     Sent,
     /// On its way back, or lost.
     Done(Reply),
-    /// In the instance's socket.
+    /// Waiting in the instance's socket.
     Answered(Reply),
 }
 
@@ -88,7 +88,6 @@ pub(crate) enum Deed {
     Says(News),
     /// The guardian signals the command's group.
     Signals,
-    /// The guardian signals the rest of the command.
     SignalsTheRest,
     /// The guardian sends SIGKILL to the whole tree.
     Kills,
@@ -96,7 +95,6 @@ pub(crate) enum Deed {
     GivesBack(Id),
     /// The supervisor gives its guardian up: it kills it, and the command.
     GivesUp,
-    /// The supervisor ends.
     Ends,
 }
 
@@ -262,7 +260,6 @@ impl Process {
     }
 }
 
-/// A violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     Nothing,
@@ -302,7 +299,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Returns an id that is not in use.
     pub(crate) fn fresh_id(&self) -> Id {
         let is_known =
             |id: &Id| self.lease == *id || self.processes.iter().any(|process| process.knows(*id));

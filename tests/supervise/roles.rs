@@ -136,7 +136,6 @@ pub(crate) fn probe(who: Who) -> Result<(), String> {
     Err(String::from_utf8_lossy(&answer.stderr).into_owned())
 }
 
-/// Answers [`probe`].
 pub(crate) fn probed(contain: &str) -> ExitCode {
     let refusal = match contain {
         "Cgroup" => Cgroup::prepare().err(),

@@ -12,12 +12,11 @@ use std::sync::OnceLock;
 use super::{await_for, programs};
 
 pub(crate) const ACCOUNT: &str = "devstoreaccount1";
-/// Its well-known key.
+/// The well-known key of that account.
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 pub(crate) struct Azurite {
-    /// Port on 127.0.0.1.
     pub(crate) port: u16,
     /// Shell whose pipe the kernel closes when this process ends.
     _life: Child,
@@ -51,7 +50,6 @@ pub(crate) fn connection_string(port: u16) -> String {
     connection_string_with_key(port, KEY)
 }
 
-/// Makes such a connection string with another key.
 #[must_use]
 pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     format!(
@@ -60,7 +58,6 @@ pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     )
 }
 
-/// Starts a separate server for this service, with more options.
 pub(crate) fn start_with(service: &str, options: &[&OsStr]) -> Azurite {
     let directory = tempfile::tempdir().expect("a directory for Azurite");
     let log = directory.path().join("log");

@@ -22,13 +22,11 @@ pub(crate) fn sas() -> &'static str {
     MADE.get_or_init(|| sas_for("rwdlacup"))
 }
 
-/// Returns an account SAS for these permissions.
 #[must_use]
 pub(crate) fn sas_for(permissions: &str) -> String {
     account_sas('b', permissions)
 }
 
-/// Returns an account SAS for a service, by its letter, and for these permissions.
 #[must_use]
 pub(crate) fn account_sas(service: char, permissions: &str) -> String {
     let expiry = "2199-01-01T00:00:00Z";
@@ -39,7 +37,6 @@ pub(crate) fn account_sas(service: char, permissions: &str) -> String {
     )
 }
 
-/// Returns a SAS for this blob (`CONTAINER/NAME`) and these permissions only.
 #[must_use]
 pub(crate) fn sas_of_one(blob: &str, permissions: &str) -> String {
     let expiry = "2199-01-01T00:00:00Z";
@@ -139,7 +136,6 @@ impl Blob {
         reply
     }
 
-    /// Creates container and blob, with this metadata.
     pub(crate) fn create(&self, metadata: &[(&str, &str)]) {
         Self::ask("PUT", self.container(), "restype=container", &[]);
         let names: Vec<String> = metadata
@@ -156,7 +152,6 @@ impl Blob {
         self.demand("PUT", "", &headers);
     }
 
-    /// Creates container and blob, with this data.
     pub(crate) fn create_with_data(&self, data: &str) {
         Self::ask("PUT", self.container(), "restype=container", &[]);
         let headers = [("x-ms-blob-type", "BlockBlob")];
@@ -164,7 +159,6 @@ impl Blob {
         assert_eq!(reply.status, 201, "{reply:?}");
     }
 
-    /// Creates container and page blob, with this many zeros.
     pub(crate) fn create_page_blob(&self, bytes: u32) {
         Self::ask("PUT", self.container(), "restype=container", &[]);
         let length = bytes.to_string();
@@ -175,14 +169,12 @@ impl Blob {
         self.demand("PUT", "", &headers);
     }
 
-    /// Writes data to the first page of a page blob.
     pub(crate) fn write_page(&self) {
         let headers = [("x-ms-page-write", "update"), ("x-ms-range", "bytes=0-511")];
         let reply = Self::ask_with("PUT", &self.name, "comp=page", &headers, &"x".repeat(512));
         assert_eq!(reply.status, 201, "{reply:?}");
     }
 
-    /// Lists all blobs in its container.
     #[must_use]
     pub(crate) fn all_in_its_container(&self) -> Vec<String> {
         let reply = Self::ask("GET", self.container(), "restype=container&comp=list", &[]);

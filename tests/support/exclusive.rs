@@ -16,7 +16,6 @@ use super::programs;
 use super::scene::Scene;
 use trafficcop::Instant;
 
-/// Number of workers.
 pub(crate) const WORKERS: usize = 3;
 /// Largest number of attempts of a message.
 pub(crate) const MAX_ATTEMPTS: u64 = 6;
@@ -41,7 +40,6 @@ pub(crate) trait Stand: Sync {
     fn worker<'a>(&self, scene: &'a Scene, which: usize) -> Run<'a>;
     /// Number of kinds of trouble between a worker and the queue.
     const TROUBLES: u32;
-    /// Makes one of these troubles.
     fn go_wrong(&self, rng: &mut fastrand::Rng, what: u32, which: usize);
     /// Ends all troubles.
     fn calm(&self);

@@ -94,14 +94,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Adds an argument before the `--`.
     #[must_use]
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// Adds arguments before the `--`.
     #[must_use]
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args
@@ -173,7 +171,6 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts without the harness's event log.
     #[must_use]
     pub(crate) fn without_event_log(mut self) -> Self {
         self.no_event_log = true;
@@ -273,20 +270,17 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Sets the words after the `--`.
     #[must_use]
     pub(crate) fn command<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
         self.workload = words.into_iter().map(|word| word.as_ref().into()).collect();
         self
     }
 
-    /// Sets a shell script as the command.
     #[must_use]
     pub(crate) fn shell(self, script: &str) -> Self {
         self.command(["sh", "-c", script])
     }
 
-    /// Sets the journalist as the command: see [`Scene::journalist`].
     #[must_use]
     pub(crate) fn journalist(self, tag: &str, options: &[&str]) -> Self {
         let words = self.scene.journalist(tag, options);
@@ -365,13 +359,12 @@ impl<'a> Run<'a> {
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) ended: Ended,
-    /// Its (and its command's) standard output.
+    /// Standard output of the instance and its command.
     pub(crate) stdout: String,
-    /// Its (and its command's) standard error.
+    /// Standard error of the instance and its command.
     pub(crate) stderr: String,
 }
 
-/// Checks for this status and these words.
 #[track_caller]
 pub(crate) fn assert_ended(finished: &Finished, code: i32, words: &str) {
     let said = &finished.stderr;
@@ -436,7 +429,6 @@ impl Instance {
         self.await_log_times(words, 1);
     }
 
-    /// Waits until its stderr contains `words` this many times.
     pub(crate) fn await_log_times(&self, words: &str, times: usize) {
         await_for(
             &format!("\"{words}\" in the log"),

@@ -18,13 +18,11 @@ pub(crate) enum What {
     Start,
     /// A sign of life.
     Beat,
-    /// A SIGTERM.
     Term,
     /// The last line of a process, if it ended by itself.
     End,
 }
 
-/// A line of the journal.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) what: What,
@@ -98,7 +96,6 @@ impl Line {
 pub(crate) struct Tenure {
     pub(crate) token: u64,
     pub(crate) holder: String,
-    /// Tag of the command.
     pub(crate) tag: String,
     /// Time of the first line of its processes.
     pub(crate) first: u64,
@@ -169,7 +166,6 @@ impl Journal {
         })
     }
 
-    /// Returns the tenures in order of time.
     #[must_use]
     pub(crate) fn tenures(&self) -> Vec<Tenure> {
         let mut tenures: BTreeMap<(u64, String), Tenure> = BTreeMap::new();

@@ -12,11 +12,9 @@ use super::await_for;
 pub(crate) enum Manner {
     /// Like Azure's service.
     Well,
-    /// With this status.
     Status(u16),
     /// With this text instead of a document.
     Nonsense(&'static str),
-    /// Never.
     Hangs,
 }
 

@@ -23,9 +23,9 @@ pub(crate) struct Process {
     /// Process id in the tests' namespace.
     pub(crate) pid: i32,
     pub(crate) parent: i32,
-    /// Its first argument: the name under which it was started.
+    /// First argument: the name under which it was started.
     pub(crate) program: OsString,
-    /// Its executable; empty if the kernel does not tell.
+    /// Executable; empty if the kernel does not tell.
     pub(crate) executable: PathBuf,
     pub(crate) state: char,
 }
@@ -152,7 +152,6 @@ pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
     files
 }
 
-/// Limits a process to its present descriptors and `more`.
 pub(crate) fn allow_descriptors(pid: i32, more: u64) {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
     let numbers = open

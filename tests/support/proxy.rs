@@ -19,15 +19,10 @@ use super::PATIENCE;
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Acquires a lease.
     Acquire,
-    /// Renews a lease.
     Renew,
-    /// Releases a lease.
     Release,
-    /// Any other request about a lease.
     OtherLease,
-    /// Sets metadata.
     SetMetadata,
     /// Gets properties or metadata.
     Look,
@@ -37,9 +32,7 @@ pub(crate) enum Call {
     Take,
     /// Updates a message, its visibility or its text.
     Update,
-    /// Puts a message.
     Put,
-    /// Deletes a message.
     DeleteMessage,
     /// Anything else.
     Other,
@@ -48,13 +41,11 @@ pub(crate) enum Call {
 /// Treatment of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Forwards.
     Pass,
     /// Holds everything back in both directions, until the mode changes.
     Freeze,
     /// Resets connections, present and new.
     Cut,
-    /// Delays every reply by this.
     Delay(Duration),
     /// Answers by itself, with this status, content type and body.
     Answer(u16, &'static str, &'static str),
@@ -69,7 +60,6 @@ pub(crate) enum Mode {
 pub(crate) enum Fate {
     /// Forwards it, drops its reply and closes the connection.
     LoseReply,
-    /// Forwards it, and delays its reply by this.
     DelayReply(Duration),
     /// Answers by itself, without the store.
     Answer(u16, &'static str, &'static str),
@@ -85,7 +75,6 @@ pub(crate) enum Fate {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) call: Call,
-    /// Path as it was sent.
     pub(crate) path: String,
     /// Time of its arrival, in nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
@@ -142,7 +131,6 @@ impl Shared {
 
 /// A running proxy. Dropping it ends it.
 pub(crate) struct Proxy {
-    /// Port on 127.0.0.1.
     pub(crate) port: u16,
     shared: Arc<Shared>,
 }
@@ -207,7 +195,6 @@ impl Proxy {
         self.shared.lock().clock = Some(ahead);
     }
 
-    /// Removes the request ids from all answers from now on.
     pub(crate) fn strips_request_ids(&self) {
         self.shared.lock().nameless = true;
     }

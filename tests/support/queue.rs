@@ -21,7 +21,6 @@ fn sas() -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Letter {
     pub(crate) id: String,
-    /// Its exact text.
     pub(crate) text: String,
     /// Number of times it was taken.
     pub(crate) count: u32,
@@ -112,7 +111,6 @@ impl Mailbox {
         self.put_with("", text);
     }
 
-    /// Puts a message that expires after this many seconds.
     pub(crate) fn put_for(&self, seconds: u32, text: &str) {
         self.put_with(&format!("messagettl={seconds}"), text);
     }
@@ -183,7 +181,6 @@ impl Mailbox {
     }
 }
 
-/// Joins a chunked body.
 fn joined(mut body: &str) -> String {
     let mut text = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {

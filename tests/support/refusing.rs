@@ -52,7 +52,6 @@ fn is_refused_now(name: &CStr, calls: u32) -> bool {
     refused.unwrap_or(false)
 }
 
-/// Returns the C library's function of this name.
 fn next(name: &CStr) -> *mut c_void {
     // SAFETY: a name that ends with NUL. A preloaded library comes before the C library, which has
     // it.

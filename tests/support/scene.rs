@@ -118,7 +118,6 @@ impl Scene {
         std::fs::write(path, format!("{granted} {refused}")).expect("a file in the scene");
     }
 
-    /// Grants the call again.
     pub(crate) fn grant(&self, call: &str) {
         std::fs::remove_file(self.path("refusing").join(call)).expect("it was refused");
     }

@@ -89,8 +89,8 @@ fn standby_that_could_never_run_is_refused_at_its_start() {
     assert_ended(&finished, 0, "warning: cannot run");
 }
 
-/// As with `env` and `timeout`, a command is not reported as missing if a directory could not be
-/// searched.
+/// A command counts as missing only if every directory could be searched, as with `env` and
+/// `timeout`.
 #[test]
 fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() {
     let scene = Scene::new();

@@ -19,10 +19,8 @@ use trafficcop_lease::record::Candidate;
 /// A key that must never appear anywhere: "a very secret key of ours".
 pub(crate) const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
 
-/// A request that came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// Time at which it was complete.
     pub(crate) at: Instant,
     pub(crate) op: String,
     pub(crate) target: String,
@@ -46,7 +44,6 @@ enum Fate {
     Hang,
 }
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     status: u16,
@@ -351,7 +348,6 @@ pub(crate) fn fatal(failure: &Failure) -> (&str, bool) {
     }
 }
 
-/// Returns the reason of a transient failure.
 #[track_caller]
 pub(crate) fn transient(failure: &Failure) -> &str {
     match failure {

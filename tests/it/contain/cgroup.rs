@@ -237,7 +237,7 @@ fn cgroups_of_dead_instances_are_swept_and_of_living_ones_spared() {
     other.remove().expect("removed");
 }
 
-/// In containers every supervisor can be process 1, so a process with that pid always exists.
+/// Every supervisor can be process 1 of a container, so a process with that pid always exists.
 #[test]
 fn a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name() {
     if was_played_apart("a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name") {

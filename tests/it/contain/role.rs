@@ -13,7 +13,6 @@ use nix::unistd::Pid;
 use crate::contain::PATIENCE;
 use crate::support::programs::{Ourselves, ourselves};
 
-/// A running role.
 pub(crate) struct Role {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -22,7 +21,6 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// Starts the role of this name in this module.
     pub(crate) fn start(name: &str, user: u32, arguments: &[&str]) -> Role {
         let program = ourselves();
         let mut command = Command::new(&program.path);
@@ -87,7 +85,7 @@ impl Role {
 }
 
 impl Drop for Role {
-    /// For a test that fails.
+    /// Kills the role if the test fails.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -21,7 +21,7 @@ struct Shell(
 );
 
 impl Drop for Shell {
-    /// For a test that fails; its job dies with it.
+    /// Kills the shell if the test fails; its job dies with it.
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -13,7 +13,6 @@ use crate::documents::{root, text};
 const TRAFFICCOP: &str = env!("CARGO_BIN_EXE_trafficcop");
 const LONG: Duration = Duration::from_secs(60);
 
-/// Returns the blocks of this kind, in order.
 fn blocks(document: &str, kind: &str) -> Vec<String> {
     let begin = format!("\n```{kind}\n");
     let parts = document.split(&*begin).skip(1);

@@ -4,7 +4,6 @@ use trafficcop::internals::args;
 
 use crate::documents::{definition, manual, root};
 
-/// Returns the lines of a document's shell blocks.
 pub(crate) fn lines_of(document: &str) -> Vec<String> {
     let mut inside = false;
     let mut lines = Vec::new();

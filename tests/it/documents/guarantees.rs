@@ -57,7 +57,6 @@ pub(crate) const TIMES: &str = "`t0` is the moment just before the last good ren
     `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local disk has no such \
     deadline: its lock lasts as long as the processes that hold it.";
 
-/// Text that explains how to run the named tests.
 pub(crate) const TESTS: &str = "Run a test with `cargo test --test it -- NAME` (`lib`: `cargo test --workspace --lib NAME`; \
     `fleet` and `supervise` instead of `it` for theirs). A name under `faults` is a fault that the suite plays on every lock, \
     against a plain, a TERM-ignoring, a daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. The \
@@ -676,7 +675,6 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
 ];
 
-/// Introduction to the table of settings.
 pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, you can change \
     a setting on one machine after another. All instances must name the same lock; on a shared drive they must also run as \
     the same user.";
@@ -943,7 +941,6 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
 ];
 
-/// Recipe for the fencing token, by paragraphs.
 pub(crate) const FENCING: &[&str] = &[
     "`TRAFFICCOP_TOKEN` is a number that grows with every tenure. The resource that the command writes to remembers the \
      greatest token it has seen, and refuses every write with a smaller one. It compares and writes in one step (one \

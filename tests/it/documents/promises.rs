@@ -94,7 +94,6 @@ fn filled(text: &str) -> String {
 }
 
 const CHAPTER: &str = "docs/guarantees.md";
-/// Reference to a resource that refuses stale tokens.
 const RESOURCE: &str = "[examples/fencing](../examples/fencing) is such a resource in SQLite and PostgreSQL, with a \
     script that shows it refuse a stale holder. Use it where correctness depends on it.";
 const BEGIN: &str =
@@ -130,7 +129,6 @@ fn appendix() -> String {
     made
 }
 
-/// Returns the chapter as it should be.
 fn chapter_with_guarantees() -> String {
     let mut made = format!("\n{}\n", filled(&guarantees::proof()));
     made += "## Faults\n\n| | fault | what happens | how long |\n|---|---|---|---|\n";
@@ -194,7 +192,6 @@ fn sources(path: &Path, into: &mut String) {
     }
 }
 
-/// Whether a test of this name exists, not just a function.
 fn is_a_test(sources: &str, name: &str) -> bool {
     let mut attributed = false;
     for line in sources.lines().map(str::trim_start) {

@@ -20,7 +20,6 @@ struct Flag {
     commands: Vec<String>,
 }
 
-/// Returns the default that a help text names.
 fn default_in(help: &str) -> String {
     let named = help
         .split_once("[default: ")

@@ -90,7 +90,7 @@ fn a_run_goes_through_the_functions_that_are_listed() {
         let (function, file) = (&row.function, &row.file);
         assert!(body(&source, function).is_some(), "no {function} in {file}");
         let Some(caller) = &row.caller else {
-            assert_eq!(at, 0, "{function} is called by nobody");
+            assert_eq!(at, 0, "{function} has no caller");
             continue;
         };
         let before = rows[..at].iter().rfind(|row| row.function == *caller);

@@ -1,7 +1,7 @@
 //! `trafficcop elect`, end to end: a reader is told which instance is in control.
 //!
-//! Read the names of the tests as a specification. A reader stamps each line with CLOCK_BOOTTIME
-//! once it has read it; the stamps are judged like the journals of commands.
+//! A reader stamps each line with CLOCK_BOOTTIME once it has read it; the stamps are judged like
+//! the journals of commands.
 
 mod ending;
 mod following;

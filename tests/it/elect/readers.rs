@@ -33,7 +33,6 @@ fn a_reader_that_hangs_up_on_a_standby_ends_it_by_sigpipe_though_nothing_is_said
     assert_eq!(first.heard.texts(), ["holder 1"]);
 }
 
-/// Returns a pipe that is full.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());

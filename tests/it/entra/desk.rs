@@ -22,11 +22,9 @@ pub(crate) enum Manner {
     Issue(u64),
     /// Never answers.
     Hang,
-    /// Answers this.
     Answer(u16, String),
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// The first line and the headers.

@@ -1,8 +1,7 @@
 //! Tokens of Entra ID: Azurite over https with `--oauth basic`, with a certificate authority of the
 //! tests, and a token endpoint that issues, hangs, fails and refuses on command.
 //!
-//! Read the names of the tests as a specification. Azurite checks a token's format and time, not
-//! its signature.
+//! Azurite checks a token's format and time, not its signature.
 
 mod desk;
 mod guardian;

@@ -59,7 +59,6 @@ targets! {
     doorbell doorbells,
 }
 
-/// Returns the total length of a record's texts.
 fn texts(record: &Record) -> usize {
     let Record {
         holder,

@@ -1,7 +1,5 @@
 //! `trafficcop run --watchdog` and `--health`: a command that hangs loses control, and one that
 //! works keeps it.
-//!
-//! Read the names of the tests as a specification.
 
 #[cfg(any(feature = "entra", feature = "service-bus"))]
 mod https;

@@ -39,7 +39,6 @@ fn on_share(scene: &Scene) -> Run<'_> {
         .args(["--shared", "--lease", "20s", "--poll", "200ms"])
 }
 
-/// Returns a script that becomes a journalist of `name`.
 fn journalist(scene: &Scene, name: &str, options: &str) -> String {
     let journalist = programs::journalist().display();
     let journal = scene.journal.path().display();

@@ -134,7 +134,7 @@ fn a_server_that_does_not_answer_well_costs_control() {
         one.await_log(&format!("2 times in a row; the last time it {why}"));
         one.await_log("cooling down");
         let asked = server.came.load(Ordering::SeqCst);
-        assert_eq!(asked, 2, "a redirect was followed, or somebody asked again");
+        assert_eq!(asked, 2, "a redirect was followed, or a check repeated");
         stop(&mut one);
     }
 }

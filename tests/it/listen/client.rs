@@ -9,7 +9,6 @@ use std::path::Path;
 use crate::support::instance::Instance;
 use crate::support::{PATIENCE, await_for};
 
-/// An answer.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,

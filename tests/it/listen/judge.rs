@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-/// An answer of 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Yes {
     pub(super) who: &'static str,
@@ -18,7 +17,6 @@ pub(super) struct Yes {
     pub(super) told: u64,
 }
 
-/// Lists what is wrong with these answers.
 pub(super) fn faults(answers: &[Yes]) -> Vec<String> {
     // From the end of the first answer to the beginning of the last.
     let mut certain: BTreeMap<(&str, u64), (u64, u64)> = BTreeMap::new();

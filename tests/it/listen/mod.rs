@@ -1,7 +1,5 @@
 //! `--listen`: every answer is true at its moment, and clients do not disturb each other or the
 //! instance.
-//!
-//! Read the names of the tests as a specification.
 
 pub(crate) mod client;
 mod crowd;

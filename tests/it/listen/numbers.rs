@@ -189,7 +189,6 @@ fn a_lock_s_name_is_a_label_whatever_is_in_it() {
     assert!(locks.iter().all(|name| name.contains(lock)), "{locks:?}");
 }
 
-/// Returns all words of a text that look like a metric.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c: char| !word(c))

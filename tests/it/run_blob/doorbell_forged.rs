@@ -158,7 +158,6 @@ fn greets(guest: &mut TcpStream) -> bool {
     guest.write_all(&greeting).is_ok()
 }
 
-/// Counts the looks at the lock.
 fn looks(proxy: &Proxy) -> usize {
     let log = proxy.log();
     log.iter().filter(|seen| seen.call == Call::Look).count()

@@ -1,8 +1,7 @@
 //! `trafficcop run --blob`: a lease on a real (emulated) store, with a network that fails on
 //! command.
 //!
-//! Read the names of the tests as a specification. Leases of 15 seconds cost real time; the tests
-//! spend it concurrently, each on a blob of its own.
+//! Leases of 15 seconds cost real time; the tests spend it concurrently, each on a blob of its own.
 
 mod announced;
 mod blob;

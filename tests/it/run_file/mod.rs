@@ -1,6 +1,4 @@
 //! `trafficcop run --file`, end to end.
-//!
-//! Read the names of the tests as a specification.
 
 mod command;
 mod hand_over;

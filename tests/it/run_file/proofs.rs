@@ -125,7 +125,6 @@ fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     assert!(said.contains("cannot be killed"), "{said}");
 }
 
-/// Sets the limit of open files of another process.
 fn limit_files(pid: i32, most: u64) {
     let limit = nix::libc::rlimit {
         rlim_cur: most,

@@ -1,8 +1,7 @@
 //! `trafficcop run --once`, on a blob and on a file: a task that any one instance does once.
 //!
-//! Read the names of the tests as a specification. Despite crashes, cuts and breaks there are never
-//! two runs at a time, never "done" without a success, and never a second run after a recorded
-//! success.
+//! Despite crashes, cuts and breaks there are never two runs at a time, never "done" without a
+//! success, and never a second run after a recorded success.
 
 mod clocks;
 mod crashes;
@@ -40,7 +39,6 @@ impl Stage {
         }
     }
 
-    /// Makes a stage on a blob in a container of its own.
     fn on_blob(container: &str) -> Stage {
         Stage {
             scene: Scene::new(),

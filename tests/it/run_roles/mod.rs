@@ -1,7 +1,5 @@
 //! `trafficcop run --standby`, `--on-acquire`, `--on-lost`, end to end: commands before, between
 //! and after tenures.
-//!
-//! Read the names of the tests as a specification.
 
 mod after;
 mod before;
@@ -27,7 +25,6 @@ fn standbys(scene: &Scene) -> Journal {
     Journal::at(scene.path("standbys"))
 }
 
-/// Returns a script that becomes a journalist of this tag.
 fn script(journal: &Journal, tag: &str, options: &str) -> String {
     let journalist = programs::journalist().display();
     format!(

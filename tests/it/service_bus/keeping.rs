@@ -44,8 +44,8 @@ fn a_clock_that_is_wrong_costs_no_lock() {
     });
 }
 
-/// Its deadlines were made for the length that was believed at first: with the network down, the
-/// lock would be counted on for minutes.
+/// Deadlines made for the length that was believed at first would count on the lock for minutes
+/// while the network is down.
 #[test]
 fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
     let stage = Stage::with(Duration::from_secs(24));

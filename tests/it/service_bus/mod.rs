@@ -1,5 +1,5 @@
 //! `trafficcop work --service-bus` against a stand-in broker in this process, with real commands.
-//! Read the names of the tests as a specification; each test has a broker of its own.
+//! Each test has a broker of its own.
 
 mod at_most_once;
 mod exclusive;
@@ -38,7 +38,6 @@ struct Stage {
 }
 
 impl Stage {
-    /// Makes a stage with locks of this length.
     fn with(lock: Duration) -> Stage {
         Stage::of(
             Settings::default(),
@@ -125,7 +124,6 @@ impl Stage {
         })
     }
 
-    /// Counts events.
     fn count(&self, is: impl Fn(&Event) -> bool) -> usize {
         self.events().iter().filter(|event| is(event)).count()
     }

@@ -1,7 +1,7 @@
 //! The Service Bus queue against a stand-in broker in this process, driven through the trait as
 //! `work`'s driver does it, with every fault that the broker can play.
 //!
-//! Read the names of the tests as a specification; each test has a broker of its own.
+//! Each test has a broker of its own.
 
 mod access;
 mod clocks;
@@ -29,7 +29,6 @@ use trafficcop::queue::service_bus::{
 use trafficcop::queue::{Message, Missing, Queue, Settlement};
 use trafficcop_core::Failure;
 
-/// A message to send.
 type Sent = service_bus_stand_in::Message;
 
 const JOBS: &str = "jobs";
@@ -135,7 +134,6 @@ impl Scene {
         self.broker.look(move |view| view.messages(address))
     }
 
-    /// Counts events.
     fn count(&self, what: impl Fn(&Event) -> bool + Send + 'static) -> usize {
         self.broker.look(move |view| count(view, &what))
     }
@@ -200,7 +198,6 @@ async fn complete(message: &Message) -> Result<(), Failure> {
     settle(message, &Settlement::Complete).await
 }
 
-/// Completes a message, with as many attempts as necessary.
 async fn complete_in_the_end(message: &Message) -> Result<(), Failure> {
     let give_up_at = patiently();
     loop {

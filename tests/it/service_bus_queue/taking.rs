@@ -275,7 +275,7 @@ async fn dead_letters_and_subscriptions_are_queues_too() {
     scene.put(b"poison");
     let message = one(&worker).await;
     let why = dead_letter("CommandRejected", "exit 65");
-    settle(&message, &why).await.expect("put aside");
+    settle(&message, &why).await.expect("dead-lettered");
     let letter = scene.take().await;
     assert_eq!(body(&letter), b"poison");
     let known = &letter.about.properties;

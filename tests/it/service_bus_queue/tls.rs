@@ -25,7 +25,6 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("an authority"))
     }
 
-    /// Starts a server with this name.
     fn server(&self, name: &str) -> Arc<Broker> {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new([name.to_owned()]).expect("parameters");

@@ -82,7 +82,6 @@ fn assert_costs_no_lease(scene: &Scene, two: Instance, killed: Instant) {
     terminate(two);
 }
 
-/// Kills the supervisor alone.
 fn kill_supervisor(mut one: Instance) -> Instant {
     one.signal(Signal::SIGKILL);
     let killed = Instant::now();
@@ -114,7 +113,6 @@ fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
     }
 }
 
-/// Starts a holder that has announced its drain, and a standby.
 fn draining_and_standby(scene: &Scene, lock: &str, here: &View, there: &View) -> [Instance; 2] {
     let one = instance(scene, &here.path(lock), "one", &[], &HEARS);
     scene.journal.await_tag(What::Beat, "one");

@@ -1,7 +1,5 @@
 //! Locks on shared drives: the store by itself, and instances on a drive that hangs, fails, and
 //! shows old views.
-//!
-//! Read the names of the tests as a specification.
 
 mod doorbell;
 mod drive;
@@ -104,7 +102,6 @@ fn terminate(mut one: Instance) -> String {
     one.stderr()
 }
 
-/// Returns the last line of this command before this moment.
 fn last_before(scene: &Scene, tag: &str, at: u64) -> Line {
     let lines = scene.journal.lines().into_iter();
     let of_it = |line: &Line| line.command() == tag && line.at < at;
@@ -118,7 +115,6 @@ fn assert_not_stopped(scene: &Scene, tag: &str) {
     assert!(lines.iter().find(asked).is_none(), "{}", scene.journal);
 }
 
-/// A tree that ignores TERM.
 const DEAF: [&str; 5] = ["--term", "ignore", "--daemon", "--children", "2"];
 /// A command that records TERM and continues.
 const HEARS: [&str; 2] = ["--term", "60000:9"];

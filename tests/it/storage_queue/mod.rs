@@ -1,7 +1,7 @@
 //! The storage queue against a real (emulated) service, driven through the trait as `work`'s driver
 //! does it, with a network that fails on command.
 //!
-//! Read the names of the tests as a specification; each test has a queue of its own.
+//! Each test has a queue of its own.
 
 mod aside;
 mod holding;
@@ -20,7 +20,6 @@ use crate::support::azurite::{KEY, queue_string, queues};
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::queue::Mailbox;
 
-/// Makes an account with this key, whose queues are at this port.
 fn account(port: u16, key: &str) -> Account {
     let string = queue_string(port, key);
     let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
@@ -112,7 +111,6 @@ impl Scene {
     }
 }
 
-/// Takes the queue's one message.
 async fn one(queue: &StorageQueue) -> Message {
     let mut messages = queue.take(1, later()).await.expect("taken");
     assert_eq!(messages.len(), 1);

@@ -10,7 +10,6 @@ use crate::support::scene::Scene;
 /// A socket that is read on demand.
 pub(crate) struct Manager {
     socket: UnixDatagram,
-    /// Path of the socket.
     pub(crate) path: PathBuf,
     heard: RefCell<Vec<String>>,
 }

@@ -1,8 +1,7 @@
 //! `trafficcop` as a systemd service, and on an Azure machine: messages to the service manager,
 //! what the command gets from it, and reactions to announcements of the platform.
 //!
-//! Read the names of the tests as a specification. The tests play the service manager: a socket,
-//! and variables in the environment.
+//! The tests play the service manager: a socket, and variables in the environment.
 
 mod announced;
 mod manager;

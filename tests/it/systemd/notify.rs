@@ -13,7 +13,6 @@ use crate::support::instance::{Ended, Instance, Run};
 use crate::support::scene::Scene;
 use crate::systemd::manager::Manager;
 
-/// Runs in the scene with this service manager.
 fn service<'a>(scene: &'a Scene, manager: &Manager, name: &str) -> Run<'a> {
     scene
         .run_on_file()

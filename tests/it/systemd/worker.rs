@@ -17,7 +17,6 @@ use crate::support::queue::Mailbox;
 use crate::support::scene::Scene;
 use crate::systemd::manager::Manager;
 
-/// Runs a worker on this queue through this port, with this service manager.
 fn service_at<'a>(scene: &'a Scene, manager: &Manager, queue: &str, port: u16) -> Run<'a> {
     scene
         .verb("work")

@@ -75,7 +75,6 @@ impl Place {
         }
     }
 
-    /// Starts a holder with this identity.
     fn hold(&self, scene: &Scene, identity: &str, script: &str) -> Instance {
         let run = self.verb(scene, "run").args(["--identity", identity]);
         let instance = run.args(["--grace", "60s"]).shell(script).start();

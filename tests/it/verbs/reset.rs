@@ -26,7 +26,6 @@ fn runs(scene: &Scene, place: &Place, key: &str, by: &str) -> bool {
     run.stdout.contains("it-ran")
 }
 
-/// Runs a task that fails.
 fn fails(scene: &Scene, place: &Place, key: &str) {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--once-attempts", "1"]).shell("exit 3").finish();
@@ -37,7 +36,6 @@ fn places(scene: &Scene, blob: &str) -> [Place; 2] {
     [Place::file(scene), Place::blob(blob)]
 }
 
-/// Returns the keys in `status`.
 fn keys(scene: &Scene, place: &Place) -> Vec<String> {
     let told = place.status(scene);
     let once = told["once"].as_array().expect("an array");

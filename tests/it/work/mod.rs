@@ -1,5 +1,5 @@
 //! `trafficcop work` on a real (emulated) queue, with real commands and a network that fails on
-//! command. Read the names of the tests as a specification; each test has a queue of its own.
+//! command. Each test has a queue of its own.
 
 mod at_most_once;
 mod crashes;
@@ -19,7 +19,6 @@ use crate::support::stopping::stopped_by;
 
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// Prepares a worker on this queue through this port.
 fn worker_at<'a>(scene: &'a Scene, mailbox: &Mailbox, port: u16) -> Run<'a> {
     scene
         .verb("work")

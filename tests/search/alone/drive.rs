@@ -39,7 +39,7 @@ struct Made {
     draining: bool,
 }
 
-/// What the store learns from an answer, even if the call was abandoned.
+/// Conclusions of the store from an answer, even if the call was abandoned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Learned {
     made: Option<(Version, Instant)>,

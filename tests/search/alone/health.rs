@@ -17,12 +17,10 @@ pub(crate) struct Monitor {
     pub(crate) health: Health,
     /// Watchdog messages that were not read yet.
     words: Vec<WatchdogWord>,
-    /// The running probe, with its number.
     probe: Option<(u64, Result<(), ProbeFailure>)>,
     probes: u64,
     /// Result of the last probe, until it is read.
     ended: Option<Result<(), ProbeFailure>>,
-    /// Whether the prober was lost.
     lost: bool,
     armed: u64,
     /// Time of the command's last sign of life.
@@ -51,7 +49,6 @@ impl Monitor {
 }
 
 impl World {
-    /// Passes an event to the monitor, before the core gets it.
     pub(crate) fn monitor_hears(&mut self, event: &Event) {
         let Event::Workload(event) = event else {
             return;
@@ -214,7 +211,6 @@ impl World {
     }
 }
 
-/// Draws the rules.
 pub(super) fn health(rng: &mut Rng) -> HealthRules {
     let every = ms(one(rng, &[300, 1000, 10_000]));
     let watchdog = maybe(rng, 60, |rng| {

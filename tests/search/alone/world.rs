@@ -44,7 +44,6 @@ pub(crate) const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
-    /// A look at the record only.
     Look,
     Renew,
     Record(Outcome),

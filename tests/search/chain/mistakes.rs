@@ -5,16 +5,13 @@
 use super::search::{Bound, search};
 use crate::print;
 
-/// A possible mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// The stamp is older than the look.
     StampBefore,
     /// The own lease is waited for instead of the record's.
     OwnLease,
-    /// The take-over comes a margin too early.
     EarlyTakeOver,
-    /// "It exists" counts as a success.
     ExistsIsSuccess,
     /// The lease counts from the answer.
     T0After,

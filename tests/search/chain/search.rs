@@ -19,7 +19,6 @@ use crate::{number, print};
 /// Number of times that one process can begin anew, each time with another number.
 const LAST_NUMBER: u8 = 3;
 
-/// Bounds of the search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) ticks: u8,
@@ -369,7 +368,6 @@ impl Search {
         }
     }
 
-    /// Notes a version that was made for a call.
     fn succeeds(&mut self, mut state: State, p: usize, call: Call, version: u8) {
         let tick = state.tick;
         let process = &mut state.processes[p];

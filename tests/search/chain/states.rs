@@ -29,15 +29,13 @@ pub(crate) enum Break {
     NotYet,
     /// The break is announced in this version.
     Said(u8),
-    /// This version is made.
     Made(u8),
-    /// Its record says that the lock is free; or a process had made the version.
+    /// The record says that the lock is free; or a process had made the version.
     Over,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// No command.
     #[default]
     Idle,
     Runs,
@@ -76,7 +74,6 @@ pub(crate) struct Call {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Number of its memory.
     pub(crate) memory: u16,
     pub(crate) number: u8,
     pub(crate) run: Run,

@@ -11,7 +11,7 @@ fn lock_in(scene: &Scene) -> String {
     lock
 }
 
-/// In a namespace the kernel kills all. Otherwise this is a documented weakness: the main process
+/// Kills both. In a namespace the kernel kills all; otherwise this is a documented weakness: the main process
 /// dies with the guardian, but a daemon lives on, and only the next instance that starts here kills
 /// a cgroup.
 pub(super) fn both_killed_at_once(who: Who) {

@@ -257,7 +257,7 @@ fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
     killed(&[], |_, _| {});
 }
 
-/// It had more time left for its end than the next worker waits.
+/// The command had more time left than the next worker waits.
 #[test]
 fn a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins() {
     killed(&["--grace", "0s", "--kill-after", "20s"], |stage, first| {

@@ -12,7 +12,6 @@ use service_bus_stand_in::{Act, Fault, On, Outcome};
 use super::*;
 
 impl Stage {
-    /// Makes a queue of sessions with locks of this length.
     fn of_sessions(lock: Duration) -> Stage {
         Stage::of(
             Settings::default(),
@@ -55,12 +54,10 @@ impl Stage {
             .look(move |view| view.session_state(JOBS, session))
     }
 
-    /// Counts accepted sessions.
     fn accepted(&self) -> usize {
         self.count(|event| matches!(event, Event::SessionAccepted { .. }))
     }
 
-    /// Waits until the session is free.
     fn await_free(&self, session: &'static str) {
         self.wait("the session to be free", move |view| {
             (!view.is_held(JOBS, session)).then_some(())

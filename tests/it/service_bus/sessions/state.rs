@@ -112,7 +112,7 @@ fn unstorable_state_dead_letters_its_message_with_a_reason() {
     }
 }
 
-/// As large as a state may be, and larger than a request may carry.
+/// The state has the largest allowed size, which is larger than a request may carry.
 #[test]
 fn oversized_state_dead_letters_its_message_and_keeps_the_connection() {
     let settings = Settings {

@@ -71,7 +71,7 @@ impl Client {
         lock(&self.server)
     }
 
-    /// Looks into a valid cache, and otherwise, or where `knows_better` says so, at the server.
+    /// Looks into a valid cache, and otherwise, or where `knows_better` is true, at the server.
     fn look<T>(
         &self,
         knows_better: impl Fn(&Memory) -> bool,

@@ -27,7 +27,6 @@ use tree::Tree;
 /// Requests that an NFSv4 server delays in its grace period.
 pub(crate) const OPENS: [Op; 4] = [Op::Open, Op::Create, Op::Rename, Op::Rmdir];
 
-/// The server.
 pub(crate) struct Drive {
     tree: Arc<Mutex<Tree>>,
 }
@@ -66,7 +65,6 @@ impl Drive {
         self.mount_as("sshfs")
     }
 
-    /// Adds a client whose mount is of the kind `fuse.KIND`.
     pub(crate) fn mount_as(&self, kind: &str) -> View {
         let point = tempfile::tempdir().expect("a directory");
         let client = Client::new(Arc::clone(&self.tree));
@@ -94,7 +92,6 @@ impl Drive {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the versions of this lock on the server, in order.
     pub(crate) fn versions(&self, lock: &str) -> Vec<u64> {
         let tree = self.tree();
         let names = tree.find(&format!("{lock}.versions"));
@@ -105,7 +102,6 @@ impl Drive {
             .collect()
     }
 
-    /// Returns the greatest version of this lock, or 0.
     pub(crate) fn greatest(&self, lock: &str) -> u64 {
         self.versions(lock).last().copied().unwrap_or(0)
     }
@@ -152,7 +148,6 @@ impl View {
         self.set(&[], Fate::Hang);
     }
 
-    /// Lists the root.
     pub(crate) fn entries(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.point.path()).expect("to list it");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a name").file_name();

@@ -29,7 +29,6 @@ pub(crate) enum Op {
     Readdir,
 }
 
-/// Fate of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     /// Not executed until it is released.

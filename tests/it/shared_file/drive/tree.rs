@@ -31,7 +31,6 @@ pub(crate) struct Tree {
     pub(crate) is_careless: bool,
 }
 
-/// Number of the root.
 const ROOT: u64 = 1;
 
 pub(crate) type Answer<T> = Result<T, i32>;
@@ -76,7 +75,6 @@ impl Tree {
         names.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// Returns the number of the node at this path.
     pub(crate) fn find(&self, path: &str) -> Option<u64> {
         let parts = path.split('/').filter(|part| !part.is_empty());
         parts

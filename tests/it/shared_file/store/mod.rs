@@ -169,14 +169,12 @@ impl Written {
         put(path, self.version, self.text().as_bytes());
     }
 
-    /// Writes it as the hint at the lock's path.
     fn put_hint(&self, path: &Path) {
         let text = self.text();
         fs::write(path, format!("{text:<8191}\n")).expect("a hint");
     }
 }
 
-/// Returns a record of this line with its checksum.
 fn checked(line: &str) -> String {
     let hash = line.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -184,7 +182,6 @@ fn checked(line: &str) -> String {
     format!("trafficcop shared lock 1\n{line}\n{hash:016x}\n")
 }
 
-/// Makes a version with these bytes as its record.
 fn put(path: &Path, version: u64, bytes: &[u8]) {
     fs::create_dir_all(version_of(path, version)).expect("a version");
     let record = record_of(path, version);
@@ -192,12 +189,10 @@ fn put(path: &Path, version: u64, bytes: &[u8]) {
     fs::write(record, bytes).expect("a record");
 }
 
-/// Returns the path of a version's record.
 fn record_of(path: &Path, version: u64) -> PathBuf {
     version_of(path, version - 1).join("next/record")
 }
 
-/// Waits for a version's record, and returns it.
 fn await_record(path: &Path, version: u64) -> serde_json::Value {
     let file = record_of(path, version);
     let read = || {

@@ -156,7 +156,6 @@ async fn a_drive_that_is_not_mounted_any_more_is_no_removed_lock() {
     assert!(!refused.to_string().contains("remove"), "{refused}");
 }
 
-/// Waits until the hint names this version.
 fn await_hint(path: &Path, version: u64) {
     let text = format!("{{\"version\":{version},");
     let said = || fs::read_to_string(path).unwrap_or_default().contains(&text);
@@ -210,8 +209,8 @@ async fn a_full_disk_in_the_middle_of_a_renewal_leaves_the_old_record_and_contro
     assert_eq!(acquire(&open(&path, "b")).await.token, 5);
 }
 
-/// As an SMB client with another account shows it: its user seems to own it, but may not make
-/// anything there.
+/// The user seems to own the directory, but may not make anything there, as at an SMB client with
+/// another account.
 #[test]
 fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor() {
     if !nix::unistd::geteuid().is_root() {

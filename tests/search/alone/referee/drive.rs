@@ -119,7 +119,6 @@ impl World {
         }
     }
 
-    /// Judges the conclusion from a version that already exists.
     pub(crate) fn judge_existing(&mut self, version: Version, claim: Option<Claim>, is: Exists) {
         let now = self.now;
         let lease = self.plan.rules.budget.map_or(Duration::ZERO, |b| b.lease);

@@ -18,7 +18,6 @@ pub(super) struct Watched {
     heard: Instant,
     /// Deadline of its first heartbeat, until that comes.
     ready_by: Option<Instant>,
-    /// Time of the next check.
     next: Instant,
     /// A running check, and whether its failure would count.
     asking: Option<bool>,

@@ -92,7 +92,7 @@ pub(crate) struct Ledger {
     pub(super) offered: bool,
     pub(super) watched: Option<Watched>,
     pub(super) health: Record,
-    /// How its command hangs, if it does.
+    /// Reason for which its command counts as hung.
     pub(super) hung: Option<Hung>,
     /// Whether it waits longer than others because its command hung.
     pub(super) was_hung: bool,

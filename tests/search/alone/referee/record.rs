@@ -20,7 +20,6 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Makes the record of a new tenure.
     pub(super) fn new() -> Record {
         Record {
             word: String::new(),

@@ -19,7 +19,6 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Makes a free lock.
     pub(super) fn new() -> Lock {
         Lock {
             holder: 0,
@@ -113,7 +112,6 @@ impl World {
         }
     }
 
-    /// Returns the task's result as the record has it.
     pub(super) fn result(&self) -> TaskResult {
         TaskResult {
             status: 3,

@@ -224,7 +224,6 @@ impl Engine {
         self.free_link(id, channel, detach.handle);
     }
 
-    /// Detaches a link.
     pub(crate) fn detach(&mut self, id: u64, channel: u16, handle: u32, error: Option<AmqpError>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

@@ -32,14 +32,11 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// A closure that the engine runs.
 pub(crate) type Wish = Box<dyn FnOnce(&mut Engine) + Send>;
 /// A closure that looks at every state, until it returns true.
 pub(crate) type Watcher = Box<dyn FnMut(&Engine) -> bool + Send>;
-/// Work for a request, which returns the answers.
 pub(crate) type Work = Box<dyn FnOnce(&mut Engine) -> Vec<Answer> + Send>;
 
-/// An answer to a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// A frame.
@@ -58,12 +55,10 @@ pub(crate) enum Answer {
 pub(crate) struct Request {
     pub(crate) connection: u64,
     pub(crate) on: On,
-    /// Address of the entity.
     pub(crate) address: String,
     /// Channel and handle of the link on which it came.
     pub(crate) link: Option<(u16, u32)>,
     pub(crate) work: Work,
-    /// Makes the answer that refuses it.
     pub(crate) refuse: Box<dyn FnOnce(u16, AmqpError) -> Vec<Answer> + Send>,
 }
 

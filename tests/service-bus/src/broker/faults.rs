@@ -155,7 +155,6 @@ impl Fault {
     }
 }
 
-/// All pending faults.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Vec<Fault>);
 

@@ -39,11 +39,9 @@ pub use tls::{Tls, TlsError};
 
 /// Condition of a request that is too late for a session.
 pub(crate) const SESSION_LOST: &str = "com.microsoft:session-lock-lost";
-/// Text of that condition.
 pub(crate) const SESSION_LOST_TEXT: &str = "The session lock has expired on the session. Accept a \
     new one.";
 /// Condition of every other request that is too late.
 pub const LOCK_LOST: &str = "com.microsoft:message-lock-lost";
-/// Text of that condition.
 pub(crate) const LOCK_LOST_TEXT: &str = "The lock supplied is invalid. Either the lock expired, or \
     the message has already been removed from the queue.";

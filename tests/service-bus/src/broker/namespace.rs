@@ -49,7 +49,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Parses an address: bare, or a URI with the host's name, in any case.
+    /// Parses an address: bare, or a URI with the host's name, in lower or upper case.
     pub(crate) fn parse(address: &str) -> Self {
         let path = path_of(address);
         if path == "$cbs" {
@@ -148,7 +148,6 @@ impl Entity {
     }
 }
 
-/// A session of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     /// The lock's holder.

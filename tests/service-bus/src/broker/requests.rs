@@ -212,7 +212,6 @@ impl Engine {
     }
 }
 
-/// Returns the messages in a transfer.
 fn unpack(format: u32, bytes: &[u8]) -> Result<Vec<Message>, AmqpError> {
     let read = |bytes: &[u8]| {
         Message::decode(bytes)

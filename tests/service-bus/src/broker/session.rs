@@ -36,7 +36,6 @@ pub(crate) struct Session {
     pending: VecDeque<(Transfer, Vec<u8>)>,
 }
 
-/// A link.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) name: String,
@@ -46,7 +45,6 @@ pub(crate) struct Link {
     pub(crate) active: Instant,
 }
 
-/// Direction of a link.
 #[derive(Debug)]
 pub(crate) enum LinkEnd {
     /// The client sends.
@@ -152,7 +150,6 @@ impl Session {
         }
     }
 
-    /// Makes a flow with the state of a link.
     pub(crate) fn link_flow(&self, handle: u32) -> Option<Flow> {
         let (delivery_count, credit, drain) = match &self.links.get(&handle)?.end {
             LinkEnd::In(it) => (it.delivery_count, it.credit, false),

@@ -18,7 +18,6 @@ use super::management::Response;
 use super::namespace::{Holder, Node, Place, Session};
 use super::{SESSION_LOST, SESSION_LOST_TEXT};
 
-/// Name of a session receiver's filter.
 pub(crate) const SESSION_FILTER: &str = "com.microsoft:session-filter";
 /// Default time for which a receiver waits for a session: the limit of the real service.
 const PATIENCE: Duration = Duration::from_secs(65);
@@ -153,7 +152,6 @@ impl Engine {
         });
     }
 
-    /// Frees the sessions of these holders.
     pub(crate) fn free_sessions(&mut self, which: impl Fn(&Holder) -> bool) {
         let mut events = Vec::new();
         for (name, entity) in &mut self.namespace.entities {

@@ -20,7 +20,6 @@ const UNDER_A_SESSION: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A delivery that the client has not settled.
 #[derive(Clone, Debug)]
 pub(crate) struct Unsettled {
-    /// Handle of the link.
     pub(crate) handle: u32,
     /// The lock; `None` for a reply of `$cbs` or `$management`.
     lock: Option<(Place, Guid)>,

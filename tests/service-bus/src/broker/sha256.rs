@@ -1,6 +1,5 @@
 //! SHA-256 and HMAC for the signatures of tokens, which saves a dependency.
 
-/// Returns the authentication code of `text` under `key`.
 pub(crate) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     let mut block = [0; 64];
     if key.len() > 64 {
@@ -12,7 +11,6 @@ pub(crate) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     digest(&[&block.map(|byte| byte ^ 0x5c)[..], &inner].concat())
 }
 
-/// Returns the digest of `text`.
 pub(crate) fn digest(text: &[u8]) -> [u8; 32] {
     let primes = primes();
     let mut state: [u32; 8] = std::array::from_fn(|at| root_bits(primes[at], 2));

@@ -14,7 +14,6 @@ pub(crate) struct Stored {
     pub(crate) message: Message,
     /// Milliseconds since 1970.
     pub(crate) enqueued: i64,
-    /// Number of failed deliveries.
     pub(crate) failed: u32,
     pub(crate) state: State,
     /// Session that it belongs to: its `group-id`.
@@ -95,7 +94,6 @@ impl Shelf {
         sessions.filter_map(|(session, ready)| Some((*ready.first()?, session.as_str())))
     }
 
-    /// Returns the tokens of a session's locked messages.
     pub(crate) fn locked_of(&self, session: &str) -> Vec<Guid> {
         let mut locks: Vec<(u64, Guid)> = (self.locks.iter())
             .filter(|(_, sequence)| {
@@ -124,7 +122,6 @@ impl Shelf {
         })
     }
 
-    /// Locks the next message, of a session or of all.
     pub(crate) fn lock_next(
         &mut self,
         session: Option<&str>,
@@ -135,7 +132,6 @@ impl Shelf {
         Some((sequence, self.lock(sequence, now, length)?))
     }
 
-    /// Locks a deferred message.
     pub(crate) fn lock_deferred(
         &mut self,
         sequence: u64,
@@ -155,7 +151,6 @@ impl Shelf {
         Some(token)
     }
 
-    /// Removes the next message.
     pub(crate) fn remove_next(&mut self, session: Option<&str>) -> Option<(u64, Stored)> {
         let sequence = self.pop(session)?;
         Some((sequence, self.messages.remove(&sequence)?))
@@ -171,7 +166,6 @@ impl Shelf {
             .map(|(sequence, stored)| (*sequence, stored))
     }
 
-    /// Returns the message that is locked with this token.
     pub(crate) fn locked(&self, token: Guid) -> Option<u64> {
         self.locks.get(&token).copied()
     }

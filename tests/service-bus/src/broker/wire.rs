@@ -136,7 +136,6 @@ pub(crate) fn plain() -> Split {
     Arc::new(|socket| Ok((Box::new(socket.try_clone()?), Box::new(socket))))
 }
 
-/// Name of an [`Input`] in messages.
 pub(crate) fn name(input: &Input) -> &'static str {
     match input {
         Input::Header(_) => "a protocol header",

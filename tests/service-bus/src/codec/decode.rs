@@ -110,7 +110,6 @@ impl<'a> Reader<'a> {
         self.payload(constructor, depth)
     }
 
-    /// Reads the value after a constructor.
     fn payload(&mut self, constructor: u8, depth: usize) -> Result<Value, Malformed> {
         Ok(match constructor {
             0x40 => Value::Null,

@@ -125,7 +125,6 @@ fn array_body(elements: &[Value]) -> Vec<u8> {
     body
 }
 
-/// Returns the widest constructor of a value's type.
 fn constructor(value: &Value) -> u8 {
     match value {
         Value::Null => 0x40,

@@ -210,7 +210,6 @@ impl Message {
     }
 }
 
-/// Returns the value that a section describes.
 fn described(raw: &[u8]) -> Option<Value> {
     match decode_value(raw) {
         Ok((Value::Described(_, value), _)) => Some(*value),
