@@ -1,16 +1,19 @@
-//! The simulated fleet: several instances against one lock and an adversary, in virtual time,
-//! schedule after schedule.
+//! The simulated fleet: several instances compete for one lock against an adversary, in virtual
+//! time, in one schedule after another.
 //!
-//! A supervisor in it is what `run` is made of: the driver, the workload with its handle on the guardian, and
-//! the store: of a blob with the official client over a simulated network, of a local file over the kernel's
-//! own lock, or of a shared drive over a directory that requests reach late. Its guardian is the shipped loop
-//! over a simulated table of processes. What ships is copied nowhere.
+//! A simulated supervisor consists of the same parts as `run`: the driver, the workload with its
+//! handle on the guardian, and the store. The store of a blob uses the official client over a
+//! simulated network; that of a local file uses the kernel's own lock; that of a shared drive uses
+//! a directory that requests reach late. The guardian is the shipped loop over a simulated process
+//! table. No shipped code is copied.
 //!
-//! A binary of its own, as it computes for minutes: beside tests that wait, at the lowest priority.
+//! It is a separate binary because it computes for minutes, at the lowest priority, while other
+//! tests wait.
 //!
-//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 20000) the number of
-//! seeds; with `FLEET_PLACE` (`blob`, `file` or `shared drive`) those are played whose lock is there. A schedule that fails is shrunk to the acts it needs, and printed with its trace;
-//! `FLEET_SEED=n FLEET_COUNT=1 cargo test --test fleet` plays it again.
+//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 20000) the number of seeds.
+//! `FLEET_PLACE` (`blob`, `file` or `shared drive`) selects the schedules whose lock is there. A
+//! schedule that fails is shrunk to the acts it needs, and printed with its trace; `FLEET_SEED=n
+//! FLEET_COUNT=1 cargo test --test fleet` plays it again.
 
 #[cfg(not(debug_assertions))]
 compile_error!("a release has one clock and one network: play the fleet without --release");
@@ -84,7 +87,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// Past the capture of the test harness: the numbers are worth something when all is well, too.
+/// Prints past the capture of the test harness: the numbers are of interest when all is well, too.
 fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -95,7 +98,7 @@ fn fails(schedule: Schedule) -> bool {
     world.violation.is_some()
 }
 
-/// Leaves out what the failure does not need, act by act.
+/// Removes the acts that the failure does not need, one by one.
 fn shrink(mut schedule: Schedule) -> Schedule {
     let mut smaller = true;
     while smaller {
@@ -225,7 +228,7 @@ fn the_promise_holds_in_every_schedule() {
             sum.schedules
         );
     }
-    // A fleet that does nothing proves nothing.
+    // A fleet in which nothing happens proves nothing.
     let played = sum.schedules;
     if played >= 1000 {
         assert!(

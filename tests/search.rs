@@ -1,17 +1,17 @@
-//! An exhaustive search, breadth first, of the lease on a blob: two instances with the real [`Tenure`]
-//! and the real `GuardianState`, one service that counts leases, and every order of what can happen to
-//! a bound of ticks and faults. Requests are carried out late or never, answers are late or lost,
-//! supervisors, guardians and whole machines stop for any time, die, or are asked to end, and commands
-//! end by themselves and leave something behind.
+//! An exhaustive breadth-first search of the lease on a blob: two instances with the real
+//! [`Tenure`] and the real `GuardianState`, one service that counts leases, and every order of
+//! events up to a bound of ticks and faults. Requests arrive late or never, answers are late or
+//! lost; supervisors, guardians and whole machines stop for any time, die, or are asked to end;
+//! commands end by themselves and leave processes behind.
 //!
-//! What must hold: no command lives while the service keeps nobody else out for it; a command is not
-//! stopped for one call that is not answered; somebody runs again a while after the last fault; tokens
-//! grow. A process that runs does what is due before a tick is over, and all of the margin is used up by
-//! the dying of a killed command: so clocks that part by less than that are covered, and how far they
-//! may is the fleet's to show.
+//! It checks that no command lives while the service does not keep others out for it; that no
+//! command is stopped because of one unanswered call; that a command runs again some time after the
+//! last fault; and that tokens grow. A running process does all that is due before a tick is over,
+//! and the death of a killed command uses the whole margin. So clock drift up to less than that is
+//! covered; the fleet shows how large it may be.
 //!
-//! A binary of its own for the same reason as the fleet. `SEARCH_FAULTS`, `SEARCH_LAST_FAULT` and
-//! `SEARCH_TICKS` move the bound.
+//! It is a separate binary for the same reason as the fleet. `SEARCH_FAULTS`, `SEARCH_LAST_FAULT`
+//! and `SEARCH_TICKS` move the bound.
 
 #[path = "search/alone.rs"]
 mod alone;
@@ -26,7 +26,7 @@ use std::io::Write;
 use model::world::Broken;
 use model::{Bound, Mistake, search};
 
-/// Past the capture of the test harness: the numbers are worth something when all is well, too.
+/// Prints past the capture of the test harness: the numbers are of interest when all is well, too.
 pub(crate) fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -65,7 +65,7 @@ fn the_promise_holds_in_every_order_of_events() {
     }
 }
 
-/// Polls and retries have a spread, and none of it matters on the grid of ticks.
+/// Polls and retries have a random spread, which must not matter on the grid of ticks.
 #[test]
 fn chance_makes_no_difference() {
     let bound = Bound::of(0);
@@ -75,7 +75,7 @@ fn chance_makes_no_difference() {
 
 #[test]
 fn each_mistake_is_found() {
-    // What is enough for it, of faults and of the time in which they are.
+    // The faults, and the time for them, that suffice to find it.
     for (mistake, faults, last_fault, broken) in [
         (Mistake::NeverTimesOut, 1, 4, Broken::NeedlessStop),
         (Mistake::FirstBlipIsLoss, 1, 4, Broken::NeedlessStop),

@@ -44,7 +44,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// A row of the table: the ceiling that holds today, and the budget that it comes down to.
+/// Row of the table: the ceiling that holds today, and the budget that it is to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     ceiling: usize,
@@ -74,7 +74,7 @@ fn parse(table: &str) -> BTreeMap<String, Row> {
     rows.map(row).collect()
 }
 
-/// What is wrong with the figures of today.
+/// Lists the figures of today that are above their ceilings.
 fn exceeded(table: &BTreeMap<String, Row>, today: &BTreeMap<String, usize>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, figure) in today {
@@ -92,7 +92,6 @@ fn exceeded(table: &BTreeMap<String, Row>, today: &BTreeMap<String, usize>) -> V
     wrong
 }
 
-/// The table with ceilings lowered to the figures of today.
 fn lowered(table: &str, today: &BTreeMap<String, usize>) -> String {
     let line = |line: &str| {
         let mut words = line.split_whitespace();

@@ -1,6 +1,6 @@
-//! What makes English hard to read, counted: the figures and their limits are in `table.txt`.
+//! Counts of what makes English hard to read; `table.txt` has the limits.
 //!
-//! It is a lint and no judge: a hit that reads well may stay while the figure stays below its limit.
+//! This is a lint, not a judge: a hit that reads well may stay while the figure is below its limit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ const OPENINGS: &[&str] = &[
     "In ",
     "How ",
 ];
-/// Words and turns that make a reader stop.
+/// Words and phrases that make a reader stop.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -68,17 +68,16 @@ const RIDDLES: &[&str] = &[
     "in any case",
     "all the same",
 ];
-/// The program is named, and is not `we`.
+/// Pronouns for the program, which is to be called by its name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
 /// First words of a test's name that is a riddle and not a fact.
 const TEST_OPENINGS: &[&str] = &[
     "what", "who", "whoever", "whose", "nobody", "somebody", "nothing", "one_that", "one_who",
     "that", "the_same", "those", "however", "where", "so", "as", "of", "by", "for", "in", "it",
 ];
-/// More words than this make a sentence long.
+/// Limit of words in a sentence; a longer one is counted.
 const LONG: usize = 35;
 
-/// How often these stand in a text, as whole words.
 fn hits(text: &str, words: &[&str]) -> usize {
     let text = text.to_lowercase();
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -92,7 +91,8 @@ fn hits(text: &str, words: &[&str]) -> usize {
     words.iter().map(count).sum()
 }
 
-/// Lines that people read: all of a document but its code blocks, comments and strings of a source.
+/// Returns the lines that people read: a document without its code blocks; comments and strings of
+/// a source.
 fn prose(path: &Path, text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if path.extension().is_some_and(|ending| ending == "rs") {
@@ -118,7 +118,6 @@ fn prose(path: &Path, text: &str) -> Vec<String> {
     lines
 }
 
-/// The string literals of a line.
 fn strings(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = line;
@@ -183,7 +182,6 @@ fn sentences(text: &str) -> Vec<usize> {
     counts
 }
 
-/// The first lines of the blocks of doc comments.
 fn first_lines(text: &str) -> Vec<&str> {
     let mut before = false;
     let mut found = Vec::new();
@@ -201,7 +199,6 @@ fn first_lines(text: &str) -> Vec<&str> {
     found
 }
 
-/// The names of a source's tests.
 fn test_names(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_test = false;
@@ -223,7 +220,7 @@ fn is_riddle(name: &str) -> bool {
     })
 }
 
-/// Hits in so many, per ten thousand.
+/// Returns hits per ten thousand.
 fn rate(hits: usize, of: usize) -> usize {
     (10_000 * hits).div_ceil(of.max(1))
 }

@@ -1,7 +1,7 @@
-//! The faults, one function each: proves that its target is there, does it, and waits for what
-//! has to happen before it is undone.
+//! The faults, one function each. A function checks that the fault's target exists, causes the
+//! fault, and waits for its effect before it undoes the fault.
 //!
-//! Called by `play`; what may come of it is judged elsewhere.
+//! `play` calls these; the judgement is in `judge`.
 
 use std::fs::File;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::stage::{Stage, signal};
 use super::support::proxy::{Call, Fate, Mode};
 use super::table::{Effect, Fault, Lock, Row, Shape};
 
-/// Longer than any attempt may take.
+/// A delay longer than any attempt may take.
 const TOO_LATE: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_millis(1500);
-/// As late as an answer can come to an attempt that has five seconds.
+/// The longest delay with which an attempt of five seconds still gets its answer.
 const VERY_LATE: Duration = Duration::from_secs(4);
 const BUSY: Mode = Mode::Answer(503, "text/html", "<html>503</html>");
 const SECOND: u64 = 1_000_000_000;
@@ -25,7 +25,7 @@ fn now() -> u64 {
     Instant::now().as_nanos()
 }
 
-/// What has to be done before the first instance starts.
+/// Does what must be done before the first instance starts.
 pub(crate) fn prepare(row: &Row, stage: &mut Stage) {
     stage.watched = row.fault == Fault::Hang;
     if row.lock != Lock::Blob {
@@ -37,7 +37,7 @@ pub(crate) fn prepare(row: &Row, stage: &mut Stage) {
     }
 }
 
-/// Does it to the instance `a`, which is in control with token 1.
+/// Causes the row's fault for instance `a`, which is in control with token 1.
 pub(crate) fn act(row: &Row, stage: &mut Stage) {
     match row.fault {
         Fault::KillSupervisor => kill_supervisor(stage, "a"),
@@ -74,7 +74,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         }
         Fault::Replace | Fault::Unlink | Fault::ReplaceAndCome => touch_the_file(row, stage),
         Fault::Hang => {
-            // All of it that is there, by the numbers that it has here.
+            // The whole tree, by the process ids of this namespace.
             for pid in stage.tree_of("a") {
                 signal(pid, Signal::SIGSTOP);
             }
@@ -98,20 +98,22 @@ fn kill_both(row: &Row, stage: &mut Stage) {
     signal(guardian, Signal::SIGKILL);
     signal(stage.supervisor("a"), Signal::SIGKILL);
     if row.may_survive() && !row.may_overlap() {
-        // What survives has the lock's descriptor: nobody else gets control while it lives.
+        // The survivors have the lock's descriptor: no other instance gets control while they live.
         stage.await_life_or_tenure(now() + SECOND);
         stage.sweep("a");
     }
 }
 
-/// Until another tenure, or (where the lock is kept by the stopped one) until the tree is gone.
+/// Stops the supervisor until another tenure begins or, where the stopped process keeps the lock,
+/// until the tree is empty.
 pub(crate) fn stop_supervisor(stage: &mut Stage, name: &str, token: u64) {
     let pid = stage.supervisor(name);
     stage.stop(pid);
     match stage.lock {
         Lock::File => stage.await_life(name, now() + 2 * SECOND),
         Lock::Shared | Lock::Blob => {
-            // For longer than a beat, so that whatever lives on beside it is seen to.
+            // Longer than a heartbeat, so that the journal sees anything that still runs at the
+            // same time.
             let (_, next) = stage.await_tenure_after(token);
             stage.await_life(&next, now() + SECOND / 5);
         }
@@ -132,21 +134,21 @@ fn stop_both(row: &Row, stage: &mut Stage) {
         Lock::File => stage.await_life("a", now() + 2 * SECOND),
         Lock::Shared | Lock::Blob => drop(stage.await_tenure_after(stage.first)),
     }
-    // In this order, so that the guardian is not found silent.
+    // The guardian first, so that the supervisor does not find it silent.
     signal(guardian, Signal::SIGCONT);
     signal(supervisor, Signal::SIGCONT);
 }
 
 fn stop_guardian_kill_supervisor(stage: &mut Stage) {
     let (supervisor, guardian) = (stage.supervisor("a"), stage.guardian("a"));
-    // Stopped too, so that it cannot find the guardian silent before it dies.
+    // Both are stopped, so that the supervisor cannot find the guardian silent before it dies.
     stage.stop(supervisor);
     stage.stop(guardian);
     signal(supervisor, Signal::SIGKILL);
     stage.until("the supervisor to be dead", |stage| {
         stage.instances.get_mut("a")?.ended()
     });
-    // The kernel does it too, where this death orphaned the guardian's process group.
+    // The kernel sends SIGCONT, too, if this death orphaned the guardian's process group.
     signal(guardian, Signal::SIGCONT);
 }
 
@@ -156,7 +158,8 @@ fn outage(stage: &mut Stage, mode: Mode) {
     stage.proxy("a").set(Mode::Pass);
 }
 
-/// The lease is counted from when it was asked for: the answer, which is the last, is no news.
+/// Delays the last answer: the lease counts from the request, so the late answer must not prolong
+/// it.
 fn late_then_freeze(stage: &mut Stage) {
     let since = now();
     let late = Fate::DelayReply(VERY_LATE);
@@ -222,8 +225,8 @@ fn break_lease(stage: &mut Stage, period: Option<u32>) {
     await_loss(stage);
 }
 
-/// A loss is a loss, and not an answer to be asked for once more. But a store that gets no
-/// processor may leave control in doubt before it can say so: then there was no answer.
+/// Waits until `a` reports the loss. An instance must not ask again after that answer. A store that
+/// gets no processor may leave control in doubt before it answers.
 fn await_loss(stage: &mut Stage) {
     const LOST: &str = "stopping the command: the lease was lost";
     const UNHEARD: &str = "stopping the command: the lease could not be renewed in time: no ";

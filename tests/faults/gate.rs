@@ -1,14 +1,14 @@
-//! How many may do at once what takes the processor: starting instances and their trees.
+//! Limit on how many rows at a time start instances and their trees, which takes the processor.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A number of passes.
+/// Counter of free passes.
 pub(crate) struct Gate {
     free: Mutex<usize>,
     left: Condvar,
 }
 
-/// Given back when dropped.
+/// A pass; dropping it returns it.
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {

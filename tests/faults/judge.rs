@@ -1,7 +1,7 @@
-//! The judgement: by the journal's stamps, the store's log and the process table, without any
+//! The judgement: from the journal's stamps, the store's log and the process table, with no
 //! tolerance.
 //!
-//! Decides nothing by what the program under test says of itself.
+//! Nothing is decided by what the program under test reports of itself.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use super::stage::Stage;
 use super::support::journal::{Line, What};
 use super::support::proxy::Seen;
 
-/// The attempt that was answered last was sent no earlier than this before its answer.
+/// The longest time from sending the last answered attempt to its answer.
 const ATTEMPT: u64 = 5_000_000_000;
-/// An answer that comes so soon finds the attempt still waiting for it.
+/// The delay within which an answer always finds the attempt still waiting.
 const PROMPTLY: u64 = 2_500_000_000;
 
-/// What was found.
+/// Findings about one row.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// Two tenures' processes were alive at the same time, or a token did not grow.
+    /// Two tenures with processes alive at the same time, or a token that did not grow.
     pub(crate) overlaps: Vec<String>,
-    /// Processes of a command that lived when nobody was left.
+    /// Processes of a command that lived without a supervisor and a guardian.
     pub(crate) survivors: Vec<String>,
-    /// Commands that were stopped, though nothing that happened was a reason.
+    /// Commands that were stopped without a reason.
     pub(crate) needless: Vec<String>,
 }
 
@@ -31,11 +31,11 @@ impl Verdict {
     }
 }
 
-/// Which tenure: its token and its holder.
+/// A tenure, by its token and its holder.
 pub(crate) type Which = (u64, String);
 
-/// Judges a stage whose instances have all ended. `touched` are the tenures that a fault was
-/// entitled to end.
+/// Judges a stage whose instances have all ended. `touched` has the tenures that a fault was
+/// allowed to end.
 pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<Which>) -> Verdict {
     let mut verdict = Verdict::default();
     let tenures = stage.scene.journal.tenures();
@@ -84,8 +84,8 @@ pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<Which>) -> Verdict {
     verdict
 }
 
-/// Of a command that lost its lease because the store could not be reached: it was gone before
-/// the lease could end, and it was not asked to end while there was time for another attempt.
+/// Judges a command that lost its lease because the store could not be reached. Its tree must end
+/// before the lease; SIGTERM must not come while there is time for another attempt.
 pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     let mut grants = stage.proxies["a"].log();
     grants.retain(|seen| {
@@ -96,8 +96,8 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
             && seen.status.is_some_and(|status| status < 300)
             && seen.at < first_loss(stage)
     });
-    // The last that it can have heard of, and the last that it must have heard of: on a starved
-    // machine an answer can reach a client that has just given up waiting for it.
+    // The last grant that it can have seen, and the last that it must have seen: on a starved
+    // machine an answer can reach a client that has just given up waiting.
     let promptly = |seen: &&Seen| seen.delivered_at < seen.at + PROMPTLY;
     let heard = grants.iter().rev().find(promptly);
     let Some(grant) = grants.last() else {
@@ -107,7 +107,7 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     let lines = stage.lines();
     let of_first = || lines.iter().filter(|line| line.token == first);
     let last = of_first().map(|line| line.at).max().unwrap_or(0);
-    // The proxy saw the request after it was sent: this is no stricter than the promise.
+    // The proxy saw the request after it was sent, so this is no stricter than the promise.
     if last >= grant.at + 15_000_000_000 {
         verdict
             .overlaps
@@ -124,7 +124,7 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     }
 }
 
-/// When the second tenure began.
+/// Returns when the second tenure began.
 fn first_loss(stage: &Stage) -> u64 {
     let tenures = stage.scene.journal.tenures();
     tenures.get(1).map_or(u64::MAX, |tenure| tenure.first)

@@ -1,18 +1,19 @@
-//! The fault suite: every fault on every lock, with every kind of command, in every containment,
-//! on real processes; and combinations that a seed makes up.
+//! The fault suite: every fault on every lock, with every kind of command, in every containment, on
+//! real processes; and random combinations from a seed.
 //!
 //!     cargo test --test faults                          everything
 //!     cargo test --test faults -- KillBoth/Blob         the rows whose names contain this
 //!     FAULTS_VERBOSE=1 ...                              a line for each row
 //!     FAULTS_SEED=7 FAULTS_RANDOM=100 ...               other combinations, and more of them
-//!     FAULTS_JOBS=16 ...                                how many rows are played side by side
+//!     FAULTS_JOBS=16 ...                                how many rows are played at the same time
 //!
-//! A binary of its own, for its rows are data and no functions; it runs beside the other tests.
+//! It is a separate binary because its rows are data, not functions; it runs at the same time as
+//! the other tests.
 //!
-//! In the rows of the promise nothing is tolerated. In those of which the guarantees say that nothing
-//! local can exclude an overlap, what is seen is counted and no more: they never count for the
-//! promise. A row that cannot run on this machine is named, with the reason; so is one that failed while
-//! the whole machine stood still, and was played again.
+//! Rows of the promise tolerate nothing. Other rows are those in which, as the guarantees say, no
+//! local process can exclude an overlap: overlaps in them are only counted. A row that cannot run
+//! on this machine is named with the reason; so is a row that failed while the whole machine was
+//! paused, and was played again.
 
 mod acts;
 mod gate;
@@ -41,14 +42,13 @@ use support::scene::Scene;
 use table::{CONTAINS, Contain, Row};
 use trafficcop::Instant;
 
-/// How many rows a seed makes up.
 const RANDOM: u64 = 24;
-/// How many rows are played side by side: most of their time they wait for a lease.
+/// Number of rows that are played at the same time: most of their time they wait for a lease.
 const JOBS: u64 = 64;
-/// How many of them may start processes at the same time.
+/// Number of rows that may start processes at the same time.
 const STARTS: usize = 4;
 
-/// Something to be played.
+/// A row of the table, or a random one.
 enum Piece {
     Row(Row),
     Made(Made),
@@ -83,7 +83,6 @@ impl Piece {
         }
     }
 
-    /// What is wrong with this verdict.
     fn wrong(&self, verdict: &Verdict) -> Vec<String> {
         let (may_overlap, may_survive) = match self {
             Piece::Row(row) => (row.may_overlap(), row.may_survive()),
@@ -100,7 +99,7 @@ impl Piece {
     }
 }
 
-/// What is counted, of the rows of the promise and of the others.
+/// Counts of either the rows of the promise or the others.
 #[derive(Default)]
 struct Sum {
     rows: usize,
@@ -131,7 +130,7 @@ impl Sum {
 struct Results {
     promise: Sum,
     others: Sum,
-    /// Played a second time.
+    /// Number of rows that were played a second time.
     again: usize,
     failed: Vec<(String, Vec<String>)>,
 }
@@ -146,12 +145,12 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn main() -> ExitCode {
-    // A shell that starts us in the background has these ignored.
+    // A shell that starts this process in the background sets these to be ignored.
     for number in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
         // SAFETY: the default disposition runs no code of ours.
         unsafe { signal(number, SigHandler::SigDfl) }.expect("a disposition");
     }
-    // What failed is told with everything that was seen; where in here says nothing more.
+    // A failure prints everything that was seen; its place in this source adds nothing.
     std::panic::set_hook(Box::new(|info| eprintln!("{info}")));
     let words: Vec<String> = std::env::args().skip(1).collect();
     let filters: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
@@ -175,7 +174,7 @@ fn main() -> ExitCode {
     perform(pieces, seed)
 }
 
-/// Which containments are not to be had on this machine, and why.
+/// Returns the containments that are not available on this machine, with the reasons.
 fn unavailable() -> BTreeMap<&'static str, String> {
     let mut reasons = BTreeMap::new();
     for contain in CONTAINS {
@@ -202,7 +201,7 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
         }
         reason.is_none()
     });
-    // Once, before dozens want it at the same time.
+    // Create the container once, before dozens of rows want it at the same time.
     if pieces.iter().any(|piece| piece.name().contains("Blob")) {
         support::blob::Blob::named("faults/first").create(&[]);
     }
@@ -223,7 +222,9 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
         }
     });
 
-    let results = results.into_inner().expect("nobody failed with it");
+    let results = results
+        .into_inner()
+        .expect("no thread panicked with the lock");
     println!();
     for row in &cannot {
         println!("cannot run here: {row}");
@@ -254,7 +255,7 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
     }
 }
 
-/// What was seen, and what is wrong with it.
+/// Plays a piece; returns its verdict and what is wrong with it.
 fn play_once(piece: &Piece, seed: u64, gate: &Gate) -> (Verdict, Vec<String>) {
     let played = std::panic::catch_unwind(AssertUnwindSafe(|| match piece {
         Piece::Row(row) => play::play(row, gate),
@@ -278,7 +279,7 @@ fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose
     let mut begin = Instant::now();
     let (mut verdict, mut wrong) = play_once(piece, seed, gate);
     let mut again = 0;
-    // Who writes into the journal beside another runs, whatever cannot begin or end.
+    // Writes of two tenures at the same time are an overlap, even if the machine was paused.
     let stood_still = match verdict.overlaps[..] {
         [] => support::standstill::since(begin),
         _ => support::standstill::of_all_since(begin),
@@ -287,7 +288,7 @@ fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose
         && let Some(late) = stood_still
     {
         println!(
-            "{} ... played again: the machine stood still for {late:.1?}, and then {}",
+            "{} ... played again: the machine was paused for {late:.1?}, and then {}",
             piece.name(),
             wrong.join("; ")
         );
@@ -296,7 +297,7 @@ fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose
         (verdict, wrong) = play_once(piece, seed, gate);
     }
     let took: Duration = Instant::now().since(begin);
-    let mut results = results.lock().expect("nobody failed with it");
+    let mut results = results.lock().expect("no thread panicked with the lock");
     results.again += again;
     if piece.is_of_the_promise() {
         results.promise.add(piece, &verdict);

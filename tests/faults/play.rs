@@ -1,5 +1,5 @@
-//! How a row is played: instances compete, the fault comes, another gets control (or not), all
-//! end, and the judgement is made.
+//! Plays a row: instances compete, the fault comes, another instance gets control or does not, all
+//! instances end, and the judge decides.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::table::{Effect, Fault, Lock, Row, Shape};
 
 const OTHERS: [&str; 2] = ["b", "c"];
 
-/// Plays a row of the table. Panics where something does not happen that has to.
+/// Plays a row of the table. Panics if something that must happen does not.
 pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     let place = format!("row-{}", row.number);
     let mut stage = Stage::new(&place, row.lock, row.contain, row.lease());
@@ -35,7 +35,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         Effect::Lost => {
             touched.insert((stage.first, "a".to_owned()));
             if row.fault == Fault::ReplaceAndCome {
-                // The newcomer knows nothing of the old file: its token is 1, too.
+                // The newcomer never saw the old file, so its token is 1, too.
                 stage.await_no_tree_of("a");
             } else {
                 stage.await_tenure_after(stage.first);
@@ -44,7 +44,8 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     }
     stage.let_end();
     if row.may_survive() {
-        // The end of the others' tenures is awaited with what survived, so that all of it is seen.
+        // Wait for the other tenures while the survivors still live, so that the journal sees any
+        // overlap.
         stage.await_supervisors();
         let survivors = stage.tree_of("a").len();
         stage.sweep("a");
@@ -72,7 +73,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         judge_outage(&mut stage, &mut verdict);
     }
     if !verdict.overlaps.is_empty() {
-        // What could not be excluded is at least said by whoever lived through it.
+        // An instance that lived through an overlap must report it.
         let lives_on = match row.fault {
             Fault::StopBoth | Fault::BreakNow | Fault::Delete => row.lock == Lock::Blob,
             Fault::ReplaceAndCome => true,
@@ -83,7 +84,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
             .contains("may have run at the same time");
         assert!(
             says || !lives_on,
-            "an overlap is not owned up to\n{}",
+            "an overlap is not reported\n{}",
             stage.story()
         );
     }
@@ -93,7 +94,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     verdict
 }
 
-/// What the instances may say of this row in their event logs, though it contradicts the promise.
+/// Excuses reports of overlaps in the instances' event logs that are to be expected in this row.
 fn excuse(row: &Row, stage: &Stage) {
     let scene = &stage.scene;
     if !row.is_of_the_promise() {
@@ -101,13 +102,13 @@ fn excuse(row: &Row, stage: &Stage) {
     }
     match row.fault {
         Fault::StopBoth if row.lock != Lock::File => scene.excuse_event_logs(
-            "the namespace ends its tree in time, and who is to say when that was stands still",
+            "the namespace ends its tree in time, but the process that would record when is stopped",
         ),
         Fault::BreakAtItsEnd | Fault::BreakWithPeriod => scene.excuse_confession(
             "the store says that the lease was broken, and not since when others may have it",
         ),
         Fault::Replace | Fault::Unlink => {
-            scene.excuse_confession("of another file nobody can say who has locked it");
+            scene.excuse_confession("the holder of another file's lock is unknown");
         }
         _ => {}
     }

@@ -1,5 +1,5 @@
-//! Rows that a seed makes up: round after round, whoever is in control meets one or two faults at
-//! once, of which none is beyond the promise.
+//! Random rows from a seed: round after round, the instance in control meets one or two faults at
+//! once, none of which is beyond the promise.
 //!
 //! A row is a function of the seed and its number, so that a failure can be played again; the
 //! machine's own timing is not.
@@ -16,7 +16,7 @@ use super::stage::{Stage, signal};
 use super::support::proxy::Mode;
 use super::table::{CONTAINS, Contain, LOCKS, Lock, SHAPES, Shape};
 
-/// What befalls the holder's processes.
+/// Faults of the holder's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
     Nothing,
@@ -27,7 +27,7 @@ enum Blow {
     StopThenKillSupervisor,
 }
 
-/// What befalls the holder's way to the store.
+/// Faults on the holder's way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
     Fair,
@@ -37,7 +37,7 @@ enum Weather {
     Delay(u64),
 }
 
-/// One round: both at once.
+/// One round: a blow and a weather at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     shape: Shape,
@@ -45,7 +45,7 @@ struct Round {
     blow: Blow,
 }
 
-/// A row made up.
+/// A random row.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     number: usize,
@@ -55,7 +55,6 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// The row of this number.
     pub(crate) fn by(seed: u64, number: usize) -> Made {
         let mut jitter = Rng::with_seed(seed.wrapping_add((number as u64) << 32));
         let lock = LOCKS[number % LOCKS.len()];
@@ -89,7 +88,6 @@ impl Made {
         text
     }
 
-    /// How many faults it holds.
     pub(crate) fn faults(&self) -> usize {
         let of = |round: &Round| {
             usize::from(round.weather != Weather::Fair) + usize::from(round.blow != Blow::Nothing)
@@ -121,7 +119,8 @@ impl Round {
         if lock == Lock::Blob {
             weather = weathers[jitter.usize(..weathers.len())];
         }
-        // Every round is to end with another in control, and some are stopped by one thing alone.
+        // Every round is to end with another holder, and some holders stop only for one of the two
+        // faults.
         let harmless = match weather {
             Weather::Fair => true,
             Weather::Delay(ms) => ms < 16_000,
@@ -140,7 +139,7 @@ impl Round {
     }
 }
 
-/// Plays it. Panics where something does not happen that has to.
+/// Plays a random row. Panics if something that must happen does not.
 pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
     let place = format!("random-{seed}-{}", made.number);
     let mut stage = Stage::new(
@@ -156,7 +155,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
     let mut shapes: Vec<(String, Shape)> = Vec::new();
     let mut token = 0;
     for (number, round) in made.rounds.iter().enumerate() {
-        // The newcomer of each round makes up for those who have gone.
+        // One newcomer a round replaces the instances that have ended.
         let newcomers: &[&str] = if number == 0 {
             &["0", "1", "2"]
         } else {
@@ -192,7 +191,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
 }
 
 fn befall(stage: &mut Stage, holder: &str, round: &Round, token: u64) {
-    // The guardian of a stopped supervisor is looked for before that.
+    // The guardian must be found before its supervisor is stopped.
     let guardian = stage.guardian(holder);
     match round.weather {
         Weather::Fair => {}

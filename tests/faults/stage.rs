@@ -1,8 +1,8 @@
-//! Where a row plays: the instances that compete, the proxy before the first of them, and what can
-//! be waited for.
+//! The stage of a row: the competing instances, the proxy in front of the first, and functions that
+//! wait for events.
 //!
-//! Looks every 25 ms and reads only what is new in the journal: dozens of rows play side by side,
-//! and looking must not be what makes the machine slow.
+//! It looks every 25 ms and reads only what is new in the journal: dozens of rows play at the same
+//! time, and looking must not slow the machine down.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,23 +23,23 @@ use super::support::proxy::{Call, Proxy, Seen};
 use super::support::scene::Scene;
 use super::table::{Contain, Lock, Shape};
 
-/// For how long anything is waited for: a lease that runs out twice, and a minute and a half.
+/// Limit of a wait: two leases that run out, and a minute and a half.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// For how long where every instance has ended, so that hardly anything can come.
+/// Limit of a wait once every instance has ended, so that hardly anything can happen.
 const NOBODY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(25);
 
-/// How many rows were begun.
+/// Number of rows begun.
 static PLAYED: AtomicU64 = AtomicU64::new(0);
 
-/// The journal, read as it grows.
+/// Incremental reader of the journal.
 struct Reader {
     file: Option<File>,
     rest: String,
     lines: Vec<Line>,
 }
 
-/// See the module's text.
+/// The stage; see the module's text.
 pub(crate) struct Stage {
     pub(crate) scene: Scene,
     pub(crate) lock: Lock,
@@ -48,18 +48,18 @@ pub(crate) struct Stage {
     pub(crate) blob: Blob,
     pub(crate) instances: BTreeMap<String, Instance>,
     pub(crate) proxies: BTreeMap<String, Proxy>,
-    /// The token of the first tenure: more than 1 where a store was so slow at the start that the
-    /// record of one before it could not be written.
+    /// Token of the first tenure: more than 1 if a slow store kept an earlier tenure from writing
+    /// its record.
     pub(crate) first: u64,
     shapes: BTreeMap<String, Shape>,
-    /// Commands are to say that they work, and do.
+    /// Whether commands are expected to send heartbeats, and do.
     pub(crate) watched: bool,
     reader: Reader,
 }
 
 impl Stage {
     pub(crate) fn new(place: &str, lock: Lock, contain: Contain, lease: &'static str) -> Stage {
-        // Each on a blob of its own, also when it is played again.
+        // Each row has a blob of its own, also when it is played again.
         let played = PLAYED.fetch_add(1, Ordering::Relaxed);
         Stage {
             scene: Scene::new(),
@@ -90,7 +90,7 @@ impl Stage {
         &self.proxies[name]
     }
 
-    /// Starts an instance whose command ends when [`Stage::let_end`] says so.
+    /// Starts an instance whose command runs until [`Stage::let_end`].
     pub(crate) fn start(&mut self, name: &str, shape: Shape) {
         let done = self.scene.path("done");
         let mut words = vec!["--until", done.to_str().expect("text"), "--every", "20"];
@@ -122,8 +122,8 @@ impl Stage {
         self.shapes.insert(name.to_owned(), shape);
     }
 
-    /// Starts those again who left because they had never reached the store: an emulator that gets
-    /// no processor for half a lease is no fault of theirs, and none that a row is about.
+    /// Restarts instances that left because they had never reached the store: an emulator without
+    /// processor time for half a lease is no fault of an instance, and no row's subject.
     fn start_again(&mut self) {
         let strangers = self.instances.iter_mut().filter_map(|(name, one)| {
             let knew = |log: &str| log.contains("in control") || log.contains("standing by");
@@ -135,7 +135,7 @@ impl Stage {
         }
     }
 
-    /// From now on every command ends by itself, at once.
+    /// Lets every command end by itself, now and later.
     pub(crate) fn let_end(&self) {
         File::create(self.scene.path("done")).expect("a file in the scene");
     }
@@ -162,7 +162,7 @@ impl Stage {
         }
     }
 
-    /// Everything that helps to understand what happened.
+    /// Collects everything that helps to explain a failure.
     pub(crate) fn story(&self) -> String {
         let mut text = String::new();
         for (name, instance) in &self.instances {
@@ -187,13 +187,12 @@ impl Stage {
 
     // --- the journal ---
 
-    /// All lines so far.
+    /// Returns all lines so far.
     pub(crate) fn lines(&mut self) -> &[Line] {
         self.reader.read(self.scene.journal.path());
         &self.reader.lines
     }
 
-    /// Waits for a line.
     pub(crate) fn await_line(&mut self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
         let mut from = 0;
         self.until(what, |stage| {
@@ -204,7 +203,7 @@ impl Stage {
         })
     }
 
-    /// Waits until the first tenure, that of this instance, has recorded itself.
+    /// Waits until every role of the first tenure, this instance's, has recorded itself.
     pub(crate) fn await_first(&mut self, name: &str, shape: Shape) {
         let start = self.await_line(&format!("the start of {name}"), |line| line.tag == name);
         self.first = start.token;
@@ -221,15 +220,15 @@ impl Stage {
         }
     }
 
-    /// Waits until something of this instance's command has lived at this instant or later.
+    /// Waits until a process of this instance's command has lived at this instant or later.
     pub(crate) fn await_life(&mut self, name: &str, at: u64) {
         self.await_line(&format!("life of {name}"), |line| {
             line.tag == name && line.at > at
         });
     }
 
-    /// Waits until something of the tree of `a` has lived at this instant or later, or another
-    /// has got control: an instance that starts kills what it finds in a dead one's cgroup.
+    /// Waits until a process of the tree of `a` has lived at this instant or later, or another
+    /// instance has control: a starting instance kills what it finds in a dead one's cgroup.
     pub(crate) fn await_life_or_tenure(&mut self, at: u64) {
         let first = self.first;
         self.await_line("life in the tree of a, or another tenure", |line| {
@@ -255,12 +254,12 @@ impl Stage {
 
     // --- processes ---
 
-    /// The supervisor's process id.
+    /// Returns the supervisor's process id.
     pub(crate) fn supervisor(&self, name: &str) -> i32 {
         self.instances[name].pid()
     }
 
-    /// The guardian's process id, once it has taken its own name.
+    /// Returns the guardian's process id, once the guardian has set its process name.
     pub(crate) fn guardian(&mut self, name: &str) -> i32 {
         let supervisor = self.supervisor(name);
         self.until(&format!("the guardian of {name}"), |stage| {
@@ -272,7 +271,7 @@ impl Stage {
         })
     }
 
-    /// Stops it, and waits until it stands still.
+    /// Sends SIGSTOP to a process, and waits until it is stopped.
     pub(crate) fn stop(&mut self, pid: i32) {
         signal(pid, Signal::SIGSTOP);
         self.until("a process to be stopped", |_| {
@@ -282,7 +281,7 @@ impl Stage {
         });
     }
 
-    /// What lives of the tree of this instance's command.
+    /// Lists the living processes of the tree of this instance's command.
     pub(crate) fn tree_of(&self, name: &str) -> Vec<i32> {
         let holder = format!("TRAFFICCOP_HOLDER={name}");
         let mut all = processes::marked(self.scene.directory());
@@ -296,14 +295,14 @@ impl Stage {
         all.into_iter().map(|process| process.pid).collect()
     }
 
-    /// Waits until nothing lives of the tree of this instance's command.
+    /// Waits until the tree of this instance's command is empty.
     pub(crate) fn await_no_tree_of(&mut self, name: &str) {
         self.until(&format!("the tree of {name} to be gone"), |stage| {
             stage.tree_of(name).is_empty().then_some(())
         });
     }
 
-    /// Does what nobody is left to do: kills the tree of this instance's command.
+    /// Kills the tree of this instance's command, which has no supervisor and no guardian any more.
     pub(crate) fn sweep(&mut self, name: &str) {
         self.until(&format!("the tree of {name} to be swept away"), |stage| {
             let tree = stage.tree_of(name);
@@ -352,7 +351,8 @@ impl Stage {
         })
     }
 
-    /// The last acquire or renewal that the store granted and this instance heard of.
+    /// Returns the last acquire or renewal that the store granted and whose answer reached this
+    /// instance.
     pub(crate) fn last_grant(&self, name: &str) -> Option<Seen> {
         let mut log = self.proxies.get(name)?.log();
         log.retain(|seen| {
@@ -364,7 +364,7 @@ impl Stage {
     }
 }
 
-/// Sends a signal to a process that may have gone by itself.
+/// Sends a signal to a process that may have ended.
 pub(crate) fn signal(pid: i32, number: Signal) {
     let _ = kill(Pid::from_raw(pid), number);
 }

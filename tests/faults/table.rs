@@ -1,16 +1,13 @@
-//! The table: which fault meets which lock, which command and which containment, and what may
-//! come of it.
+//! The table: which fault meets which lock, command and containment, and what the outcome may be.
 //!
-//! Pure. What a row may do is said here and nowhere else; a row of the promise may do nothing.
+//! Pure. Only this file says which rows may overlap or leave survivors; a row of the promise may do
+//! neither.
 
-/// What is done to the holder, its store or its lock.
+/// A fault of the holder, its store or its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// SIGKILL to the supervisor.
     KillSupervisor,
-    /// SIGKILL to the guardian.
     KillGuardian,
-    /// SIGKILL to both.
     KillBoth,
     /// SIGSTOP to the supervisor, until its deadline has passed; then SIGCONT.
     StopSupervisor,
@@ -26,7 +23,7 @@ pub(crate) enum Fault {
     Freeze,
     /// Connections are reset until another is in control.
     Cut,
-    /// Every answer comes too late until another is in control.
+    /// Every answer is late until another is in control.
     Delay,
     /// The store answers 503 until another is in control.
     Busy,
@@ -34,11 +31,11 @@ pub(crate) enum Fault {
     LateThenFreeze,
     /// One renewal hangs for a while.
     BriefFreeze,
-    /// Connections are reset until that was noticed.
+    /// Connections are reset until the instance has noticed.
     BriefCut,
     /// Answers are late.
     BriefDelay,
-    /// The store answers 503 until that was noticed.
+    /// The store answers 503 until the instance has noticed.
     BriefBusy,
     /// The answer to the acquire is lost.
     LoseAcquire,
@@ -52,7 +49,6 @@ pub(crate) enum Fault {
     BreakWithPeriod,
     /// An operator breaks the lease at once.
     BreakNow,
-    /// The blob is deleted.
     Delete,
     /// Another file is moved over the lock file.
     Replace,
@@ -71,7 +67,7 @@ use Fault::{
     StopGuardianKillSupervisor, StopSupervisor, StopThenKillSupervisor, Unlink,
 };
 
-/// What befalls processes: every lock, every command, every containment.
+/// Faults of processes: every lock, every command, every containment.
 pub(crate) const OF_PROCESSES: [Fault; 8] = [
     KillSupervisor,
     KillGuardian,
@@ -82,7 +78,7 @@ pub(crate) const OF_PROCESSES: [Fault; 8] = [
     StopThenKillSupervisor,
     StopGuardianKillSupervisor,
 ];
-/// What befalls a store so that control is lost: every command, every containment.
+/// Faults of a store that cost control: every command, every containment.
 const OF_THE_STORE: [Fault; 9] = [
     LateThenFreeze,
     Freeze,
@@ -94,7 +90,7 @@ const OF_THE_STORE: [Fault; 9] = [
     BreakNow,
     Delete,
 ];
-/// What befalls a store and must cost nothing.
+/// Faults of a store that must cost nothing.
 const HARMLESS: [Fault; 7] = [
     BriefFreeze,
     BriefCut,
@@ -104,34 +100,29 @@ const HARMLESS: [Fault; 7] = [
     LoseRenew,
     LoseRelease,
 ];
-/// What befalls a lock file.
 const OF_THE_FILE: [Fault; 3] = [Replace, Unlink, ReplaceAndCome];
 
-/// What is competed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     /// A local file: no deadline.
     File,
     /// A file as on a drive that machines share: a lease on a chain of versions.
     Shared,
-    /// A lease on a blob.
     Blob,
 }
 
-/// What the command is.
+/// A kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One process.
     Plain,
-    /// A process and its child, who note a SIGTERM and stay.
+    /// A process and its child, which both note a SIGTERM and stay.
     Stubborn,
     /// A process, and a daemon: forked twice, in its own session, all descriptors closed.
     Daemon,
-    /// A process, and others in sessions of their own that come and go.
+    /// A process, and short-lived ones in sessions of their own.
     Forking,
 }
 
-/// What keeps it together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contain {
     None,
@@ -155,7 +146,7 @@ impl Contain {
 }
 
 impl Shape {
-    /// The journalist's options, and the roles that must have recorded themselves.
+    /// Returns the journalist's options, and the roles that must have recorded themselves.
     pub(crate) fn command(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Shape::Plain => (&[], &[""]),
@@ -169,16 +160,15 @@ impl Shape {
     }
 }
 
-/// What becomes of the command that was running when the fault came.
+/// Effect of a fault on the command that was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing: it runs until it ends by itself.
+    /// None; the command runs until it ends by itself.
     Untouched,
-    /// It is stopped, and there is another tenure.
+    /// Stopped; another tenure follows.
     Lost,
 }
 
-/// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) number: usize,
@@ -186,7 +176,7 @@ pub(crate) struct Row {
     pub(crate) lock: Lock,
     pub(crate) shape: Shape,
     pub(crate) contain: Contain,
-    /// How many compete: two or three.
+    /// Number of competing instances: two or three.
     pub(crate) instances: usize,
 }
 
@@ -206,19 +196,19 @@ impl Row {
         let has_deadline = self.lock != Lock::File;
         match self.fault {
             StopSupervisor | StopBoth if !has_deadline => Effect::Untouched,
-            // The truth of a shared lock is in its versions, not in the file at its path.
+            // The state of a shared lock is in its versions, not in the file at its path.
             Replace | Unlink | ReplaceAndCome => Effect::Untouched,
             fault if HARMLESS.contains(&fault) => Effect::Untouched,
             _ => Effect::Lost,
         }
     }
 
-    /// Whether nothing local can exclude an overlap here, as the guarantees' list says.
+    /// Whether no local process can exclude an overlap here, as the guarantees list it.
     pub(crate) fn may_overlap(&self) -> bool {
         let on_its_own = self.contain == Contain::Pidns;
         match self.fault {
             BreakNow | Delete | ReplaceAndCome => true,
-            // The lock file's descriptor is shared by all who have not closed it.
+            // Every process that has not closed the lock file's descriptor holds the lock.
             KillBoth => match self.shape {
                 Shape::Plain => false,
                 Shape::Daemon => !on_its_own,
@@ -229,7 +219,7 @@ impl Row {
         }
     }
 
-    /// Whether nobody is left to kill what the command left behind.
+    /// Whether no process is left to kill the rest of the command's tree.
     pub(crate) fn may_survive(&self) -> bool {
         self.fault == KillBoth && self.shape != Shape::Plain && self.contain != Contain::Pidns
     }
@@ -239,8 +229,8 @@ impl Row {
         !self.may_overlap() && !self.may_survive()
     }
 
-    /// The lease, where the lock has one: the shortest, but for faults that the retries have to
-    /// outlast, which get more room for that.
+    /// Length of the lease, where the lock has one: the shortest, or longer for a fault that the
+    /// retries must outlast.
     pub(crate) fn lease(&self) -> &'static str {
         match self.lock {
             Lock::File | Lock::Shared => "12s",
@@ -250,7 +240,7 @@ impl Row {
     }
 }
 
-/// All rows, the longest first.
+/// Returns all rows, the longest first.
 pub(crate) fn rows() -> Vec<Row> {
     let mut kinds: Vec<(Fault, Lock)> = Vec::new();
     for fault in OF_THE_STORE.into_iter().chain(HARMLESS) {
@@ -261,7 +251,7 @@ pub(crate) fn rows() -> Vec<Row> {
     }
     kinds.extend(LOCKS.map(|lock| (Hang, lock)));
     for fault in OF_THE_FILE {
-        // Whoever comes to a shared lock finds its versions, and stands by.
+        // A newcomer to a shared lock finds its versions, and stands by.
         if fault != ReplaceAndCome {
             kinds.push((fault, Lock::Shared));
         }

@@ -1,5 +1,5 @@
-//! What befalls a schedule: a list of acts made from its seed before it begins, so that one can be
-//! left out and the rest tried again.
+//! The adversary: a list of acts, made from a schedule's seed before it begins. So one act can be
+//! removed and the rest tried again.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use super::clock::{MILLI, SECOND, Time};
 use super::drive::GRACE;
 use super::drive_deeds as drive;
 
-/// What happens to requests that are sent while it lasts.
+/// Fate of the requests that are sent while it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// Requests and replies take up to so long, and overtake each other.
+    /// Requests and replies take up to this long, and overtake each other.
     Slow(Time),
     LosesRequests,
     LosesReplies,
-    /// One message in four is late by up to so long, and the others overtake it.
+    /// One message in four is late by up to this long; the others overtake it.
     Straggles(Time),
-    /// Nothing gets there at all, where one in five requests escapes what else befalls them.
+    /// No request arrives. (In other weathers one in five escapes.)
     Cut,
-    /// Each request arrives a second time, up to so much later.
+    /// Each request arrives a second time, up to this much later.
     Twice(Time),
-    /// Not done; answered with this status.
+    /// The store does not act; the answer has this status.
     Answers(u16, Option<u64>),
-    /// Done, and answered with a 500 all the same.
+    /// The store acts, and still answers with a 500.
     DoesAndDenies,
-    /// The store does nothing until the end of it, then everything.
+    /// The store does nothing until the end, then everything.
     Frozen,
 }
 
-/// Which processes of an instance.
+/// Processes of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Supervisor,
@@ -39,7 +39,7 @@ pub(crate) enum Who {
     Both,
 }
 
-/// What is asked of the store.
+/// A kind of request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
@@ -51,11 +51,11 @@ pub(crate) enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// To one machine, or to all of them.
+    /// Weather for one machine, or for all.
     Net(Option<usize>, Weather, Time),
     Stop(usize, Who, Time),
-    /// The supervisor is stopped when its next request of this kind is at the store, for so long: before it can
-    /// hear the answer.
+    /// Stops the supervisor for this long when its next request of this kind is at the store,
+    /// before it can read the answer.
     Trap(usize, Kind, Time),
     Kill(usize, Who),
     Suspend(usize, Time),
@@ -63,18 +63,18 @@ pub(crate) enum Deed {
     Delete,
     Signal(usize, i32),
     WallJump(usize),
-    /// What a machine reads of a shared drive is as old as that, for so long.
+    /// Makes a machine's reads of a shared drive this old, for this long.
     Stale(usize, Time, Time),
-    /// The lock's path is not read as it was written.
+    /// Makes reads of the lock's path differ from what was written.
     Torn(Time),
-    /// The drive's server is restarted: with a grace period, or without.
+    /// Restarts the drive's server, with or without a grace period.
     RestartServer(bool),
-    /// The server's clock is put forward by so many seconds.
+    /// Puts the server's clock forward by this many seconds.
     ServerClock(u64),
-    /// An operator removes old versions, but for so many of the last.
+    /// An operator removes old versions, but for this many of the last.
     Tidy(usize),
-    /// The machine is cordoned: something is done to it at the earliest so much later, if that is
-    /// known. It is lifted again after so long, or never.
+    /// Cordons the machine. The disturbance comes this much later at the earliest, if that is
+    /// known. The cordon is lifted after the second time, or never.
     Cordon(usize, Option<Time>, Option<Time>),
 }
 
@@ -84,29 +84,28 @@ pub(crate) struct Act {
     pub(crate) deed: Deed,
 }
 
-/// A machine's command, for as long as the adversary is at it.
+/// Behaviour of a machine's command while the adversary acts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habit {
-    /// The mean time until it ends by itself.
+    /// Mean time until it ends by itself.
     pub(crate) lives: Option<Time>,
-    /// In percent: ignores TERM; leaves a daemon; has one that ignores TERM.
+    /// Percentages: ignores SIGTERM; leaves a daemon; has a daemon that ignores SIGTERM.
     pub(crate) deaf: u8,
     pub(crate) daemon: u8,
     pub(crate) deaf_daemon: u8,
 }
 
-/// Where the lock is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Blob,
-    /// A file of one machine's disk: each of the machines is an instance on it.
+    /// A file on one machine's disk: each of the machines is an instance on it.
     File,
     /// A file on a drive that the machines share.
     Shared,
 }
 
 impl Place {
-    /// What it is called in the count.
+    /// Name of the place in the count.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Place::Blob => "blob",
@@ -115,12 +114,12 @@ impl Place {
         }
     }
 
-    /// What can befall those whose lock is there.
+    /// Whether this deed can happen to a lock there.
     fn knows(self, deed: Deed) -> bool {
         match deed {
             Deed::Net(..) | Deed::Stop(..) | Deed::Kill(..) => true,
             Deed::Signal(..) | Deed::WallJump(_) | Deed::Cordon(..) => true,
-            // A machine that sleeps has nobody awake beside it.
+            // The instances share the machine: no other is awake while it sleeps.
             Deed::Suspend(..) => self != Place::File,
             Deed::Trap(..) => self == Place::Blob,
             Deed::Break(_) | Deed::Delete => self != Place::File,
@@ -130,13 +129,13 @@ impl Place {
     }
 }
 
-/// Everything a schedule is made of, but for the small chances on the way.
+/// A schedule: everything but the small random choices on the way.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
-    /// Of the instances of each machine.
+    /// Budgets of the instances on each machine.
     pub(crate) budgets: Vec<Budget>,
-    /// How old what machines read of a shared drive can be at any time.
+    /// Greatest age of a read of a shared drive at any time.
     pub(crate) staleness: Time,
     pub(crate) poll: Duration,
     pub(crate) grace: Duration,
@@ -145,19 +144,18 @@ pub(crate) struct Schedule {
     pub(crate) store_ppm: i64,
     pub(crate) habit: Habit,
     pub(crate) place: Place,
-    /// For how long one instance may have control in one go.
+    /// Longest time for which one instance may have control without a break.
     pub(crate) max_hold: Option<Duration>,
     pub(crate) cooldown: Duration,
     pub(crate) acts: Vec<Act>,
-    /// When the last act is over, and what it did to the network has passed.
+    /// Time at which the last act is over and its effect on the network has passed.
     pub(crate) rest: Time,
 }
 
-/// The longest delay of a single message.
+/// Longest delay of a single message.
 pub(crate) const LONGEST: Time = 30 * SECOND;
 
 impl Schedule {
-    /// The longest lease of all.
     pub(crate) fn longest_lease(&self) -> Duration {
         let leases = self.budgets.iter().map(|budget| budget.lease);
         leases.max().expect("machines")
@@ -178,7 +176,7 @@ impl Schedule {
                 deed: deed(&mut rng, machines),
             })
             .collect();
-        // Some faults only meet when they are made to.
+        // Some faults only meet if they are placed together.
         if rng.u8(0..3) == 0 && acts.len() >= 2 {
             let near = acts[0].at;
             for act in &mut acts[1..] {
@@ -202,7 +200,7 @@ impl Schedule {
             Place::Blob | Place::File => vec![budget; machines],
         };
         if place == Place::Shared {
-            // Another source: the schedules without these are what they were.
+            // From another random source, so that schedules without these acts stay the same.
             let mut rng = Rng::with_seed(seed ^ 0x0B5E_27ED_3EE7_0000);
             acts.extend(drive::meetings(&mut rng, &budgets));
         }
@@ -241,14 +239,15 @@ impl Schedule {
         }
     }
 
-    /// How often a machine is asked whether it is fit to take control: in every fourth schedule.
-    // Of the seed alone: one draw more would make other schedules of all seeds.
+    /// Interval at which a machine is asked whether it is fit to take control; in every fourth
+    /// schedule.
+    // From the seed itself: one more draw would change the schedules of all seeds.
     pub(crate) fn asks_every(&self) -> Option<Duration> {
         self.seed.is_multiple_of(4).then_some(self.poll)
     }
 
-    /// Whether it is fit at this moment: not in a third of all times, and always once the adversary is about
-    /// to rest.
+    /// Whether the machine is fit at this time: no in a third of all times; always yes once the
+    /// adversary is about to rest.
     pub(crate) fn is_fit(&self, machine: usize, now: Time) -> bool {
         let stretch = now / (12 * SECOND);
         let draw = Rng::with_seed(self.seed ^ (machine as u64) << 32 ^ stretch).u8(0..3);
@@ -284,7 +283,7 @@ fn budget(rng: &mut Rng) -> Budget {
 fn lasts(deed: Deed) -> Time {
     match deed {
         Deed::Net(_, _, span) | Deed::Stop(_, _, span) | Deed::Suspend(_, span) => span,
-        // It can close late.
+        // The trap can close late.
         Deed::Trap(_, _, span) => span + 30 * SECOND,
         Deed::Cordon(_, _, span) => span.unwrap_or(0),
         Deed::Stale(_, _, span) | Deed::Torn(span) => span,
@@ -352,13 +351,13 @@ fn cordon(rng: &mut Rng, machine: usize) -> Deed {
     Deed::Cordon(machine, before, (rng.u8(0..4) > 0).then(|| span(rng, 60)))
 }
 
-/// What hardly ever meets by chance.
+/// Makes meetings of acts that hardly ever happen by chance.
 fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     let machine = rng.usize(0..machines);
     let at = rng.u64(3..60) * SECOND + rng.u64(0..1000) * MILLI;
     match drawn {
-        // New deadlines lie in the socket of a guardian that goes on later than its supervisor
-        // stood still.
+        // New deadlines are in the socket of a guardian that continues later than its stopped
+        // supervisor.
         0 => vec![
             Act {
                 at,
@@ -369,7 +368,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: Deed::Stop(machine, Who::Supervisor, 70 * SECOND),
             },
         ],
-        // Control is granted while nobody is there to hear of it.
+        // The store grants control while the supervisor is stopped.
         1 => vec![
             Act {
                 at: 0,
@@ -391,7 +390,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Twice(LONGEST), 15 * SECOND),
             },
         ],
-        // It is told of a cordon while an attempt to get control is on its way.
+        // A cordon arrives while an attempt to acquire is on its way.
         3 => vec![
             Act {
                 at: 0,
@@ -402,7 +401,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: cordon(rng, machine),
             },
         ],
-        // Every machine is cordoned, one after another, and one dies of what was announced.
+        // Every machine is cordoned, one after another, and one dies of its disturbance.
         4 => {
             let mut acts = vec![Act {
                 at: at + rng.u64(0..20_000) * MILLI,
@@ -414,7 +413,8 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }));
             acts
         }
-        // Answers come late, and then none: whoever counts a lease from its answer counts on what is not there.
+        // Answers are late, and then stop: counting the lease from an answer would make it too
+        // long.
         5 => vec![
             Act {
                 at,
@@ -425,7 +425,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Cut, 70 * SECOND),
             },
         ],
-        // The same with the answer that grants control.
+        // As before, with the answer that grants control.
         6 => vec![
             Act {
                 at: 0,
@@ -436,7 +436,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Cut, 70 * SECOND),
             },
         ],
-        // A holder gives control back in a weather that repeats what was sent, and has it again at once.
+        // A holder releases while requests are repeated, and acquires again at once.
         7 => {
             let mut acts = vec![
                 Act {
@@ -455,14 +455,14 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }));
             acts
         }
-        // A guardian that is stopped now and then, and not for long, is none that is silent.
+        // A guardian that is stopped now and then for short times is not silent.
         8 => (0..6)
             .map(|n| Act {
                 at: at + n * 9 * SECOND + rng.u64(0..5000) * MILLI,
                 deed: Deed::Stop(machine, Who::Guardian, rng.u64(200..850) * MILLI),
             })
             .collect(),
-        // Whoever asks how long a broken lease still lasts is stopped before he hears of it.
+        // The supervisor is stopped after it asks how long a broken lease still lasts.
         9 => vec![
             Act {
                 at: at - SECOND,
@@ -473,7 +473,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: Deed::Break(Some(Duration::from_secs(rng.u64(10..60)))),
             },
         ],
-        // Control goes round on one machine, and what was asked under one lease is answered under the next.
+        // Control alternates on one machine; a request under one lease is answered under the next.
         10 => {
             let mut acts = vec![Act {
                 at,
@@ -486,9 +486,9 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }));
             acts
         }
-        // The order to start lies in the socket of a guardian that hears nothing, until it is too late.
+        // The order to start is in the socket of a stopped guardian until it is too late.
         11 => {
-            // Whenever it begins: it begins within two seconds.
+            // It begins within two seconds, at an unknown time.
             let stop = |n: u64| Act {
                 at: n * 250 * MILLI,
                 deed: Deed::Stop(machine, Who::Guardian, 60 * SECOND),
@@ -504,7 +504,8 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             });
             acts
         }
-        // A lease is broken twice, the second time at once, and is had again before all is heard of that.
+        // A lease is broken twice, the second time at once, and acquired again before its holder
+        // has heard of both.
         12 => {
             let mut acts = vec![Act {
                 at,

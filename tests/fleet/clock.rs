@@ -1,4 +1,4 @@
-//! The clocks of the simulation: true time, and what a machine takes for it.
+//! The clocks of the simulation: true time, and a machine's clock.
 
 use std::time::Duration;
 
@@ -7,16 +7,14 @@ use trafficcop::Instant;
 /// True time, in nanoseconds since the schedule began.
 pub(crate) type Time = u64;
 
-/// One second of true time.
 pub(crate) const SECOND: Time = 1_000_000_000;
-/// One millisecond of true time.
 pub(crate) const MILLI: Time = 1_000_000;
 
-/// A machine's CLOCK_BOOTTIME: it goes on in suspend, and is wrong by up to one per cent.
+/// CLOCK_BOOTTIME of a machine: runs on in suspend, with an error of up to one per cent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     offset: u64,
-    /// Microseconds that it is fast in each second.
+    /// Microseconds by which it is fast in each second.
     ppm: i64,
 }
 
@@ -29,13 +27,13 @@ impl Clock {
         u128::try_from(1_000_000 + self.ppm).expect("a clock goes forward")
     }
 
-    /// What it shows at `time`.
+    /// Reading of the clock at `time`.
     pub(crate) fn at(self, time: Time) -> Instant {
         let gone = u128::from(time) * self.rate() / 1_000_000;
         Instant::from_nanos(self.offset + u64::try_from(gone).expect("short schedules"))
     }
 
-    /// The first moment at which it shows `instant` or more.
+    /// Returns the first time at which it shows `instant` or more.
     pub(crate) fn when(self, instant: Instant) -> Time {
         if instant == Instant::FOREVER {
             return Time::MAX;

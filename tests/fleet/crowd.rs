@@ -1,8 +1,8 @@
 //! Many standbys on one lock, in virtual time: the real state machine of each, the requests that
-//! `crates/lease/src/blob` makes for it, and the model of a leased blob. Nothing fails here but what is
-//! made to; how long a hand-over takes is told here, and what was asked of the service by that.
+//! `crates/lease/src/blob` makes for it, and the model of a leased blob. Nothing fails by chance.
+//! It measures how long a hand-over takes and how many requests reach the service.
 //!
-//! Used by the fleet's tests and by `cargo bench -- crowd`. Decides nothing about figures.
+//! The fleet's tests and `cargo bench -- crowd` use it, and judge the figures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,26 +19,26 @@ use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 
 const LEASE: Duration = Duration::from_secs(60);
 const TERM: i32 = 15;
-/// What was stopped or has crashed is started again after so long, and stands by.
+/// Pause after which a stopped or crashed instance starts again as a standby.
 const AWAY: Time = SECOND;
 
-/// What a crowd is.
+/// Parameters of a crowd.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) standbys: usize,
     pub(crate) poll: Duration,
-    /// How long a command takes to end when it is asked to.
+    /// Time that a command takes to end after its stop signal.
     pub(crate) drain: Duration,
-    /// All are started within this span.
     pub(crate) started_within: Duration,
-    /// The service refuses what exceeds its target, with these words for when to come back.
+    /// Whether the service refuses requests above its target, and the Retry-After that it then
+    /// sends.
     pub(crate) throttles: Option<Option<Duration>>,
-    /// Holders ring, and standbys listen.
+    /// Whether holders ring and standbys listen.
     pub(crate) doorbell: bool,
     pub(crate) seed: u64,
 }
 
-/// What a request is sent for, with what the answer is to be judged by.
+/// Purpose of a request, with what is needed to judge the answer.
 #[derive(Clone, Copy, Debug)]
 enum Errand {
     Look,
@@ -55,13 +55,13 @@ enum Errand {
     },
     Announce,
     Release,
-    /// To give back what no life of ours knows of any more.
+    /// Releases a lease that no life of this instance knows any more.
     ReleaseInfo {
         id: Id,
     },
 }
 
-/// What happens at its moment.
+/// A scheduled event.
 enum Due {
     Join,
     Wake {
@@ -71,34 +71,34 @@ enum Due {
     Send(Errand, Request),
     Arrive(Errand, Request),
     Return(Errand, Reply),
-    /// The holder's bell is heard.
+    /// The listener hears the holder's bell.
     Rang(Ring),
-    /// A standby's connection reaches whoever it thinks has control.
+    /// A standby's connection reaches the instance that it takes for the holder.
     Connect(Bell),
 }
 
 struct Member {
-    /// What belongs to an earlier life is none of this one's.
+    /// Number of this life; events of an earlier life are ignored.
     life: u64,
     tenure: Tenure,
-    /// The last wake-up that was set; the others are void.
+    /// Number of the last wake-up that was set; earlier ones are void.
     armed: u64,
-    /// The lease id of this series of attempts, and of what came of it.
+    /// Lease id of this series of attempts, and of the tenure that results.
     id: Id,
     give_up_at: Instant,
     t0: Instant,
     record: Option<Record>,
-    /// It was told that another has control.
+    /// Whether the core has reported that another has control.
     waits: bool,
-    /// The command lives.
+    /// Whether the command lives.
     runs: bool,
-    /// Who connects is greeted.
+    /// Whether it accepts connections to its bell.
     rings: bool,
-    /// Who listens to our bell, by rank: which member, in which of its lives.
+    /// Listeners at its bell, by rank: a member, and which of its lives.
     listeners: Vec<Option<(usize, u64)>>,
 }
 
-/// The simulation; see the file's text.
+/// The simulation; see the module's text.
 pub(crate) struct Crowd {
     plan: Plan,
     now: Time,
@@ -107,13 +107,13 @@ pub(crate) struct Crowd {
     members: Vec<Member>,
     pub(crate) service: Service,
     jitter: fastrand::Rng,
-    /// How many commands were started, and when the last one was.
+    /// Number of commands started, and the time of the last start.
     controlled: (usize, Time),
     gave_up: usize,
 }
 
 impl Crowd {
-    /// All of them are about to be started, and there is no blob yet.
+    /// Makes a crowd whose members are all about to start; there is no blob yet.
     pub(crate) fn new(plan: Plan) -> Crowd {
         let mut jitter = fastrand::Rng::with_seed(plan.seed);
         let mut crowd = Crowd {
@@ -140,12 +140,12 @@ impl Crowd {
         self.now
     }
 
-    /// How many instances gave up although nobody had asked them to stop.
+    /// Counts instances that gave up although they had not been asked to stop.
     pub(crate) fn gave_up(&self) -> usize {
         self.gave_up
     }
 
-    /// How many have been told that another has control.
+    /// Counts instances that know that another has control.
     pub(crate) fn standing_by(&self) -> usize {
         self.members.iter().filter(|member| member.waits).count()
     }
@@ -162,44 +162,44 @@ impl Crowd {
         self.now = until;
     }
 
-    /// For so long that everybody looks twice at least.
+    /// Runs until every instance has looked at least twice.
     pub(crate) fn settle(&mut self) {
         self.run_until(self.now + 3 * nanos(self.plan.poll));
     }
 
-    /// Until another command runs than now: for how long nobody had the lock before it.
+    /// Runs until another command starts; returns for how long the lock was free before.
     ///
     /// # Panics
-    /// If none does for an hour.
+    /// If none starts within an hour.
     fn run_until_control(&mut self) -> Duration {
         let (tenures, limit) = (self.controlled.0, self.now + 3600 * SECOND);
         while self.controlled.0 == tenures {
-            assert!(self.now < limit, "nobody gets control");
+            assert!(self.now < limit, "no instance gets control");
             self.run_until(self.now + MILLI);
         }
         Duration::from_nanos(self.controlled.1 - self.service.until_free())
     }
 
-    /// The holder is asked to stop, and another gets control: how long that took from the release.
+    /// Asks the holder to stop; returns the time from the release to the next control.
     pub(crate) fn hand_over(&mut self) -> Duration {
         let holder = self.holder();
         self.tell(holder, Event::StopAsked(TERM));
         self.run_until_control()
     }
 
-    /// The holder's supervisor is killed; its guardian ends the tree and gives the lease back.
+    /// Kills the holder's supervisor; its guardian ends the tree and releases the lease.
     pub(crate) fn crash(&mut self) -> Duration {
         let holder = self.holder();
         let id = self.members[holder].id;
         let will = Due::Send(Errand::ReleaseInfo { id }, Request::Release { id });
         self.due(self.now + 20 * MILLI, holder, will);
-        // The kernel closes what it had.
+        // The kernel closes its connections.
         self.ring(holder, Ring::Closed, 0);
         self.leave(holder);
         self.run_until_control()
     }
 
-    /// The holder's whole machine dies: the lease runs out.
+    /// Kills the holder's whole machine: the lease runs out.
     pub(crate) fn power_off(&mut self) -> Duration {
         let holder = self.holder();
         self.service.is_left_to_run_out();
@@ -210,10 +210,10 @@ impl Crowd {
 
     fn holder(&self) -> usize {
         let runs = self.members.iter().position(|member| member.runs);
-        runs.expect("somebody is in control")
+        runs.expect("an instance is in control")
     }
 
-    /// Whom the holder `who` rings for hears this after so long.
+    /// Rings for the listeners of the holder `who`, after this long.
     fn ring(&mut self, who: usize, ring: Ring, after: Time) {
         for (listener, life) in self.members[who].listeners.clone().into_iter().flatten() {
             let way = self.jitter.u64(MILLI / 10..MILLI);
@@ -226,7 +226,7 @@ impl Crowd {
         }
     }
 
-    /// A standby listens to this bell, and to no other.
+    /// Makes a standby listen to this bell only.
     fn attend(&mut self, who: usize, bell: Option<Bell>) {
         let me = (who, self.members[who].life);
         for member in &mut self.members {
@@ -259,7 +259,7 @@ impl Crowd {
         self.due(self.now + MILLI, who, Due::Rang(ring));
     }
 
-    /// It is gone, and comes back as somebody new.
+    /// Ends an instance; it comes back as a new one.
     fn leave(&mut self, who: usize) {
         self.attend(who, None);
         let life = self.members[who].life + 1;
@@ -279,7 +279,7 @@ impl Crowd {
         self.due(self.now + there, who, Due::Arrive(errand, request));
     }
 
-    /// One way, in one data centre.
+    /// Draws the one-way latency within a data centre.
     fn latency(&mut self) -> Time {
         self.jitter.u64(MILLI..5 * MILLI)
     }
@@ -327,7 +327,7 @@ impl Crowd {
         }
     }
 
-    /// What `hold` does.
+    /// Passes an event to the core, as `hold` does.
     fn tell(&mut self, who: usize, event: Event) {
         if matches!(event, Event::Workload(WorkloadEvent::TreeEmpty { .. })) {
             self.members[who].runs = false;
@@ -342,7 +342,7 @@ impl Crowd {
         self.acted(who);
     }
 
-    /// What follows from a step: it is over, or comes back in time.
+    /// Continues after a step: the instance has ended, or sets its next wake-up.
     fn acted(&mut self, who: usize) {
         let member = &mut self.members[who];
         if let Some(ending) = member.tenure.ending() {
@@ -425,7 +425,8 @@ impl Crowd {
         );
     }
 
-    /// An answer came: the steps of `crates/lease/src/blob/acquire.rs`, and what follows from the others.
+    /// Handles an answer: the steps of `crates/lease/src/blob/acquire.rs`, and what follows from
+    /// the others.
     fn returned(&mut self, who: usize, errand: Errand, reply: Reply) {
         let id = self.members[who].id;
         match (errand, reply) {
@@ -482,7 +483,7 @@ impl Crowd {
                 self.members[who].id = self.jitter.u64(..);
                 self.tell(who, Event::Released(Err(lost())));
             }
-            // What is done under the lease is done again after a moment.
+            // A request under the lease is repeated after a pause.
             (Errand::Release, Reply::Error { retry_after, .. }) => {
                 let pause = Duration::from_millis(250).max(retry_after.unwrap_or_default());
                 let due = Due::Send(errand, Request::Release { id });
@@ -495,7 +496,7 @@ impl Crowd {
                     let look = Request::Look { lease: Some(id) };
                     self.due(self.now + nanos(pause), who, Due::Send(Errand::Read, look));
                 } else {
-                    // Given back, once and in the background: it would run out else.
+                    // Released once, in the background; otherwise it would have to run out.
                     self.send(who, Errand::ReleaseInfo { id }, Request::Release { id });
                     self.members[who].id = self.jitter.u64(..);
                     self.refuse(who, doubt(reply));
@@ -569,7 +570,7 @@ impl Member {
     }
 }
 
-/// What a record tells a standby.
+/// Returns what a standby learns from a record.
 fn sight(record: Record, doorbell: bool) -> HolderInfo {
     let bell = Bell {
         address: ([10, 0, 0, 1], 1).into(),
@@ -591,7 +592,7 @@ fn lost() -> Failure {
     }
 }
 
-/// The service said nothing about the lease.
+/// Returns the failure for an answer that says nothing about the lease.
 fn doubt(reply: Reply) -> Failure {
     let retry_after = match reply {
         Reply::Error { retry_after, .. } => retry_after,

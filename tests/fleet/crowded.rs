@@ -1,4 +1,4 @@
-//! What many standbys cost the service, and how soon one of them takes over.
+//! Costs of many standbys to the service, and how soon one of them takes over.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::crowd::{Crowd, Plan};
 use super::service::TARGET;
 
 const MINUTE: Time = 60 * SECOND;
-/// Look, acquire, sign; to and fro.
+/// Time for look, acquire and sign, there and back.
 const ROUND_TRIPS: Duration = Duration::from_millis(40);
 const DEFAULT: Duration = Duration::from_secs(2);
-/// How many standbys docs/azure.md says the default is for.
+/// Number of standbys for which, as docs/azure.md says, the default poll is made.
 const AT_THE_DEFAULT: usize = 80;
 
 fn plan(standbys: usize, poll: Duration) -> Plan {
@@ -25,7 +25,8 @@ fn plan(standbys: usize, poll: Duration) -> Plan {
     }
 }
 
-/// As many as the default is for, and what docs/azure.md says to set for more: a second for every 40.
+/// Numbers of standbys with their polls: the default, and docs/azure.md's advice for more, a second
+/// for every 40.
 fn as_the_book_says() -> [(usize, Duration); 3] {
     [
         (AT_THE_DEFAULT, DEFAULT),
@@ -34,14 +35,14 @@ fn as_the_book_says() -> [(usize, Duration); 3] {
     ]
 }
 
-/// `share` per cent of what a blob is meant to take, in this time.
+/// Returns `share` per cent of a blob's target in this time.
 fn per_cent(share: usize, time: Time) -> usize {
     let seconds = usize::try_from(time / SECOND).expect("a short time");
     TARGET * share * seconds / 100
 }
 
-/// Below a tenth in any ten seconds. Nobody co-ordinates them, so in an hour there is a second with
-/// two thirds more than on average; none is much busier.
+/// Checks that any ten seconds stay below a tenth of the target. Standbys do not co-ordinate, so in
+/// an hour one second has two thirds more than the average; none is much busier.
 fn is_calm(crowd: &Crowd, from: Time, to: Time) {
     let ten = crowd.service.busiest(from, to, 10 * SECOND);
     assert!(ten < per_cent(10, 10 * SECOND), "{ten} in ten seconds");
@@ -49,13 +50,13 @@ fn is_calm(crowd: &Crowd, from: Time, to: Time) {
     assert!(one < per_cent(16, SECOND), "{one} in a second");
 }
 
-/// Requests a second, on average.
+/// Returns the mean number of requests a second.
 fn mean(crowd: &Crowd, from: Time, to: Time) -> f64 {
     crowd.service.asked(from, to) as f64 / ((to - from) / SECOND) as f64
 }
 
 #[test]
-fn as_many_as_the_poll_is_for_are_below_a_tenth_of_the_target_from_the_first_second_on() {
+fn crowd_of_recommended_size_stays_below_a_tenth_of_the_target() {
     for (standbys, poll) in as_the_book_says() {
         for seed in 1..=3 {
             let mut crowd = Crowd::new(Plan {
@@ -64,7 +65,7 @@ fn as_many_as_the_poll_is_for_are_below_a_tenth_of_the_target_from_the_first_sec
             });
             crowd.run_until(20 * MINUTE);
             assert_eq!(crowd.standing_by(), standbys);
-            // All of them look once, whoever is first acquires, and a few look again already.
+            // Every instance looks once, the first acquires, and a few look again already.
             let start = SECOND + 100 * MILLI;
             let first = crowd.service.asked(0, start);
             let most = standbys * 3 / 2 + 10;
@@ -88,7 +89,7 @@ fn a_single_standby_costs_one_request_with_each_poll() {
 }
 
 #[test]
-fn as_many_as_the_poll_is_for_are_below_the_target_behind_a_draining_holder() {
+fn crowd_of_recommended_size_stays_below_the_target_during_a_drain() {
     for (standbys, poll) in as_the_book_says() {
         let mut crowd = Crowd::new(plan(standbys, poll));
         crowd.run_until(MINUTE);
@@ -100,7 +101,7 @@ fn as_many_as_the_poll_is_for_are_below_the_target_behind_a_draining_holder() {
             let busiest = crowd.service.busiest(asked, control + SECOND, SECOND);
             assert!(busiest < TARGET, "{busiest} in a second");
             assert!(busiest > 300, "they looked eight times as often: {busiest}");
-            // They become as calm again as they were.
+            // The standbys become as calm again as they were.
             crowd.run_until(control + MINUTE);
             is_calm(&crowd, control + 2 * SECOND, crowd.now());
         }
@@ -142,7 +143,7 @@ fn a_hand_over_takes_no_longer_than_an_eighth_of_a_poll_and_a_crash_than_a_poll(
     }
 }
 
-/// What a service says of when to come back to those whom it refuses.
+/// Values of Retry-After that the service sends with a refusal.
 const WISHES: [Option<Duration>; 2] = [None, Some(Duration::from_secs(5))];
 
 #[test]
@@ -167,7 +168,7 @@ fn twice_as_many_as_the_service_takes_at_once_all_come_to_stand_by() {
 }
 
 #[test]
-fn where_they_are_too_many_for_their_poll_a_drain_is_throttled_and_control_changes_all_the_same() {
+fn too_large_crowd_is_throttled_in_a_drain_and_control_still_changes() {
     for wish in WISHES {
         let mut crowd = Crowd::new(Plan {
             throttles: Some(wish),
@@ -180,8 +181,7 @@ fn where_they_are_too_many_for_their_poll_a_drain_is_throttled_and_control_chang
             assert!(gap < Duration::from_secs(10), "{gap:?}");
             crowd.run_until(crowd.now() + MINUTE);
         }
-        // Who is refused looks no sooner than with its next poll: of the 2000/s that all of them
-        // would be, a third is left.
+        // A refused standby does not look before its next poll: a third of the 2000/s is left.
         let refused = crowd.service.refused();
         let drains =
             3 * usize::try_from(nanos(plan(0, Duration::ZERO).drain) / SECOND).expect("few");
@@ -193,7 +193,6 @@ fn where_they_are_too_many_for_their_poll_a_drain_is_throttled_and_control_chang
     }
 }
 
-/// The same with a bell.
 fn with_a_bell(standbys: usize) -> Crowd {
     Crowd::new(Plan {
         doorbell: true,
@@ -202,7 +201,7 @@ fn with_a_bell(standbys: usize) -> Crowd {
 }
 
 #[test]
-fn who_hears_the_doorbell_costs_little_and_is_there_at_once() {
+fn standbys_with_a_doorbell_cost_little_and_take_over_at_once() {
     for standbys in [1, 5, 50, 500] {
         let mut crowd = with_a_bell(standbys);
         crowd.run_until(MINUTE);

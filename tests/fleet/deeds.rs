@@ -1,4 +1,4 @@
-//! What the adversary's deeds do to the processes, the machines and the store.
+//! Effects of the adversary's deeds on processes, machines and the store.
 
 use trafficcop::Instant;
 use trafficcop::internals::signals::SignalEvent;
@@ -12,7 +12,7 @@ use super::store::{Id, Request};
 use super::world::{Broken, Happening, Others, World};
 
 impl World {
-    /// Does what stands there in the schedule.
+    /// Does the act with this number in the schedule.
     pub(crate) fn act(&mut self, at: usize) {
         let Act { deed, .. } = self.schedule.acts[at];
         self.say(|| format!("ADVERSARY: {deed:?}"));
@@ -68,7 +68,7 @@ impl World {
                         if span >= 900 * MILLI {
                             pair.guardian_hurt = true;
                         }
-                        // The kernel tells the supervisor, which asks, sooner or later.
+                        // The kernel wakes the supervisor, which looks some time later.
                         pair.handle.link().child = true;
                         let at = self.now + self.rng.u64(0..500) * MILLI;
                         self.plan(at, Happening::Supervisor(p));
@@ -173,7 +173,6 @@ impl World {
         }
     }
 
-    /// A request of this supervisor is at the store.
     pub(crate) fn spring_the_trap(&mut self, p: usize, request: Request) {
         let machine = self.pairs[p].machine;
         let kind = match request {
@@ -207,7 +206,8 @@ impl World {
         }
     }
 
-    /// The platform is asked now and then, and does not always answer.
+    /// Schedules when the supervisor learns of a cordon: it asks the platform now and then, and
+    /// gets no answer sometimes.
     pub(crate) fn announce_later(&mut self, machine: usize) {
         let at = self.now + self.rng.u64(0..6000) * MILLI;
         self.plan(at, Happening::Announced(machine));

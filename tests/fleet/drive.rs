@@ -1,6 +1,6 @@
-//! A drive that machines share, as its server has it: directories and files with all their history,
-//! because a client may be shown any earlier state of what it only reads. What is made, removed or written is
-//! judged by the present. It knows no lock but for the names of versions, which the referee asks about.
+//! A shared drive as its server has it: directories and files with all their history, because a
+//! client may be shown any earlier state in its reads. Changes are judged by the present state. It
+//! knows no lock, except that the referee asks about the names of versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ use trafficcop_lease::shared_file::{Answer, Call, Found, Kind};
 use super::adversary::Act;
 use super::clock::{SECOND, Time};
 
-/// For how long a server that was restarted opens, creates, renames and removes nothing.
+/// Time for which a restarted server opens, creates, renames and removes nothing.
 pub(crate) const GRACE: Time = 41 * SECOND;
 
-/// The first of those who make a version and are no instance: operators.
+/// Number of the first operator; makers of versions below it are instances.
 pub(crate) const OPERATOR: usize = 1 << 20;
 
-/// The second at which its clock began, since 1970.
+/// Second at which its clock begins, since 1970.
 const EPOCH: u64 = 1_700_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +29,10 @@ enum Node {
     File(Vec<u8>),
 }
 
-/// What a name stood for from a moment on.
+/// A change of what a name stands for.
 struct Change {
     at: Time,
-    /// Its own client sees it at once.
+    /// Machine whose own client sees the change at once.
     machine: usize,
     node: Option<Node>,
     modified: Duration,
@@ -43,21 +43,21 @@ struct Change {
 pub(crate) struct Making {
     pub(crate) version: u64,
     pub(crate) at: Time,
-    /// Which instance made it, or, from [`OPERATOR`] on, which operator.
+    /// Number of the instance that made it, or, from [`OPERATOR`] on, of the operator.
     pub(crate) by: usize,
-    /// How often all of it had been removed before.
+    /// Number of times that all versions had been removed before.
     pub(crate) era: u64,
-    /// The record of the version before it said that the lock is free.
+    /// Whether the record of the version before had said that the lock is free.
     pub(crate) after_release: bool,
-    /// The version before it was not there.
+    /// Whether the version before was absent.
     after_nothing: bool,
-    /// The one before it was its maker's own, and made after nothing.
+    /// Whether the version before was its maker's own, and had none before itself.
     pub(crate) goes_on_from_nothing: bool,
-    /// Nobody waited for that any more.
+    /// Whether no process waited for the request any more.
     pub(crate) by_nobody: bool,
 }
 
-/// A request that arrives without anybody who waits for it.
+/// A request that arrives although no process waits for it.
 struct Ghost {
     at: Time,
     machine: usize,
@@ -65,24 +65,23 @@ struct Ghost {
     call: Call,
 }
 
-/// See the module's text.
+/// The server; see the module's text.
 pub(crate) struct Server {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
-    /// What the way to it is like.
+    /// Acts of the adversary on the way to the server.
     pub(crate) acts: Vec<Act>,
-    /// How old what machines read can be at any time.
+    /// Greatest age of a machine's reads at any time.
     pub(crate) staleness: Time,
-    /// What a machine reads is as old as this moment, until then.
+    /// Views: for each machine, the time as of which it reads, and until when.
     pub(crate) views: Vec<(Time, Time)>,
-    /// How often it was restarted.
     pub(crate) starts: u64,
     pub(crate) grace_until: Time,
-    /// The lock's path is not read as it was written.
+    /// Time until which reads of the lock's path differ from what was written.
     pub(crate) torn_until: Time,
-    /// Nor seldom at any other time.
+    /// Whether such reads also happen now and then at other times.
     pub(crate) tears: bool,
-    /// By how many seconds its clock is ahead.
+    /// Seconds by which its clock is ahead.
     pub(crate) ahead: u64,
     lock: PathBuf,
     versions: PathBuf,
@@ -90,11 +89,11 @@ pub(crate) struct Server {
     ghosts: Vec<Ghost>,
     pub(crate) era: u64,
     pub(crate) makings: Vec<Making>,
-    /// Versions whose leases an operator said that he breaks, in which era.
+    /// Versions (and their eras) whose leases an operator has announced to break.
     pub(crate) said_broken: Vec<(u64, u64)>,
-    /// Who wrote of which version without having made it.
+    /// Instances that wrote the record of a version that they had not made.
     pub(crate) forged: Vec<(usize, u64)>,
-    /// How often what can happen here did.
+    /// Counts of the rare events that did happen.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     pub(crate) trace: Option<Vec<(Time, String)>>,
 }
@@ -104,7 +103,6 @@ fn refused(errno: i32) -> io::Error {
 }
 
 impl Server {
-    /// With the directory of the lock, and nothing in it.
     pub(crate) fn new(lock: PathBuf, machines: usize, acts: Vec<Act>, seed: u64) -> Server {
         let root = lock.parent().expect("a directory").to_owned();
         let mut versions = lock.clone().into_os_string();
@@ -139,7 +137,7 @@ impl Server {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Time goes on, and what is still on its way arrives.
+    /// Advances the time, and lets pending requests arrive.
     pub(crate) fn go_on(&mut self, now: Time) {
         while let Some(at) = (0..self.ghosts.len())
             .filter(|at| self.ghosts[*at].at <= now)
@@ -147,7 +145,7 @@ impl Server {
         {
             let ghost = self.ghosts.swap_remove(at);
             self.now = self.now.max(ghost.at);
-            self.count("requests that arrived when nobody waited for them");
+            self.count("requests that arrived when no process waited for them");
             let known = self.makings.len();
             let _ = self.carry_out(ghost.machine, ghost.by, &ghost.call);
             for made in &mut self.makings[known..] {
@@ -157,7 +155,7 @@ impl Server {
         self.now = now;
     }
 
-    /// It will arrive so much later, whoever waits for it.
+    /// Schedules a request to arrive this much later, even if no process waits for it then.
     pub(crate) fn haunt(&mut self, later: Time, machine: usize, by: usize, call: Call) {
         if changes(&call) {
             let at = self.now + later;
@@ -190,7 +188,8 @@ impl Server {
         last.node.as_ref().map(|_| last)
     }
 
-    /// What this machine is shown of it, as of this moment; what it has done itself it knows.
+    /// Returns what this machine sees of a path as of this view; a machine always sees its own
+    /// changes.
     fn shown(&self, path: &Path, machine: usize, view: Time) -> Option<&Change> {
         let mut changes = self.names.get(path)?.iter().rev();
         let last = changes.find(|change| change.at <= view || change.machine == machine)?;
@@ -204,7 +203,7 @@ impl Server {
             .filter(move |name| name.parent() == Some(path))
     }
 
-    /// Something in the directory of this has changed.
+    /// Changes the time stamp of the directory that contains this path.
     fn touch(&mut self, machine: usize, path: &Path) {
         if let Some(parent) = path.parent()
             && self.present(parent).is_some()
@@ -219,13 +218,13 @@ impl Server {
         if self.present(parent).is_some() {
             return Ok(());
         }
-        // What a client knows the name of, the server does not know any more.
+        // A client may know the name of a directory that the server does not know any more.
         let known = self.names.contains_key(parent) && self.now.is_multiple_of(2);
         let errno = if known { libc::ESTALE } else { libc::ENOENT };
         Err(refused(errno))
     }
 
-    /// As of when a machine is shown what it reads.
+    /// Returns the time as of which a machine reads now.
     fn view(&mut self, machine: usize) -> Time {
         let (since, until) = self.views[machine];
         if self.now < until {
@@ -238,7 +237,7 @@ impl Server {
         self.now.saturating_sub(old)
     }
 
-    /// Does what is asked, for a process on a machine. What is only read is read as of its view.
+    /// Carries out a call of a process on a machine. A pure read is as of the machine's view.
     pub(crate) fn carry_out(
         &mut self,
         machine: usize,
@@ -348,7 +347,7 @@ impl Server {
                 if let Some(version) = version.filter(|version| !made(version)) {
                     self.forged.push((by, version));
                 }
-                // In place: what was longer stays behind it.
+                // In place: the rest of a longer file stays.
                 if let Some(Node::File(before)) = before
                     && let Some(rest) = before.get(bytes.len()..)
                 {
@@ -463,10 +462,11 @@ impl Server {
         };
         let before = self.before(&made);
         made.after_nothing = before.is_none() && version > 1;
-        // Later it has seen it for as long as a version is waited for of which nothing can be read.
+        // After that it has waited as long as for a version that has no readable record.
         let lately = |before: &Making| self.now < before.at + 59 * SECOND;
         let own = before.filter(|it| it.by == by && it.after_nothing && !it.by_nobody);
-        // It may have made what is before that since, and then it only steps over it.
+        // The process may since have made the version before `before`, and then it only steps over
+        // `before`.
         let is_behind = version >= 2
             && self.present(&self.name(version - 2)).is_some()
             && self.maker(version - 2) == Some(by);
@@ -474,8 +474,8 @@ impl Server {
         self.makings.push(made);
     }
 
-    /// Whether the record of this version, or a hint, has said that nobody has the lock: also one that a late write
-    /// of somebody else has replaced, for whoever has an old view of it.
+    /// Whether the record of this version, or a hint, has ever said that the lock is free: an old
+    /// view may still show that after a late write has replaced it.
     fn says_released(&self, version: u64) -> bool {
         let record = self.name(version.saturating_sub(1)).join("next/record");
         let said = |change: &Change| match &change.node {
@@ -490,7 +490,7 @@ impl Server {
         self.present(&record).is_some_and(said) || hints.filter(|hint| hint.at >= since).any(said)
     }
 
-    /// The making of the version before this one, if it is there.
+    /// Returns the making of the version before this one, if that version exists.
     pub(crate) fn before(&self, made: &Making) -> Option<Making> {
         let version = made.version.checked_sub(1)?;
         self.present(&self.name(version))?;
@@ -505,20 +505,19 @@ impl Server {
         there.filter_map(|name| self.number(name)).collect()
     }
 
-    /// The greatest version that is there.
+    /// Returns the greatest version that exists.
     pub(crate) fn greatest(&self) -> Option<u64> {
         self.versions().last().copied()
     }
 
-    /// Who made this version last.
     pub(crate) fn maker(&self, version: u64) -> Option<usize> {
         let mut makings = self.makings.iter().rev();
         let made = makings.find(|made| made.version == version && made.era == self.era);
         made.map(|made| made.by)
     }
 
-    /// The last version of a tenure that began with this one: when an instance made it. It ends with the first of
-    /// somebody else; what is made behind the last, by an old view, ends nothing.
+    /// Returns when the last version of a tenure that began with this one was made. A tenure ends
+    /// with another's first version; a version that an old view makes behind the last ends nothing.
     pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
         let its = |made: &Making| made.by == by && made.era == era && made.version == token;
         let first = self.makings.iter().rposition(its)?;
@@ -533,13 +532,14 @@ impl Server {
         Some(last.at)
     }
 
-    /// In which era an instance made this version last.
+    /// Returns the era in which an instance last made this version.
     pub(crate) fn era_of(&self, by: usize, token: u64) -> Option<u64> {
         let of = |made: &&Making| made.by == by && made.version == token;
         self.makings.iter().rev().find(of).map(|made| made.era)
     }
 
-    /// An operator removes what is old, oldest first; all but the last only where nobody has renewed for so long.
+    /// An operator removes old versions, oldest first; all but the last only if the lease has not
+    /// been renewed for `quiet`.
     pub(crate) fn tidy(&mut self, keep: usize, quiet: Time) {
         let last = self.makings.iter().map(|made| made.at).max().unwrap_or(0);
         let used = keep == 1 && self.now < last + quiet;
@@ -554,7 +554,7 @@ impl Server {
         }
     }
 
-    /// An operator removes all of it.
+    /// An operator removes the whole lock.
     pub(crate) fn remove_all(&mut self) {
         self.remove(&self.versions.clone());
         self.remove(&self.lock.clone());
@@ -574,14 +574,13 @@ impl Server {
     }
 }
 
-/// Of which version this is written.
+/// Returns the version that a record is about.
 fn version_in(bytes: &[u8]) -> Option<u64> {
     let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.split_once("{\"version\":")?;
     rest.split_once(',')?.0.parse().ok()
 }
 
-/// Whether it leaves something behind.
 pub(crate) fn changes(call: &Call) -> bool {
     match call {
         Call::MakeDirectory(_)
@@ -598,7 +597,7 @@ pub(crate) fn changes(call: &Call) -> bool {
     }
 }
 
-/// Whether a server that was just restarted lets it wait: what opens, renames or removes something.
+/// Whether a restarted server delays this call: one that opens, renames or removes.
 pub(crate) fn waits_for_grace(call: &Call) -> bool {
     match call {
         Call::RemoveDirectory(_)

@@ -1,4 +1,4 @@
-//! What befalls a shared drive, its server and those who read it, and what hardly ever meets there by chance.
+//! Faults of a shared drive, its server and its readers, and rare meetings of such faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use trafficcop_core::Budget;
 use super::adversary::{Act, Deed, Weather, Who, span};
 use super::clock::{MILLI, SECOND, nanos};
 
-/// Each machine's instances may have a lease of their own.
+/// Draws budgets, which may differ from machine to machine.
 pub(crate) fn budgets(rng: &mut Rng, machines: usize) -> Vec<Budget> {
     let mixed = rng.bool();
     let least = rng.bool();
@@ -49,7 +49,7 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         4 | 5 => Deed::Torn(span(rng, 60)),
         6..9 => Deed::RestartServer(rng.bool()),
         9 => Deed::ServerClock(rng.u64(1..7200)),
-        // All but the last, or what is old.
+        // All but the last version, or only old ones.
         _ => Deed::Tidy(match rng.usize(3..10) {
             7.. => 1,
             keep => keep,
@@ -62,7 +62,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     let at = rng.u64(3..40) * SECOND + rng.u64(0..1000) * MILLI;
     let act = |at, deed| Act { at, deed };
     match drawn {
-        // A view that is older than what is kept; and the way is not what it was, either.
+        // A view older than the versions that are kept, and other weather on the way.
         0..4 => {
             let gone = rng.u64(60..200) * SECOND;
             let back = rng.u64(5..60) * SECOND;
@@ -91,7 +91,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }
             acts
         }
-        // The holder loses answers, then dies; its heir may have seen any of it.
+        // The holder loses answers, then dies; its successor may have seen any of them.
         4 => vec![
             act(
                 at,
@@ -102,7 +102,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 Deed::Kill(machine, Who::Supervisor),
             ),
         ],
-        // The server comes back while a machine has just been given control.
+        // The server comes back when a machine has just been granted control.
         5 => vec![
             act(at, Deed::Kill(machine, Who::Both)),
             act(
@@ -115,7 +115,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             0,
             Deed::Net(None, Weather::Slow(8 * SECOND), 20 * SECOND),
         )],
-        // Answers come late, are lost, or are errors; then nothing comes any more.
+        // Answers are late, lost or errors; then no more arrive.
         7..10 => {
             let weather = match drawn {
                 7 => Weather::Slow(rng.u64(1000..6000) * MILLI),
@@ -146,14 +146,14 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 ),
             ),
         ],
-        // Everybody dies, and somebody leaves but the last version.
+        // All instances die, and an operator removes all versions but the last.
         12 => {
             let dies = |machine| act(at, Deed::Kill(machine, Who::Both));
             let mut acts: Vec<Act> = (0..machines).map(dies).collect();
             acts.push(act(at + rng.u64(6..24) * SECOND, Deed::Tidy(1)));
             acts
         }
-        // A holder is broken, whom nobody tells, and whom old views tell nothing.
+        // An operator breaks a holder's lease without telling it, and old views hide that.
         13 => vec![
             act(at, Deed::Stale(machine, 2 * SECOND, 58 * SECOND)),
             act(
@@ -168,14 +168,15 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     }
 }
 
-/// What has to meet to the second, by the leases of the schedule.
+/// Makes acts that must meet to the second, by the leases of the schedule.
 pub(crate) fn meetings(rng: &mut Rng, budgets: &[Budget]) -> Vec<Act> {
     let machine = rng.usize(0..budgets.len());
     let act = |at, deed| Act { at, deed };
     let lease = |machine: usize| nanos(budgets[machine].lease);
     match rng.u8(0..16) {
-        // Who guards what a dead supervisor had is stopped until another has it, and then gives back what it was
-        // told last; and somebody looks for the first time just then.
+        // The guardian of a dead supervisor is stopped until another instance has the lock, and
+        // then releases with the last information that it got; a third instance looks for the first
+        // time just then.
         0 | 1 => {
             let at = rng.u64(3000..30_000) * MILLI;
             let rest = lease(machine) * 2 / 3;
@@ -190,8 +191,8 @@ pub(crate) fn meetings(rng: &mut Rng, budgets: &[Budget]) -> Vec<Act> {
                 ),
             ]
         }
-        // A view that is older than what is kept, and what is asked then is answered with an error, or the answer
-        // dies with the server.
+        // A view is older than the versions that are kept, and a request made then gets an error,
+        // or its answer dies with the server.
         2 | 3 => {
             let at = rng.u64(300..12_000) * MILLI;
             let longest = (0..budgets.len()).map(lease).max().expect("machines");

@@ -1,5 +1,5 @@
-//! The guardian of a pair: the shipped loop, taken round when poll(2) would end its wait, and what follows from
-//! what it did; and the command's tree.
+//! The guardian of a pair: the shipped loop, turned when poll(2) would end its wait, with the
+//! effects of its acts; and the command's tree.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use super::world::{From, Happening, World};
 
 const SIGKILL: i32 = 9;
 
-/// More turns of the loop than this in one second of true time are a busy loop. What is killed is looked
-/// at every few milliseconds.
+/// Limit of turns in one second of true time; more are a busy loop. While it kills, it looks every
+/// few milliseconds.
 const TURNS: u32 = 200;
 
-/// What the guardian's process does with its last breath, and the alarm that ends it.
+/// Releases the lease as a dying guardian's process does, with the alarm that ends it.
 async fn release_by(memory: Arc<Memory>) {
     let (done, end) = oneshot::channel();
     let work = move || {
@@ -42,7 +42,7 @@ async fn release_by(memory: Arc<Memory>) {
 }
 
 impl World {
-    /// Something may have come for the guardian.
+    /// Turns the guardian's loop if it has something to do.
     pub(crate) fn guard(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -94,7 +94,7 @@ impl World {
         self.plan_turn(p);
     }
 
-    /// What it waits for next, if it goes on.
+    /// Notes what it waits for next, if it continues.
     fn wait_again(&mut self, p: usize, now: Instant) {
         let pair = &mut self.pairs[p];
         let Some(event_loop) = &mut pair.event_loop else {
@@ -117,7 +117,7 @@ impl World {
         pair.waits_until = millis.map_or(Time::MAX, |millis| self.now + Time::from(millis) * MILLI);
     }
 
-    /// Wakes it when there is something, by what is known now.
+    /// Schedules its next turn, from what is known now.
     fn plan_turn(&mut self, p: usize) {
         let pair = &self.pairs[p];
         if pair.guardian != Life::Runs || pair.on_orphaned.is_some() {
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// One that goes round without end takes the machine from everybody.
+    /// Reports a loop that turns without end, which would take the machine from all others.
     fn count_turns(&mut self, p: usize) {
         let second = self.now / SECOND;
         let pair = &mut self.pairs[p];
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// The supervisor is dead, the tree is gone: the lease is given back.
+    /// Releases the lease after the supervisor is dead and the tree is empty.
     fn live_on(&mut self, p: usize) {
         let mut context = Context::from_waker(Waker::noop());
         let pair = &mut self.pairs[p];
@@ -248,7 +248,7 @@ impl World {
         self.judge_birth(p);
     }
 
-    /// The lease that its supervisor had when it last told how to give it back.
+    /// Returns the lease in the last release information that its supervisor sent.
     pub(crate) fn lease_of(&self, p: usize) -> Option<Id> {
         if let Some(drive) = &self.drive {
             let token = self.pairs[p].handle.link().token?;

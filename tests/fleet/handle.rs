@@ -1,5 +1,5 @@
-//! What a supervisor is to the world: the far end of its guardian's socket, and each call of its driver,
-//! written down for the world to carry it out and to judge it.
+//! A supervisor as the world sees it: the far end of its guardian's socket, and a record of each
+//! call of its driver, for the world to carry out and to judge.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -22,54 +22,54 @@ use trafficcop_guardian::Peer;
 use super::pair::Life;
 use super::store::Request;
 
-/// What a supervisor did, in its order.
+/// A deed of a supervisor, in order.
 pub(crate) enum Did {
-    /// It sends this to its guardian.
+    /// A frame to its guardian.
     Sent(Vec<u8>, Option<OwnedFd>),
-    /// It asks the service, where that is noted as soon as it is.
+    /// A request to the service, if the store's network does not record it.
     Asked(Request),
     Started(Start),
     Ended(Ending),
     Extended(Deadlines),
     KilledGuardian,
-    /// It kills what lives of the tree in the guardian's place.
+    /// The kill of the rest of the tree, in the guardian's place.
     Swept,
-    /// It asks for control.
+    /// An attempt to get control.
     Competed,
-    /// It was told whether its machine is fit to take control.
+    /// Whether its machine is fit to take control, as it learnt.
     HeardOfFitness(bool),
-    /// It was told that the lease is lost, by the answer to a renewal.
+    /// The loss of the lease, from the answer to a renewal.
     HeardLost {
         until: Option<Instant>,
     },
-    /// ... by the answer to a release.
+    /// The loss of the lease, from the answer to a release.
     ReleasedLost {
         until: Option<Instant>,
     },
     Released,
     Said(Notice),
-    /// What no supervisor may do.
+    /// A deed that no supervisor may do.
     Wrong(&'static str),
 }
 
-/// What a supervisor shares with the world.
+/// State that a supervisor shares with the world.
 pub(crate) struct Link {
     pub(crate) did: Vec<Did>,
     pub(crate) to_supervisor: Vec<u8>,
-    /// What its guardian was given last to give the lease back by.
+    /// Release information that its guardian got last.
     pub(crate) release_info: Vec<u8>,
-    /// The token that it was granted last.
+    /// Token that the store granted last.
     pub(crate) token: Option<u64>,
-    /// The kernel tells it that its guardian was stopped, was continued or ended.
+    /// Whether SIGCHLD is pending: its guardian was stopped, was continued or ended.
     pub(crate) child: bool,
-    /// As they are when the supervisor is polled.
+    /// State of the guardian at the time when the supervisor is polled.
     pub(crate) guardian: Life,
     pub(crate) tree_lives: bool,
-    /// What its condition says at this moment.
+    /// Answer that its condition would give now.
     pub(crate) is_fit: bool,
 }
 
-/// One supervisor's link, as its guardian's process and its observer.
+/// One supervisor's link, which acts as its guardian's process and as its observer.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Mutex<Link>>);
 
@@ -92,7 +92,8 @@ impl Handle {
     }
 }
 
-/// The world polls a supervisor whenever something has come for it, so nobody is woken here.
+/// Acts as the guardian's process. The world polls a supervisor on every event, so no waker is
+/// needed here.
 impl Peer for Handle {
     fn pid(&self) -> i32 {
         1
@@ -163,11 +164,11 @@ impl Peer for Handle {
     fn retire(&mut self) {}
 }
 
-/// The shipped workload, with what was asked of it.
+/// The shipped workload, with a record of the requests to it.
 pub(crate) struct Watching {
     pub(crate) handle: Handle,
     pub(crate) workload: CommandWorkload,
-    /// When its condition answers, if it was asked.
+    /// Time at which its condition answers, if it was asked.
     pub(crate) answers_at: Option<Instant>,
 }
 
@@ -211,10 +212,10 @@ impl Workload for Watching {
         self.workload.stand_by();
     }
 
-    /// Nothing of a condition's command is simulated but its answer, and the time that it takes.
+    /// Asks the condition: only its answer, and the time until then, are simulated.
     fn ask(&mut self, give_up_at: Instant) {
         let now = Instant::now();
-        // Mostly at once; now and then it is late.
+        // Mostly at once; late now and then.
         let takes = [5, 20, 100, 4000, 9000][now.as_nanos() as usize % 5];
         self.answers_at = Some(give_up_at.min(now + Duration::from_millis(takes)));
     }
@@ -250,7 +251,7 @@ impl Observer for Handle {
     }
 }
 
-/// The shipped store, with what was asked of it and what it answered.
+/// The shipped store, with a record of requests and answers.
 pub(crate) struct Watched {
     pub(crate) handle: Handle,
     pub(crate) store: Arc<dyn LeaseStore>,

@@ -1,5 +1,6 @@
-//! Instances on a shared drive whose system calls wait until they are told to go on: the shipped store, the release of
-//! a guardian and an operator's `break`, each in a process of its own, and what they may not do.
+//! Instances on a shared drive whose system calls wait for permission to continue: the shipped
+//! store, a guardian's release and an operator's `break`, each in a process of its own; and the
+//! rules that they must keep.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -26,32 +27,31 @@ use super::drive::{self, Server};
 use super::operator::Memory;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
-/// Longer than whatever can be read there is waited for.
+/// Span longer than any wait that a version can cause.
 const LONG: Duration = Duration::from_secs(61);
-/// How long an attempt or a renewal is waited for.
+/// Limit of an attempt or a renewal.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a standby waits for its next look at the most.
+/// The longest wait of a standby before its next look.
 const POLL: Duration = Duration::from_secs(10);
 const BASE: u64 = 1_000_000_000_000;
 
-/// Who asks, by his number.
 pub(crate) type Actor = usize;
 pub(crate) const HOLDER: Actor = 0;
 pub(crate) const CONTENDER: Actor = 1;
-/// Of the holder.
+/// The holder's guardian.
 pub(crate) const GUARDIAN: Actor = 2;
 pub(crate) const OPERATOR: Actor = 3;
-/// He comes when all is over.
+/// The instance that competes after all others are done.
 const HEIR: Actor = 4;
 const ACTORS: usize = 5;
 
-/// What one does.
+/// An operation of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Compete,
     Renew,
     Release,
-    /// Waits until it may have the lock, as it was told, or for a poll.
+    /// Waits until the time at which the store says that the lock may be free, or for a poll.
     Wait,
     GiveBack,
     Break,
@@ -59,15 +59,15 @@ pub(crate) enum Op {
     RemoveOld,
 }
 
-/// How a call is carried out.
+/// Way in which a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Done,
-    /// The answer is lost, and it is asked again.
+    /// The answer is lost, and the call is repeated.
     Again,
     /// The answer is lost, and the mount gives up.
     Denied,
-    /// The answer comes a second later.
+    /// The answer is a second late.
     Slow,
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum Kind {
 pub(crate) struct Pending {
     pub(crate) number: usize,
     pub(crate) call: Call,
-    /// Whoever sent it is dead.
+    /// Whether the process that sent it is dead.
     pub(crate) abandoned: bool,
 }
 
@@ -87,7 +87,7 @@ struct Calls {
     answers: Vec<(usize, io::Result<Answer>)>,
 }
 
-/// The drive as a process has it.
+/// The drive as a process sees it.
 struct Gate(Arc<Mutex<Calls>>);
 
 fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -96,7 +96,7 @@ fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drive for Gate {
     fn ask(&self, call: Call) -> io::Result<Answer> {
-        // Its process was killed.
+        // The process was killed.
         if std::thread::panicking() {
             return Err(io::ErrorKind::Interrupted.into());
         }
@@ -122,16 +122,16 @@ impl Drive for Gate {
     }
 }
 
-/// What they were told, and what follows from it.
+/// Record of the answers that processes got, with what follows from them.
 #[derive(Default)]
 struct Journal {
-    /// Token, and until when others are kept out.
+    /// Token, and the time until which others are kept out.
     control: [Option<(u64, Instant)>; ACTORS],
     doing: [Option<Op>; ACTORS],
-    /// When it may have the lock.
+    /// Time from which the lock may be free, as a standby was told.
     due: [Option<Instant>; ACTORS],
     broken: bool,
-    /// Something went wrong, or may, by which there is a reason for every doubt.
+    /// Whether something went wrong or may go wrong, so that every doubt has a reason.
     excused: bool,
     last_token: u64,
     told: usize,
@@ -165,7 +165,7 @@ impl Journal {
         self.doing[actor] = Some(op);
         let had = self.has_control(actor);
         match op {
-            // The tree is empty by then.
+            // The tree is empty before a release.
             Op::Release => self.control[actor] = None,
             Op::GiveBack => self.control[HOLDER] = None,
             Op::Break => self.broken = true,
@@ -187,7 +187,7 @@ impl Journal {
         }
         let Ok(grant) = answer else { return };
         let until = grant.t0 + LEASE;
-        // Whoever was broken at once lives on for a while, and is told with his next renewal.
+        // An instance whose lease was broken at once continues until its next renewal.
         if let Some(other) = self.others(actor, Instant::now()).filter(|_| !self.broken) {
             self.violate(format!("{actor} has control beside {other}"));
         }
@@ -207,7 +207,7 @@ impl Journal {
         };
         let now = Instant::now();
         match answer {
-            // What comes after the end is no renewal.
+            // A success after the end of the lease renews nothing.
             Ok(()) if now >= until => {}
             Ok(()) => {
                 if let Some(other) = self.others(actor, now) {
@@ -247,11 +247,11 @@ struct Process {
     calls: Arc<Mutex<Calls>>,
     store: Arc<dyn LeaseStore>,
     doing: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    /// Answers that are on their way until then.
+    /// Answers that are on their way, and the times of their arrival.
     coming: Vec<(Time, usize, io::Result<Answer>)>,
 }
 
-/// See the module's text.
+/// The simulated world; see the module's text.
 pub(crate) struct World {
     now: Time,
     server: Server,
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// How much they were told until now.
+    /// Number of answers that processes have got.
     pub(crate) fn told(&self) -> usize {
         self.told.borrow().told
     }
@@ -317,12 +317,12 @@ impl World {
         self.told.borrow().trace.clone()
     }
 
-    /// Everybody has done what he was to do.
+    /// Whether every process has finished its operations.
     pub(crate) fn is_over(&self) -> bool {
         self.processes.iter().all(|process| process.doing.is_none())
     }
 
-    /// The calls that wait.
+    /// Returns the calls that wait.
     pub(crate) fn pending(&self) -> Vec<(Actor, Pending)> {
         let of = |(actor, process): (Actor, &Process)| {
             let pending = whole(&process.calls).pending.clone();
@@ -331,7 +331,7 @@ impl World {
         self.processes.iter().enumerate().flat_map(of).collect()
     }
 
-    /// It does this, one after the other, beside the others.
+    /// Begins these operations of a process, in order, concurrently with other processes.
     pub(crate) fn begin(&mut self, actor: Actor, ops: &[Op]) {
         let (told, ops) = (Rc::clone(&self.told), ops.to_vec());
         let process = &mut self.processes[actor];
@@ -391,13 +391,13 @@ impl World {
         self.enter(actor);
     }
 
-    /// It does this before anything else happens.
+    /// Runs these operations to their end before anything else happens.
     pub(crate) fn plays(&mut self, actor: Actor, ops: &[Op]) {
         self.begin(actor, ops);
         self.all_go_on();
     }
 
-    /// Until nothing is left to be done; what nobody waits for, too.
+    /// Continues until nothing is left to do, and carries out abandoned calls, too.
     fn all_go_on(&mut self) {
         loop {
             self.settle();
@@ -406,34 +406,34 @@ impl World {
                 Some((actor, pending)) => self.carry_out(actor, pending.number, Kind::Done),
                 None if self.is_over() => return,
                 None if self.waits() => {}
-                None => return self.violate("somebody waits for nothing".to_owned()),
+                None => return self.violate("a process waits for nothing".to_owned()),
             }
         }
     }
 
-    /// From here on there is a reason for every doubt.
+    /// Excuses every doubt from here on.
     pub(crate) fn excuses(&mut self) {
         self.told.borrow_mut().excused = true;
     }
 
-    /// What it reads is for a while as it was when nothing was there.
+    /// Shows this process the state before there was a lock, for some time.
     pub(crate) fn sees_nothing(&mut self, actor: Actor) {
         self.server.views[actor] = (0, self.now + 10 * SECOND);
     }
 
-    /// What it reads is from here on as it is now.
+    /// Freezes this process's view at the present state.
     pub(crate) fn sees_nothing_new(&mut self, actor: Actor) {
         self.server.views[actor] = (self.now, Time::MAX);
         self.pass(Duration::from_secs(1));
     }
 
-    /// The holder has it, and the other has seen that.
+    /// Lets the holder acquire, and the contender see that.
     pub(crate) fn is_held(&mut self) {
         self.plays(HOLDER, &[Op::Compete]);
         self.plays(CONTENDER, &[Op::Compete]);
     }
 
-    /// A process dies; what it has asked for may still be carried out.
+    /// Kills a process; its calls may still be carried out.
     pub(crate) fn kill(&mut self, actor: Actor) {
         let process = &mut self.processes[actor];
         process.doing = None;
@@ -465,7 +465,7 @@ impl World {
         next.into_iter().chain(coming).min()
     }
 
-    /// What is due by now is answered.
+    /// Delivers the answers that are due.
     fn answer(&mut self, actor: Actor) {
         let now = self.now;
         let process = &mut self.processes[actor];
@@ -475,7 +475,7 @@ impl World {
         }
     }
 
-    /// Everybody goes on to where he waits.
+    /// Runs every process until it waits.
     pub(crate) fn settle(&mut self) {
         for actor in 0..ACTORS {
             while self.next(actor).is_some_and(|next| next <= self.now) {
@@ -485,7 +485,7 @@ impl World {
         }
     }
 
-    /// Time goes on to where somebody goes on by it; `false`: nobody does.
+    /// Advances the time to the next event; returns false if there is none.
     pub(crate) fn waits(&mut self) -> bool {
         let Some(next) = (0..ACTORS).filter_map(|actor| self.next(actor)).min() else {
             return false;
@@ -496,7 +496,7 @@ impl World {
         true
     }
 
-    /// So much time passes, whatever hangs.
+    /// Lets this much time pass; pending calls hang meanwhile.
     pub(crate) fn pass(&mut self, span: Duration) {
         let until = self.now + u64::try_from(span.as_nanos()).expect("short");
         self.settle();
@@ -547,7 +547,8 @@ impl World {
         self.judge_what_was_made(actor, known);
     }
 
-    /// Who goes on with what he has, or gives it back, makes a version after one of his own alone.
+    /// Checks that a renewal or a release makes its version only after a version of the same
+    /// process.
     fn judge_what_was_made(&mut self, actor: Actor, known: usize) {
         if let Some((by, version)) = self.server.forged.pop() {
             self.violate(format!(
@@ -560,7 +561,7 @@ impl World {
         if made.goes_on_from_nothing {
             let version = made.version;
             self.violate(format!(
-                "{actor} makes {version} after one of its own that has none before it"
+                "{actor} makes {version} after its own version, which has none before it"
             ));
         }
         let doing = self.told.borrow().doing[actor];
@@ -573,9 +574,10 @@ impl World {
         }
     }
 
-    /// When all is done, and whatever they have is over, the next one gets it.
+    /// Checks that another instance gets the lock after all operations are done and all leases are
+    /// over.
     pub(crate) fn somebody_else_gets_it(&mut self) {
-        // What nobody waits for any more is done as well.
+        // Abandoned calls are carried out, too.
         self.all_go_on();
         for actor in [HOLDER, CONTENDER] {
             self.kill(actor);
@@ -588,11 +590,11 @@ impl World {
             }
             self.pass(LONG);
         }
-        self.violate("nobody gets it any more".to_owned());
+        self.violate("no instance can acquire any more".to_owned());
     }
 }
 
-/// As `rm -r` does it, oldest first.
+/// Removes versions as `rm -r` does, oldest first.
 fn remove_old(drive: &Gate, versions: &Path) {
     let Ok(Answer::Names(mut names)) = drive.ask(Call::List(versions.to_owned())) else {
         return;

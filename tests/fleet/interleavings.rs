@@ -1,15 +1,18 @@
-//! Interleavings: every order in which a shared drive can carry out what is asked of it at once by the shipped store of
-//! two instances, the guardian of one that died, and an operator's `break`. Nothing stands for what ships: each of its
-//! system calls waits until its turn has come, and each order is played from the start.
+//! Interleavings: every order in which a shared drive can carry out concurrent calls of the shipped
+//! store of two instances, of a dead instance's guardian, and of an operator's `break`. All of that
+//! is shipped code: each of its system calls waits for its turn, and each order is played from the
+//! start.
 //!
-//! Time stands still meanwhile, but where nobody asks for anything, and where a fault lets it go on while calls
-//! hang. Two orders that differ by calls that do not touch each other are one (sleep sets: P. Godefroid,
-//! "Partial-Order Methods for the Verification of Concurrent Systems", 1996, chapter 5). What is too large for that is
-//! bounded by its switches from one process to another (M. Musuvathi and S. Qadeer, "Iterative Context
-//! Bounding for Systematic Testing of Multithreaded Programs", 2007).
+//! Time is stopped, except when no process has a call, and when a fault makes calls hang. Two
+//! orders count as one if they differ only in calls that do not touch each other (sleep sets: P.
+//! Godefroid, "Partial-Order Methods for the Verification of Concurrent Systems", 1996, chapter 5).
+//! A scenario too large for that is bounded by its switches from one process to another (M.
+//! Musuvathi and S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded
+//! Programs", 2007).
 //!
-//! `INTERLEAVINGS_FAULTS` (as many as a scenario says): so many answers are lost or late, errors answered, or waits of 1 or
-//! 16 s. `INTERLEAVINGS_SWITCHES` (likewise). `INTERLEAVINGS_OF`: a part of the names of those that are played.
+//! `INTERLEAVINGS_FAULTS` sets the number of faults in an order: answers that are lost or late,
+//! errors, or waits of 1 or 16 s. `INTERLEAVINGS_SWITCHES` sets the number of switches. Each
+//! scenario has defaults for both. `INTERLEAVINGS_OF` selects the scenarios whose names contain it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,28 +26,28 @@ use super::interleaved::{
 };
 use super::print;
 
-/// What can happen next.
+/// A possible next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// A call is carried out: whose, and which of his.
+    /// A call is carried out: the process, and the call's number.
     Call(Actor, usize, Kind),
-    /// Whatever is under way hangs for so many seconds.
+    /// All calls hang for this many seconds.
     Late(u64),
 }
 
-/// Something that was tried at a point, and what it touched.
+/// A step that was tried at a point, with what it touched.
 #[derive(Clone, Debug)]
 struct Tried {
     action: Action,
     call: Option<Call>,
-    /// Somebody was told something by it, or began with the next.
+    /// Whether it gave a process an answer, or let one begin its next operation.
     told: bool,
 }
 
 /// A point at which there is a choice.
 struct Point {
     actions: Vec<(Action, Option<Call>)>,
-    /// What need not be tried here: it was tried before, in an order that is no other.
+    /// Steps that need not be tried here, because an equivalent order was tried before.
     asleep: Vec<Tried>,
     tried: Vec<Tried>,
     chosen: usize,
@@ -58,7 +61,7 @@ impl Point {
         Tried { action, call, told }
     }
 
-    /// Chooses what is neither tried nor asleep.
+    /// Chooses a step that is neither tried nor asleep.
     fn choose(&mut self) -> bool {
         let known = |action: Action| {
             let mut known = self.asleep.iter().chain(&self.tried);
@@ -70,7 +73,6 @@ impl Point {
     }
 }
 
-/// What a call names.
 fn paths(call: &Call) -> Vec<std::path::PathBuf> {
     match call {
         Call::MakeDirectory(path)
@@ -90,7 +92,7 @@ fn paths(call: &Call) -> Vec<std::path::PathBuf> {
 /// Whether the order of the two makes no difference.
 fn commute(one: &Call, other: &Call) -> bool {
     let disturbs = |one: &Call, other: &Call| {
-        // Of a directory that is no link more is seen by who lists it, or asks when it was changed.
+        // A list or a stat of a directory sees every change in it.
         let whole = matches!(other, Call::List(_) | Call::Stat(_));
         let touches = |changed: &Path, path: &Path| {
             path.starts_with(changed) || whole && changed.parent() == Some(path)
@@ -119,55 +121,54 @@ impl Tried {
     }
 }
 
-/// What goes wrong where so much is to go wrong in a scenario.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Faults {
-    /// Answers are lost or late, errors answered, and all hangs.
+    /// Lost and late answers, errors, and hanging.
     All,
-    /// Errors are answered.
     Errors,
 }
 
-/// How far a search goes.
 #[derive(Clone, Copy)]
 struct Bound {
-    /// So much goes wrong in one order, at the most.
+    /// Largest number of faults in one order.
     faults: usize,
     of: Faults,
-    /// So often whoever went on last waits while another does, or his own calls change places; `None`: as often as
-    /// that can be.
+    /// Largest number of switches in one order: the last process waits while another continues, or
+    /// its own calls are reordered. `None` has no limit.
     switches: Option<usize>,
 }
 
 impl Bound {
-    /// Of these orders none is left that is reached by another: that one may be past the bound.
+    /// Whether equivalent orders must be played, too: with a limit of switches, the equivalent one
+    /// may be beyond it.
     fn leaves_none(self) -> bool {
         self.switches.is_some()
     }
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Default)]
 struct Found {
     orders: usize,
-    /// Those that were left because they are no others.
+    /// Orders that were left out because they are equivalent to others.
     left: usize,
     calls: usize,
     longest: usize,
 }
 
-/// The first call of who went on last; where he has none, that of each.
+/// Returns the first call of the process that continued last or, if that has none, the first of
+/// each.
 fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)> {
     let mut pending = world.pending();
     if pending.iter().any(|(actor, _)| Some(*actor) == last) {
         pending.retain(|(actor, _)| Some(*actor) == last);
     }
-    // They come actor by actor, each one's in the order in which he made them.
+    // Calls are listed process by process, in the order in which each made them.
     pending.dedup_by_key(|(actor, _)| *actor);
     pending
 }
 
-/// What can happen where so much may go wrong.
+/// Returns the possible steps with this many faults left.
 fn actions(
     pending: Vec<(Actor, Pending)>,
     faults: usize,
@@ -194,7 +195,7 @@ fn actions(
     actions
 }
 
-/// Plays one order: that of the points there are, and on from there by the first choice of each.
+/// Plays one order: the choices of these points, then the first choice at each further point.
 fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Found) {
     let mut at = 0;
     let mut faults = bound.faults;
@@ -212,7 +213,7 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
         let actions = actions(pending, faults, bound.of);
         if actions.is_empty() {
             if !world.waits() {
-                world.violate("somebody waits for nothing".to_owned());
+                world.violate("a process waits for nothing".to_owned());
             }
             continue;
         }
@@ -273,7 +274,7 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
     }
 }
 
-/// Plays them all, or to the first that breaks a promise, which is returned.
+/// Plays all orders up to the first that breaks a promise, and returns that violation.
 fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     let mut found = Found::default();
     let mut points: Vec<Point> = Vec::new();
@@ -300,14 +301,14 @@ fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     }
 }
 
-/// What goes on at once, and what was before it.
+/// A scenario: a history, and concurrent operations.
 struct Scenario {
     name: &'static str,
     begin: fn(&mut World),
     bound: Bound,
 }
 
-/// All its orders.
+/// Makes a scenario that is played in every order.
 const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     Scenario {
         name,
@@ -320,14 +321,14 @@ const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     }
 }
 
-/// Of more calls than can be played in every order.
+/// Makes a scenario with too many calls to play every order.
 const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
     let mut large = small(name, begin);
     large.bound.switches = Some(1);
     large
 }
 
-/// With one fault, and so many switches.
+/// Makes a scenario with one fault and this many switches.
 const fn faulty(
     name: &'static str,
     of: Faults,
@@ -469,7 +470,7 @@ const SCENARIOS: [Scenario; 18] = [
             world.plays(HOLDER, &[Op::Renew]);
             world.pass(LEASE / 2);
             world.begin(OPERATOR, &[Op::RemoveOld]);
-            // What nobody waits for any more is given back.
+            // Abandoned calls are carried out, too, and their lock is released.
             world.begin(CONTENDER, &[Op::Compete, Op::Release]);
         },
     ),

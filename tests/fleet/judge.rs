@@ -1,4 +1,4 @@
-//! What must hold in every schedule, whatever the adversary does.
+//! Rules that hold in every schedule, whatever the adversary does.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::pair::{Life, Pair, Tree};
 use super::store::Id;
 use super::world::{Broken, Happening, Others, World};
 
-/// What a command gets in any case to end, when its machine is cordoned; also more than a guardian
-/// gives it whose supervisor has died meanwhile.
+/// The shortest time that a command gets to end when its machine is cordoned; longer than a
+/// guardian gives it whose supervisor has died meanwhile.
 const LEAST_GRACE: Duration = Duration::from_secs(10);
 
 impl World {
-    /// The store's lease is another than before: whose tree does it protect now?
+    /// Judges every tree after the store's lease has changed: is it still protected?
     pub(crate) fn lease_changed(&mut self) {
         let now = self.store_clock.at(self.now);
         let protected = self.store.protects(now);
@@ -54,8 +54,8 @@ impl World {
         }
     }
 
-    /// What no local process can do anything about: an operator who gives control to somebody
-    /// else, a machine that sleeps, a supervisor and a guardian that are both unable to act.
+    /// Whether no local process could have prevented this: an operator gave control away, the
+    /// machine was suspended, or neither the supervisor nor the guardian could act.
     fn excuses(&self, p: usize, tree: &Tree) -> bool {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -75,8 +75,9 @@ impl World {
         self.was_broken(p, tree)
     }
 
-    /// An operator gave away what it runs under, and it was not told of that in time. On a drive it makes nothing
-    /// after the operator's version, and so ends with the lease that it has.
+    /// Whether an operator gave this tree's lease away, and the instance did not hear of it in
+    /// time. On a drive an instance makes no version after the operator's, so that its control ends
+    /// with the lease that it has.
     fn was_broken(&self, p: usize, tree: &Tree) -> bool {
         let lately = |since: Time, span: Time| self.now < since.saturating_add(span);
         self.broken.iter().any(|broken| {
@@ -90,8 +91,8 @@ impl World {
         })
     }
 
-    /// Until when a lease was granted, by what the store answered or would have. On a drive: whoever saw its last
-    /// version as soon as that was made waits for as long, by a clock that is fast.
+    /// Returns until when the store granted a lease. On a drive, an instance that saw the last
+    /// version when it was made waits as long as that lease, by a clock that is fast.
     fn granted(&self, p: usize, lease: Id) -> Time {
         let Some(drive) = &self.drive else {
             return self.granted.get(&lease).copied().unwrap_or_default();
@@ -102,10 +103,10 @@ impl World {
         made.map_or(0, |made| made + span / 101 * 100)
     }
 
-    /// On a drive an instance has made a version, where one before it is there. Who has a tenure goes on from its
-    /// own, whatever it read. Another's is followed when it said that the lock is free, or else by whoever waits
-    /// from when he saw it: that is after the end of its maker's lease, or of an operator's period, by a clock that is
-    /// fast.
+    /// Judges a version that an instance made after an existing one. A holder continues only from
+    /// its own version, whatever it read. An instance may follow another's version only if that
+    /// says that the lock is free, or after a wait from when it saw that version: for its maker's
+    /// lease, or for an operator's period, by a clock that is fast.
     pub(crate) fn judge_what_was_made(&mut self, made: Making, before: Making) {
         let tree = self.pairs[made.by].tree.as_ref();
         if before.by != made.by && tree.is_some_and(|tree| tree.main && !tree.killed) {
@@ -123,7 +124,7 @@ impl World {
         }
         let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
         let held_for = match before.by {
-            // What says that the lock is free was written, and is not there any more.
+            // A record said that the lock is free, and was removed later.
             OPERATOR.. => {
                 let period = self.operators[before.by - OPERATOR].period;
                 period.map_or(0, nanos)
@@ -141,11 +142,12 @@ impl World {
         }
     }
 
-    /// Somebody is told that he is in control until this moment: does the store know of it?
+    /// Judges the end of control that an instance was told: does the store know of it?
     pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
         let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
         let granted = self.granted(p, lease);
-        // What an operator takes away is heard of later; on a drive it is not taken away, but followed too soon.
+        // An instance hears of an operator's break later. On a drive the lease is not ended by the
+        // break, but followed too soon.
         let is = |broken: &Broken| broken.is(p, lease) && broken.of.is_none();
         let broken = self.broken.iter().any(is);
         if until > granted && !broken {
@@ -158,12 +160,12 @@ impl World {
         }
     }
 
-    /// A supervisor hears that its lease is lost, and until when that keeps others out.
+    /// Judges until when others are kept out, as a supervisor hears with the loss of its lease.
     pub(crate) fn judge_rest(&mut self, p: usize, until: Time) {
         let Some(lease) = self.lease_of(p) else {
             return;
         };
-        // Broken once more, it ends sooner than was said.
+        // A second break may end the lease before the time that was reported.
         let touched = self.touched.iter().filter(|id| **id == lease).count();
         let lasts = self.lasts.get(&lease).copied().unwrap_or_default();
         if until > lasts && touched == 1 {
@@ -176,7 +178,7 @@ impl World {
         }
     }
 
-    /// The guardian shows the command until when it is in control.
+    /// Judges the deadline that the guardian shows to the command.
     pub(crate) fn judge_what_is_shown(&mut self, p: usize, until: Instant) {
         let lives = self.pairs[p].tree_lives();
         if lives
@@ -187,7 +189,7 @@ impl World {
         }
     }
 
-    /// A guardian has taken a turn; before it, this was the end of control.
+    /// Judges a turn of a guardian; `shown` was the end of control before it.
     pub(crate) fn judge_turn(&mut self, p: usize, now: Instant, shown: Instant) {
         let tree = self.pairs[p].tree.as_ref();
         let over = shown > Instant::ZERO && now >= shown;
@@ -196,7 +198,7 @@ impl World {
         }
     }
 
-    /// Something of the tree has ended: was it the last?
+    /// Notes the end of one process of the tree, and of the tree if it was the last.
     pub(crate) fn note_the_end(&mut self, p: usize) {
         let now = self.now;
         self.last_end = now;
@@ -209,7 +211,8 @@ impl World {
         self.plan(now + SECOND, Happening::EndDue(p, generation));
     }
 
-    /// Who guards a tree sees its end: until then nobody else gets control.
+    /// Judges whether the guardian has noticed the end of the tree: until then no other instance
+    /// gets control.
     pub(crate) fn judge_end(&mut self, p: usize, generation: u64) {
         let pair = &self.pairs[p];
         let tree = pair.tree.as_ref();
@@ -233,7 +236,7 @@ impl World {
         ));
     }
 
-    /// A tree has come to life.
+    /// Judges the start of a tree.
     pub(crate) fn judge_birth(&mut self, p: usize) {
         self.tally.tenures += 1;
         let pair = &self.pairs[p];
@@ -247,8 +250,8 @@ impl World {
         {
             self.tally.handovers += 1;
         }
-        // Whoever was granted a lease that an operator has broken meanwhile is the one who is late:
-        // the tree that runs beside it is protected, and the words are his to say.
+        // The operator broke this instance's lease after it was granted: the other tree is
+        // protected, and this instance has to report the overlap.
         let protected = self.store.protects(self.store_clock.at(self.now));
         match self.schedule.place {
             Place::Blob => self.judge_protection(p, protected),
@@ -275,7 +278,8 @@ impl World {
             return;
         }
         for q in (0..self.pairs.len()).filter(|q| *q != p) {
-            // On a drive a lease ends when those who wait have seen it long enough, and nobody else knows.
+            // On a drive, a lease ends when its waiters have seen it for long enough; only they
+            // know when.
             let excused = self.schedule.place == Place::Shared
                 && self.pairs[q]
                     .tree
@@ -303,7 +307,7 @@ impl World {
             Some(lease) => u32::try_from(era_and_token(lease).0).expect("a few"),
             None => self.store.deletions,
         };
-        // It was granted before an operator removed it all.
+        // This lease was granted before an operator removed the lock.
         if deletions < self.last_deletions {
             return;
         }
@@ -314,7 +318,7 @@ impl World {
         (self.last_token, self.last_deletions) = (token, deletions);
     }
 
-    /// The campaign of a pair has ended.
+    /// Judges the end of a pair's campaign.
     pub(crate) fn ended(&mut self, p: usize, ending: Ending) {
         self.pairs[p].said_overlap |= ending.overlap;
         self.judge_words(p, Some(&ending.cause));
@@ -327,14 +331,14 @@ impl World {
         self.restart_later(self.pairs[p].machine);
     }
 
-    /// Control was lost, and the pair competes again.
+    /// Judges a pair that lost control and competes again.
     pub(crate) fn competes_again(&mut self, p: usize) {
         if std::mem::take(&mut self.pairs[p].had_control) {
             self.judge_words(p, None);
         }
     }
 
-    /// Whoever ran beside another and could know it has to say so.
+    /// Requires a report from an instance that overlapped with another and could know that.
     fn judge_words(&mut self, p: usize, cause: Option<&Cause>) {
         let pair = &mut self.pairs[p];
         if !std::mem::take(&mut pair.owes_a_word) {
@@ -345,8 +349,8 @@ impl World {
             self.tally.words += 1;
             return;
         }
-        // A loss by an operator is known to whoever was told of it since, by the answer to a renewal
-        // or to the release; not if what he was told left him more time than a second break did.
+        // An instance knows of an operator's break if the answer to a later renewal or release said
+        // so, unless that answer left it more time than a second break did.
         let of_it = |broken: &&Broken| {
             let id = pair.overlapped_lease;
             broken.gives_away() && id.is_some_and(|id| broken.is(p, id))
@@ -359,14 +363,14 @@ impl World {
         let knows = last.is_none_or(told);
         if knows {
             self.violate(format!(
-                "#{p} ran beside another and did not say so ({cause:?})"
+                "#{p} ran beside another and did not report it ({cause:?})"
             ));
         } else {
             self.tally.unknowable += 1;
         }
     }
 
-    /// Somebody runs, and is not about to be stopped.
+    /// Checks that a command runs, and not on a machine that is cordoned for ever.
     pub(crate) fn judge_liveness(&mut self) {
         let now = self.store_clock.at(self.now);
         let protected = self.store.protects(now);
@@ -377,18 +381,18 @@ impl World {
             tree.is_some_and(|tree| tree.main && !tree.killed && kept(tree))
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
-        // Control goes round: it may be on its way.
+        // Control changes hands by itself: it may be between two holders.
         let pause = nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND;
         let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
         let handed_over = self.schedule.max_hold.is_some() && lately;
-        // A daemon that both have left behind has the lock, as it should.
+        // A daemon that outlives both has the lock, as it should.
         let on_file = self.schedule.place == Place::File;
         let left = |pair: &Pair| on_file && pair.tree_lives() && !pair.is_guarded();
         let left_behind = self.pairs.iter().any(left);
-        // What is left of a lock that was removed beneath its users is refused until all of it is removed.
+        // The rest of a lock that was removed in use is refused until all of it is removed.
         let on_drive = self.drive.is_some() && self.store.deletions > 0;
         if !runs && !everywhere && !handed_over && !left_behind && !on_drive {
-            self.violate("nobody runs though the adversary has rested".to_owned());
+            self.violate("no command runs although the adversary has rested".to_owned());
         }
         let mut cordoned = (0..self.pairs.len())
             .filter(|p| self.machines[self.pairs[*p].machine].cordon.is_some());
@@ -397,7 +401,6 @@ impl World {
         }
     }
 
-    /// A supervisor hears that its machine is cordoned.
     pub(crate) fn hears_of_a_cordon(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
         pair.cordoned = Some(self.now);
@@ -411,17 +414,17 @@ impl World {
         }
     }
 
-    /// How long a tree may live once its supervisor has heard that the machine is cordoned.
+    /// Returns how long a tree may live once its supervisor has heard of a cordon.
     pub(crate) fn drain_for_a_cordon(&self) -> Time {
         let limit = self.schedule.grace.max(LEAST_GRACE);
         nanos(limit) * 102 / 100 + SECOND
     }
 
-    /// The grace is over since some time: is the tree gone?
+    /// Checks, some time after the grace, that the tree has ended.
     pub(crate) fn judge_cordon(&mut self, p: usize, told: Time) {
         let pair = &self.pairs[p];
-        // Who is stopped, or sleeps, stops nobody else; what follows then is judged like any other
-        // loss.
+        // A stopped or suspended supervisor cannot stop its command; that loss is judged like any
+        // other.
         let hindered = self.schedule.acts.iter().any(|act| match act.deed {
             Deed::Stop(machine, _, span) | Deed::Suspend(machine, span) => {
                 machine == pair.machine
@@ -439,7 +442,7 @@ impl World {
         }
     }
 
-    /// The supervisor kills its guardian: was it silent?
+    /// Judges a supervisor that kills its guardian: was that silent?
     pub(crate) fn judge_giving_up(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -450,7 +453,7 @@ impl World {
         if answers {
             return self.violate(format!("#{p} kills a guardian that answers"));
         }
-        // It has a second, as long as it has nothing to do at once.
+        // A guardian with no deadline to meet may be silent for a second.
         let kill_at = machine
             .clock
             .when(pair.told_term_at + self.schedule.budgets[pair.machine].grace_on_loss);
@@ -467,7 +470,7 @@ impl World {
         }
     }
 
-    /// The guardian stops the command: was there a need?
+    /// Judges a guardian that stops the command: was that necessary?
     pub(crate) fn judge_need(&mut self, p: usize) {
         self.tally.drains += 1;
         if let Some(why) = self.needless(p) {
@@ -494,25 +497,27 @@ impl World {
         }
         match self.schedule.place {
             Place::Blob => {}
-            // It counts from the acquire, however late that was heard of.
+            // The limit counts from the acquire, however late its answer came.
             Place::File if max_hold.is_some() => return None,
-            Place::File => return Some("nobody takes a lock away".to_owned()),
-            // Whether there was one was judged when it was told of it.
+            Place::File => return Some("a file lock cannot be taken away".to_owned()),
+            // `judge_loss` has judged the loss already.
             Place::Shared if !pair.told_lost.is_empty() => return None,
-            // Nor has whoever was broken, or was about to be, a right to go on, if it is in doubt only about that.
+            // After a break, or an announced one, the instance may be in doubt only about that, and
+            // need not continue.
             Place::Shared if self.broken.iter().any(|it| it.is(p, tree.lease)) => return None,
             Place::Shared if self.was_said_to_be_broken(tree.lease) => return None,
             Place::Shared => {}
         }
         if !pair.told_lost.is_empty() {
-            // Somebody is breaking it; or what was said of another lease is taken for its loss.
+            // Either the lease is being broken, or the instance takes the answer about another
+            // lease for a loss.
             let touched = self.touched.contains(&tree.lease);
             return (!touched).then(|| "it was told of a loss that there was not".to_owned());
         }
         self.doubt_was_idle(p, tree)
     }
 
-    /// On a drive an operator has said that he breaks it, whatever came of that.
+    /// Whether an operator on a drive has announced to break this lease, whatever came of that.
     fn was_said_to_be_broken(&self, lease: Id) -> bool {
         let (era, token) = era_and_token(lease);
         self.drive.as_ref().is_some_and(|drive| {
@@ -522,7 +527,8 @@ impl World {
         })
     }
 
-    /// A supervisor hears that its lock on a shared drive is lost: does somebody else have it?
+    /// Judges a supervisor that hears of the loss of its lock on a shared drive: does another
+    /// instance have it?
     pub(crate) fn judge_loss(&mut self, p: usize) {
         let Some(drive) = &self.drive else { return };
         let ours = {
@@ -536,8 +542,8 @@ impl World {
         }
     }
 
-    /// How long after it what a fault has held up is still on its way: on a drive a call waits for its answer,
-    /// and the next for the call.
+    /// Returns how long the effect of a fault lasts after its end: on a drive a call waits for its
+    /// answer, and the next call for that one.
     fn aftermath(&self, deed: Deed) -> Time {
         if self.schedule.place != Place::Shared {
             return 200 * MILLI;
@@ -552,7 +558,7 @@ impl World {
         }
     }
 
-    /// Whether a renewal could have come through in time: a renewal is due at a known moment, a
+    /// Whether a renewal could have succeeded in time: a renewal is due at a known moment, a
     /// request that hangs ends after 5 s, and the next one follows within 2.4 s.
     fn doubt_was_idle(&self, p: usize, tree: &Tree) -> Option<String> {
         let pair = &self.pairs[p];
@@ -611,7 +617,7 @@ impl World {
         }
         for (from, until) in gaps {
             let long = until - from;
-            // A call to a drive is many requests.
+            // A call to a drive takes many requests.
             let soon = if on_drive { 800 } else { 400 } * MILLI;
             let first = from == due && long > soon;
             let middle = !wished && long > 5 * SECOND + nanos(budget.lease) / 50 + 2800 * MILLI;

@@ -1,5 +1,6 @@
-//! The machine as a guardian of the fleet has it: a table of the command's processes, a socket and a timer,
-//! which stand still while the shipped loop takes its turn; and what the loop did, written down for the world.
+//! The machine as a simulated guardian sees it: a table of the command's processes, a socket and a
+//! timer. They do not change during a turn of the shipped loop; the loop's deeds are recorded for
+//! the world.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -14,49 +15,49 @@ use trafficcop_guardian::{Change, ControlState, Ready, System, Wait};
 use super::clock::Time;
 use super::pair::Tree;
 
-/// What a guardian did, in its order.
+/// A deed of a guardian, in order.
 pub(crate) enum Act {
-    /// It forked the command, which is to have this token.
-    Forked { token: u64 },
-    /// It sent a signal to the main process's group.
+    /// A fork of the command for the tenure with this token.
+    Forked {
+        token: u64,
+    },
+    /// A signal to the main process's group.
     Group(i32),
-    /// ... to one process.
+    /// A signal to one process.
     One(i32, i32),
-    /// It had everything killed that is contained.
     KilledContained,
-    /// It shows this as the end of control.
+    /// The end of control, as shown to the command.
     Shown(Instant),
-    /// It is to give the lease back by this.
+    /// The release of the lease with this information.
     Released(Vec<u8>),
 }
 
-/// What a guardian and the world share.
+/// State that a guardian shares with the world.
 pub(crate) struct Facts {
     // --- what it sees ---
-    /// What was sent, each with the descriptor that comes along.
+    /// Frames on the socket, each with its descriptor.
     pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    /// The supervisor's end of the socket is closed.
+    /// Whether the supervisor's end of the socket is closed.
     pub(crate) hung_up: bool,
     pub(crate) wall_jumped: bool,
-    /// A child has changed its state since it was asked.
+    /// Whether SIGCHLD is pending.
     pub(crate) child_signal: bool,
-    /// The main process was stopped since it was looked at; the world never does that.
+    /// Whether the main process was stopped since the last look; the world never does that.
     pub(crate) stopped: bool,
-    /// The supervisor fetches nothing, and the socket takes no more.
+    /// Whether the socket is full because the supervisor does not read.
     pub(crate) is_full: bool,
     pub(crate) tree: Option<Tree>,
-    /// The list of its children is no snapshot: it misses one this time.
+    /// Whether the list of its children, which is no atomic snapshot, misses one this time.
     pub(crate) misses: bool,
-    /// What loses its parent stays where one signal reaches it.
+    /// Whether orphans of the tree stay within reach of one signal.
     pub(crate) contained: bool,
     // --- what it did ---
     pub(crate) armed: Instant,
     pub(crate) to_supervisor: Vec<u8>,
     pub(crate) acts: Vec<Act>,
     pids: i32,
-    /// The token of the tenure that the next process is forked for.
+    /// Token of the tenure for which the next process is forked.
     prepared: u64,
-    /// Until when the command is shown to be in control.
     pub(crate) shown: ControlState,
 }
 
@@ -89,8 +90,8 @@ impl Kernel {
         self.0.borrow_mut()
     }
 
-    /// What poll(2) would say at `now`, which is at `time`; nothing while it would wait. `until`: when it waits
-    /// no longer.
+    /// Returns what poll(2) would report at `now`, which is at `time`; nothing while it would wait.
+    /// The wait ends at `until`.
     pub(crate) fn poll(&self, wait: Wait, now: Instant, time: Time, until: Time) -> Option<Ready> {
         let facts = self.facts();
         let executed = wait.exec && facts.tree.as_ref().is_some_and(|tree| tree.executed);
@@ -111,7 +112,8 @@ impl Kernel {
         self.facts().acts.push(act);
     }
 
-    /// The children that there are: the main process until it is reaped, and a daemon that has lost it.
+    /// Returns the guardian's children: the main process until it is reaped, and an orphaned
+    /// daemon.
     fn children(&self) -> [Option<i32>; 2] {
         let facts = self.facts();
         let Some(tree) = &facts.tree else {
@@ -298,7 +300,7 @@ impl System for Kernel {
             main_reaped: false,
             exit: Exit::Code(0),
             executed: false,
-            // Nobody has one at once.
+            // A daemon comes later.
             has_daemon: false,
             daemon: false,
             daemon_reaped: false,
@@ -318,7 +320,7 @@ impl System for Kernel {
     fn exec_result(&mut self) -> Option<Result<(), i32>> {
         let facts = self.facts();
         let tree = facts.tree.as_ref()?;
-        // Whoever has ended has said it before.
+        // A process that has ended has reported its exec before.
         (tree.executed || !tree.main).then_some(Ok(()))
     }
 

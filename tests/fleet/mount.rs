@@ -1,6 +1,6 @@
-//! A machine's way to a shared drive: what the shipped store asks travels to the server and back, through the
-//! weather of the schedule. A client asks again until it is answered; a server that was restarted, or that
-//! remembers no answers, then does once more what it has done.
+//! A machine's way to a shared drive: calls of the shipped store travel to the server and back,
+//! through the weather of the schedule. A client repeats a call until it is answered. A server that
+//! was restarted, or that keeps no answers, then does it once more.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use super::adversary::{Deed, Weather};
 use super::clock::{MILLI, SECOND, Time};
 use super::drive::{Server, changes, waits_for_grace};
 
-/// What becomes of one request.
+/// Fate of one request.
 struct Way {
     there: Time,
     back: Time,
@@ -23,11 +23,11 @@ struct Way {
 #[derive(Clone, Copy)]
 enum Fate {
     Answered,
-    /// The answer is lost; it is asked again at this moment.
+    /// The answer is lost; the client repeats the request at this time.
     Lost(Time),
-    /// The mount gives up, whatever becomes of the request.
+    /// The mount gives up, whatever the request's fate is.
     Fails(i32, Arrival),
-    /// It arrives once more, so much later.
+    /// The request arrives once more, this much later.
     Twice(Time),
 }
 
@@ -38,15 +38,15 @@ enum Arrival {
     Later(Time),
 }
 
-/// The drive as a process of the fleet has it.
+/// The drive as a process of the fleet sees it.
 pub(crate) struct Mount {
     pub(crate) server: Arc<Mutex<Server>>,
     pub(crate) machine: usize,
-    /// Which instance it is.
+    /// Number of the process's instance.
     pub(crate) process: usize,
 }
 
-/// A request on its way to the server; whoever sent it may die meanwhile.
+/// A request on its way to the server; its sender may die meanwhile.
 struct Sent<'a> {
     mount: &'a Mount,
     call: Option<Call>,
@@ -67,7 +67,7 @@ impl Drop for Sent<'_> {
 }
 
 impl Mount {
-    /// As what a simulated clock carries.
+    /// Wraps the mount in the trait of a simulated clock.
     pub(crate) fn carried(
         server: &Arc<Mutex<Server>>,
         machine: usize,
@@ -84,7 +84,7 @@ impl Mount {
         self.server.lock().expect("whole")
     }
 
-    /// What the weather does to a request that is sent now.
+    /// Draws the weather's effect on a request that is sent now.
     fn way(&self) -> Way {
         let mut server = self.server();
         let server = &mut *server;
@@ -143,7 +143,7 @@ impl Mount {
         way
     }
 
-    /// Waits on the way to the server, and there for the end of its grace.
+    /// Waits for the way to the server, and there for the end of its grace.
     fn travels(&self, there: Time, call: &Call) {
         let mut sent = Sent {
             mount: self,
@@ -183,7 +183,7 @@ impl Drive for Mount {
         }
         loop {
             self.travels(way.there, &call);
-            // Made first, and written then: it can be seen, or stay, with nothing in it.
+            // Create first, then write: a reader, or a crash, may meet an empty file.
             if let Call::Write {
                 path, new: true, ..
             } = &call
@@ -240,7 +240,7 @@ impl Drive for Mount {
             if server.starts == starts || !changes(&call) {
                 return answer;
             }
-            // The answer died with the server: it is asked again.
+            // The answer died with the server: the client repeats the request.
             server.count("answers lost, and asked again");
             let again = server.rng.u64(500..4000) * MILLI;
             drop(server);

@@ -1,5 +1,5 @@
-//! The network between the machines and the store: how long a message is on its way, and what the
-//! weather of the schedule does to it.
+//! The network between the machines and the store: a message's travel time, and the weather's
+//! effect on it.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl World {
             })
     }
 
-    /// How long a message is on its way.
+    /// Draws the travel time of a message.
     pub(crate) fn travel(&mut self, machine: usize) -> Time {
         let mut span = self.rng.u64(1..25) * MILLI;
         let slow = self
@@ -52,9 +52,10 @@ impl World {
         span
     }
 
-    /// How long a request to a file takes, at least and at most, and whether that is so of one in four only.
+    /// Returns the least and the greatest time of a request to a file, and whether only one in four
+    /// takes longer than the least.
     pub(crate) fn way_to_the_drive(&self, machine: usize) -> (Duration, Duration, bool) {
-        // What is asked of a drive goes its own way; a thread begins soon.
+        // A shared drive has a way of its own; a thread starts soon.
         if self.drive.is_some() {
             return (Duration::ZERO, Duration::from_millis(3), false);
         }
@@ -74,7 +75,7 @@ impl World {
         (of(least), of(most.max(least + 25 * MILLI)), rarely)
     }
 
-    /// Sends what the calls of a process have put on the wire.
+    /// Sends what a process's calls have put on the wire.
     pub(crate) fn send(&mut self, pair: usize, from: From) {
         let requests = match from {
             From::Supervisor => self.pairs[pair].network.sent(),

@@ -1,5 +1,5 @@
-//! What operators do to a lock on a shared drive, with the shipped `break` or by hand; and what the world learns
-//! of what was made there.
+//! Operators' acts on a lock on a shared drive, with the shipped `break` or by hand; and what the
+//! world learns of versions made there.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,14 +17,15 @@ use super::mount::Mount;
 use super::store::Id;
 use super::world::{Broken, Happening, Others, World};
 
-/// An operator's command, on a machine of his own.
+/// An operator's command, on a machine of its own.
 pub(crate) struct Operator {
     clock: Rc<SimulatedClock>,
-    /// After so long others are to have control; `None`: when the lease ends.
+    /// Time after which others may have control; `None`: when the lease ends.
     pub(crate) period: Option<Duration>,
 }
 
-/// The leases of a tenure on a shared drive: by what it began with, and how often all had been removed before.
+/// Makes the range of lease ids of a tenure on a shared drive: from its first version, and how
+/// often the lock had been removed before.
 pub(crate) fn lease_id(era: u64, token: u64) -> Id {
     era << 32 | token
 }
@@ -34,14 +35,14 @@ pub(crate) fn era_and_token(lease: Id) -> (u64, u64) {
 }
 
 impl World {
-    /// The drive's clock is the world's.
+    /// Sets the drive's clock to the world's.
     pub(crate) fn drive_goes_on(&mut self) {
         if let Some(drive) = &self.drive {
             drive.lock().expect("whole").go_on(self.now);
         }
     }
 
-    /// What was made there since this was asked last.
+    /// Judges the versions made since the last call.
     pub(crate) fn look_at_the_drive(&mut self) {
         let Some(drive) = self.drive.clone() else {
             return;
@@ -71,16 +72,18 @@ impl World {
             }
             if made.goes_on_from_nothing && !made.by_nobody {
                 self.violate(format!(
-                    "#{} makes version {} after one of its own that has none before it",
+                    "#{} makes version {} after its own version, which has none before it",
                     made.by, made.version
                 ));
             }
-            // By an old view: it is not the chain's, and nobody comes into control by it (or that is an overlap).
+            // Made by an old view: not a part of the chain. If it gave an instance control, an
+            // overlap shows it.
             let is_behind = |it: &Making| it.era == made.era && it.version > made.version;
             if drive.makings[..at].iter().any(is_behind) {
                 continue;
             }
-            // The same of a lock that is there anew: it was removed beside those who use it, which is excluded.
+            // Also made by an old view, of a lock that was removed and made again while in use,
+            // which the rules for operators exclude.
             if made.era > 0 {
                 continue;
             }
@@ -90,11 +93,12 @@ impl World {
         }
     }
 
-    /// An operator has made a version: whose tenure does it end?
+    /// Notes an operator's version, and the tenure that it ends.
     fn note_the_break(&mut self, makings: &[Making], made: Making) {
         let period = self.operators[made.by - OPERATOR].period;
         let mut makings = makings.iter().rev();
-        // Behind another operator's, who had broken it before, it is the same tenure.
+        // A version after another operator's, who had broken the lease before, ends the same
+        // tenure.
         let before = makings.find(|it| {
             it.version < made.version && it.era == made.era && it.by < OPERATOR && !it.by_nobody
         });
@@ -112,13 +116,13 @@ impl World {
         }
     }
 
-    /// `trafficcop break`, as it is.
+    /// Runs the shipped `trafficcop break`.
     pub(crate) fn break_on_the_drive(&mut self, period: Option<Duration>) {
         let (Some(drive), Some(directory)) = (&self.drive, &self.directory) else {
             return;
         };
         let path = directory.path().join("lock");
-        // Nothing else is taken by the command.
+        // The command takes no other values.
         let period = period.map(|period| match period {
             Duration::ZERO => period,
             period => period.max(SHORTEST_LEASE),
@@ -147,8 +151,8 @@ impl World {
         self.operate(self.operators.len() - 1);
     }
 
-    /// What has seen versions that were removed since is not meant to run on (docs/files.md): it would go by them, also
-    /// when others with their numbers are there. Whoever removes them ends what runs.
+    /// Ends all instances before the versions are removed: an instance that has seen the removed
+    /// versions would take new ones with the same numbers for them (docs/files.md).
     pub(crate) fn end_all(&mut self) {
         for p in 0..self.pairs.len() {
             self.pairs[p].signals.push_back(SignalEvent::Stop(15));
@@ -167,14 +171,15 @@ impl World {
         }
     }
 
-    /// An operator removes all of the lock, whoever has it.
+    /// Removes the whole lock while it may be held.
     pub(crate) fn delete_on_the_drive(&mut self) {
         let Some(drive) = self.drive.clone() else {
             return;
         };
         let mut drive = drive.lock().expect("whole");
         self.broken.push(Broken {
-            // Those of what lies there next, too: whoever saw the old one, or has an old view of it, goes by that.
+            // The leases of the next lock, too: an instance that saw the old one, or has an old
+            // view of it, goes by that.
             leases: lease_id(drive.era, 0)..Id::MAX,
             of: None,
             others: Others::AtOnce,
@@ -187,12 +192,12 @@ impl World {
     }
 }
 
-/// The clock of the operators' machine, and of nobody else.
+/// Returns the reading of the operators' clock.
 fn at(time: Time) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + time)
 }
 
-/// What lies where a guardian finds it when its supervisor is dead.
+/// Shared memory where a guardian finds the release information of its dead supervisor.
 #[derive(Default)]
 pub(crate) struct Memory(std::sync::Mutex<Option<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! One instance: a supervisor, which is the shipped driver over a shipped store; a guardian, which is the
-//! shipped loop on a machine of the tests' own; and the command's tree.
+//! One instance: a supervisor, which is the shipped driver over a shipped store; a guardian, which
+//! is the shipped loop on a simulated machine; and the command's tree.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -26,14 +26,13 @@ use super::store::Id;
 use super::supervisor::driver;
 use super::wire::{Network, Texts};
 
-/// What a drain gets that no deadline gives a grace to.
+/// Grace of a drain that no deadline limits.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The lock as it is named.
 pub(crate) enum Lock {
     Blob,
     File(PathBuf),
-    /// With what does not outlast the boot of its machine.
+    /// Includes the memory that does not outlast a boot of the machine.
     Shared {
         path: PathBuf,
         runtime: PathBuf,
@@ -42,34 +41,34 @@ pub(crate) enum Lock {
     },
 }
 
-/// A process, as signals leave it.
+/// State of a process under signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Runs,
-    /// Until somebody continues it.
+    /// Stopped until a SIGCONT at this time.
     Stopped(Time),
     Dead,
 }
 
-/// The shipped driver under way.
+/// A running shipped driver.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The command's processes: a main process, and perhaps a daemon in a session of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// The main process's; the daemon's is the next.
+    /// Process id of the main process; the daemon has the next.
     pub(crate) pid: i32,
     pub(crate) generation: u64,
     pub(crate) lease: Id,
     pub(crate) token: u64,
     pub(crate) born: Time,
-    /// The descriptor that the processes have of the lock.
+    /// The tree's copy of the lock's descriptor.
     pub(crate) lock: Option<Rc<OwnedFd>>,
     pub(crate) main: bool,
     pub(crate) main_reaped: bool,
     pub(crate) exit: Exit,
     pub(crate) executed: bool,
-    /// It lives, or is still to be reaped.
+    /// Whether the daemon lives or has not been reaped.
     pub(crate) has_daemon: bool,
     pub(crate) daemon: bool,
     pub(crate) daemon_reaped: bool,
@@ -79,9 +78,9 @@ pub(crate) struct Tree {
     pub(crate) daemon_termed: bool,
     pub(crate) killed: bool,
     pub(crate) daemon_killed: bool,
-    /// The lease stopped protecting it while it lived, and that was excused.
+    /// Whether the lease stopped protecting it while it lived, with an excuse.
     pub(crate) excused: bool,
-    /// Another tree was started while it lived.
+    /// Whether another tree was started while it lived.
     pub(crate) overlapped: bool,
 }
 
@@ -90,17 +89,17 @@ impl Tree {
         self.main || self.daemon
     }
 
-    /// Its parents have taken note of all that has ended.
+    /// Whether all its processes that ended were reaped.
     pub(crate) fn is_reaped(&self) -> bool {
         self.main_reaped && (!self.has_daemon || self.daemon_reaped)
     }
 }
 
-/// That the lease is lost, as the supervisor heard of it.
+/// Loss of the lease, as the supervisor heard of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) at: Time,
-    /// Until when it was promised to keep others out (true time).
+    /// Time until which the answer promised to keep others out (true time).
     pub(crate) until: Time,
 }
 
@@ -111,16 +110,17 @@ pub(crate) struct Pair {
     pub(crate) continued: Time,
     pub(crate) clock: Rc<SimulatedClock>,
     pub(crate) network: Arc<Network>,
-    /// Until it has ended, or died.
+    /// The driver, until it has ended or died.
     pub(crate) drive: Option<Drive>,
     pub(crate) signals: VecDeque<SignalEvent>,
     pub(crate) to_signals: UnboundedSender<SignalEvent>,
     pub(crate) ending: Option<Ending>,
     pub(crate) handle: Handle,
-    /// When the guardian's deadlines were told last (true time): the answer had come by then, and not before.
+    /// Time at which the guardian last got deadlines (true time): the store's answer came just
+    /// then.
     pub(crate) told_at: Time,
     pub(crate) armed: Time,
-    /// The kernel has woken those who wait for a lock.
+    /// Whether the kernel has woken the waiters for the lock.
     pub(crate) lock_may_be_free: bool,
     // --- the socket between them ---
     pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
@@ -128,15 +128,15 @@ pub(crate) struct Pair {
     pub(crate) guardian: Life,
     pub(crate) guardian_stopped: Time,
     pub(crate) guardian_continued: Time,
-    /// Until it is dead.
+    /// The loop, until the guardian is dead.
     pub(crate) event_loop: Option<EventLoop<Kernel>>,
     pub(crate) kernel: Kernel,
     pub(crate) wait: Wait,
-    /// When it waits no longer, whatever there is.
+    /// Time at which its wait ends even without an event.
     pub(crate) waits_until: Time,
     pub(crate) guardian_clock: Rc<SimulatedClock>,
     pub(crate) guardian_network: Arc<Network>,
-    /// Where it finds how to give a lock on a shared drive back.
+    /// Memory where it finds how to release a lock on a shared drive.
     pub(crate) memory: Arc<Memory>,
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) guardian_armed: Time,
@@ -144,19 +144,19 @@ pub(crate) struct Pair {
     pub(crate) tree: Option<Tree>,
     // --- what the judge wants to know ---
     pub(crate) stop_asked: bool,
-    /// It was told that its machine is cordoned, at this moment, and not yet that it is not.
+    /// Time at which it heard of a cordon that has not been lifted since.
     pub(crate) cordoned: Option<Time>,
-    /// The last thing it was told, or is about to be, is that its machine is cordoned.
+    /// Whether the latest news sent to it is a cordon.
     pub(crate) cordon_sent: bool,
-    /// It was told so since it had control last.
+    /// Whether it has heard of a cordon since it last got control.
     pub(crate) cordon_heard: bool,
     pub(crate) cordon_heard_at: Option<Time>,
-    /// What its condition said last, if it has one.
+    /// Last answer of its condition, if it has one.
     pub(crate) is_fit: Option<bool>,
     pub(crate) guardian_hurt: bool,
     pub(crate) told_lost: Vec<Told>,
     pub(crate) owes_a_word: bool,
-    /// Since when it ran beside another.
+    /// Time at which its overlap with another began.
     pub(crate) overlapped_at: Time,
     pub(crate) overlapped_lease: Option<Id>,
     pub(crate) said_overlap: bool,
@@ -184,7 +184,7 @@ impl Pair {
         let kernel = Kernel::new(contained);
         let mut event_loop = EventLoop::begin(kernel.clone(), GRACE);
         let wait = event_loop.next_wait();
-        // The word that it is there is for whoever forks it.
+        // The guardian's first word is for the process that forks it.
         kernel.facts().to_supervisor.clear();
         let (clock, guardian_clock) = (Rc::<SimulatedClock>::default(), Rc::default());
         let mut on_drive = Arc::default();
@@ -242,18 +242,17 @@ impl Pair {
         }
     }
 
-    /// The supervisor lives and has not finished.
+    /// Whether the supervisor lives and has not finished.
     pub(crate) fn competes(&self) -> bool {
         self.supervisor != Life::Dead && self.ending.is_none()
     }
 
-    /// The tree lives, and somebody is there to stop it: a daemon that both have left behind by dying
-    /// at once is nobody's.
+    /// Whether the tree lives and a supervisor or a guardian can stop it. A daemon that outlives
+    /// both has neither.
     pub(crate) fn is_guarded(&self) -> bool {
         self.tree_lives() && (self.competes() || self.guardian != Life::Dead)
     }
 
-    /// The tree lives.
     pub(crate) fn tree_lives(&self) -> bool {
         self.tree.as_ref().is_some_and(Tree::lives)
     }

@@ -1,5 +1,5 @@
-//! The service as a crowd sees it: the model of a leased blob, which counts what is asked of it and
-//! can refuse what is too much. Used by the crowd; knows no instance.
+//! The service as a crowd sees it: the model of a leased blob. It counts requests and can refuse
+//! too many. The crowd uses it; it knows no instance.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use trafficcop::Instant;
 use super::clock::{SECOND, Time};
 use super::store::{Reply, Request, Store};
 
-/// What one blob is meant to take, in requests a second.
+/// Requests a second that one blob is made for.
 pub(crate) const TARGET: usize = 500;
 
-/// A moment of the simulation, as every machine's clock shows it.
+/// Returns the reading of every machine's clock at this time.
 pub(crate) fn at(time: Time) -> Instant {
     Instant::from_nanos(1_000 * SECOND + time)
 }
 
 pub(crate) struct Service {
     store: Store,
-    /// What exceeds [`TARGET`] is refused, with these words for when to come back.
+    /// Whether requests above [`TARGET`] are refused, and with which Retry-After.
     throttles: Option<Option<Duration>>,
-    /// What it would take at once, as of a moment.
+    /// Number of requests that it would accept at once, as of a moment.
     room: (f64, Time),
     arrived: Vec<Time>,
     refused: usize,
-    /// When the lock last became free.
+    /// Time at which the lock last became free.
     freed: Time,
 }
 
 impl Service {
-    /// Without a blob yet.
+    /// Makes a service without a blob.
     pub(crate) fn new(lease: Duration, throttles: Option<Option<Duration>>) -> Service {
         Service {
             store: Store::new(lease, false),
@@ -41,7 +41,7 @@ impl Service {
         }
     }
 
-    /// A request arrives. Those come in the order of their times.
+    /// Handles a request. Requests come in the order of their times.
     pub(crate) fn handle(&mut self, now: Time, request: Request) -> Reply {
         self.arrived.push(now);
         if let Some(retry_after) = self.throttles
@@ -70,9 +70,10 @@ impl Service {
         fits
     }
 
-    /// The holder will not be heard of again: the lock becomes free when the lease ends.
+    /// Notes that the holder will not send requests any more: the lock becomes free when the lease
+    /// ends.
     pub(crate) fn is_left_to_run_out(&mut self) {
-        let ends = self.store.ends().expect("somebody has the lease");
+        let ends = self.store.ends().expect("the lock has a holder");
         self.freed = ends.as_nanos() - at(0).as_nanos();
     }
 
@@ -80,12 +81,12 @@ impl Service {
         self.freed
     }
 
-    /// Requests that arrived from one moment to another.
+    /// Counts the requests that arrived in a span.
     pub(crate) fn asked(&self, from: Time, to: Time) -> usize {
         self.between(from, to).len()
     }
 
-    /// The most of them within any stretch of this length.
+    /// Returns the largest number of requests within any stretch of this length.
     pub(crate) fn busiest(&self, from: Time, to: Time, stretch: Time) -> usize {
         let times = self.between(from, to);
         let mut last = 0;
@@ -103,7 +104,7 @@ impl Service {
         &self.arrived[before(from)..before(to)]
     }
 
-    /// How many requests were refused so far because there were too many.
+    /// Counts the requests that were refused as too many.
     pub(crate) fn refused(&self) -> usize {
         self.refused
     }

@@ -1,7 +1,8 @@
-//! An instance of what ships, as it is led beside one of the search's model: given the same at the same ticks, it
-//! tells what it does in the model's words.
+//! A shipped instance that plays along with one of the search's model: with the same events at the
+//! same ticks, it reports its deeds in the model's words.
 //!
-//! Used by `tied` alone. It knows nothing of the model's state, but which request of a call is to be waited for.
+//! Only `tied` uses it. It knows nothing of the model's state, except which request of a call has
+//! to wait.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -25,16 +26,17 @@ use super::wire::Texts;
 pub(crate) const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
-/// A handle that waits for an answer looks more often than this, or takes it for a pause.
+/// Interval of looks while a handle waits for an answer; a longer one would look like a pause.
 const LOOK: Duration = Duration::from_millis(140);
-/// So long before the tick that it is rounded up to an attempt to acquire ends: two ticks, and five seconds.
+/// Time by which an attempt to acquire ends before the tick that it is rounded up to: two ticks,
+/// and five seconds.
 const ATTEMPT_ENDS_BEFORE: Duration = Duration::from_secs(1);
-/// So long at most does it rest between two looks at what is being killed.
+/// The longest rest between two looks at a tree that is being killed.
 const NAP: Duration = Duration::from_millis(60);
-/// More rounds than this at one tick are a loop.
+/// Limit of rounds at one tick; more are a loop.
 const ROUNDS: usize = 100;
 
-/// The tick of a moment of an instance that is behind its ticks by less than one.
+/// Returns the tick of an instant of an instance that is behind its ticks by less than one.
 fn tick_of(instant: Instant) -> u8 {
     if instant == Instant::FOREVER {
         return NEVER;
@@ -48,12 +50,12 @@ struct Service {
     token: u64,
     etag: u64,
     record: Option<Record>,
-    /// A release that is asked for now is answered at once.
+    /// Whether the next release is answered at once.
     releases: bool,
 }
 
 impl Service {
-    /// Somebody has had the lease with this token since.
+    /// Shows the record of a tenure with this token, if that is newer.
     fn sees(&mut self, texts: &Mutex<Texts>, token: u64) {
         if token <= self.token {
             return;
@@ -82,27 +84,25 @@ impl Service {
             }
             Request::Acquire { .. } | Request::Renew { .. } | Request::Release { .. } => None,
             Request::Create | Request::RestOfBreaking { .. } => {
-                panic!("nobody creates or breaks here: {request:?}")
+                panic!("no instance creates or breaks here: {request:?}")
             }
         }
     }
 }
 
-/// An instance of what ships.
 pub(crate) struct Shipped {
     pub(crate) pair: Pair,
     texts: Arc<Mutex<Texts>>,
     service: Arc<Mutex<Service>>,
-    /// By so much its clock is behind the tick.
+    /// Time by which its clock is behind the tick.
     behind: Duration,
-    /// What it waits for is answered here.
     slot: Option<u64>,
     is_ended: bool,
-    /// It does its dead guardian's work.
+    /// Whether it does its dead guardian's work.
     is_lost: bool,
-    /// All of its command is to die, and what of it has not had SIGKILL yet dies when it has.
+    /// Whether its whole command is to die: a process that has not had SIGKILL dies of it.
     dies: bool,
-    /// Which lease the model means by an id, and all that it has meant.
+    /// The shipped lease for each id of the model, and all shipped leases that were matched.
     leases: HashMap<model::Id, model::Id>,
     known: HashSet<model::Id>,
 }
@@ -143,17 +143,17 @@ impl Shipped {
 
     // --- the supervisor ---
 
-    /// It is about to ask for this, at a service that has given out this token.
+    /// Prepares the service, which has given out this token, for these requests.
     pub(crate) fn is_about_to_ask(&mut self, asked: &[Kind], token: u8) {
         let mut service = self.service.lock().expect("whole");
         if asked.last() == Some(&Kind::Acquire) {
             service.sees(&self.texts, u64::from(token));
         }
-        // Once more, before it looks.
+        // It releases once more before it looks.
         service.releases = asked.ends_with(&[Kind::Release, Kind::Acquire]);
     }
 
-    /// It does what is due, as long as something is.
+    /// Runs the supervisor as long as something is due.
     pub(crate) fn supervise(&mut self, tick: u8, is_silent: bool) -> Result<Vec<Deed>, String> {
         let mut deeds = Vec::new();
         self.poll(tick, &mut deeds)?;
@@ -163,7 +163,7 @@ impl Shipped {
             }
             let next = self.pair.clock.next().unwrap_or(Instant::FOREVER);
             let now = at(tick) + self.behind;
-            // What is gone is found by the next look, and a guardian that is stopped by its silence.
+            // The next look finds an empty tree; silence reveals a stopped guardian.
             if self.is_lost && !self.tree_lives() && next <= now + NAP {
                 self.behind += next.since(now);
             } else if is_silent && !self.is_lost {
@@ -176,7 +176,8 @@ impl Shipped {
         Err("it loops, or finds no silence".to_owned())
     }
 
-    /// It hears what came in time of an attempt to acquire, which this tick is the next after.
+    /// Delivers an answer that came in time for an attempt to acquire; this tick is the next after
+    /// it.
     pub(crate) fn hears_in_time(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
         let mut deeds = Vec::new();
         let now = at(tick) + self.behind;
@@ -188,7 +189,7 @@ impl Shipped {
         Ok(deeds)
     }
 
-    /// It listens until the next tick to a guardian that is silent.
+    /// Waits until the next tick for a silent guardian.
     pub(crate) fn listens(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
         let (mut deeds, behind) = (Vec::new(), self.behind);
         while !self.is_lost && self.behind + LOOK < behind + TICK {
@@ -324,12 +325,12 @@ impl Shipped {
         lease.map_or(0, |lease| texts.lease(lease) as model::Id)
     }
 
-    /// An answer lies in its socket.
+    /// Puts an answer into its socket.
     pub(crate) fn is_answered(&mut self, kind: Kind, reply: interned::Reply) {
         let mut service = self.service.lock().expect("whole");
         let reply = match (kind, reply) {
             (Kind::Acquire, interned::Reply::Done(token)) => {
-                // Somebody may have had it since it was looked at.
+                // Another instance may have had the lease since the look.
                 service.sees(&self.texts, u64::from(token) - 1);
                 Reply::Etag(service.etag)
             }
@@ -357,7 +358,7 @@ impl Shipped {
         self.pair.handle.link().child = true;
     }
 
-    /// It does what is due, as long as something is.
+    /// Runs the guardian as long as something is due.
     pub(crate) fn guard(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
         let mut deeds = Vec::new();
         let now = at(tick) + self.behind;
@@ -409,7 +410,7 @@ impl Shipped {
         let is_main = matches!(act, Act::One(pid, _) if pid == tree.pid);
         match act {
             Act::Forked { .. } => {
-                // Each has a daemon, and becomes the command at once.
+                // Each tree has a daemon, and executes the command at once.
                 (tree.has_daemon, tree.daemon, tree.executed) = (true, true, true);
                 self.dies = false;
                 None
@@ -434,7 +435,7 @@ impl Shipped {
 
     // --- the command ---
 
-    /// Of its tree this is left.
+    /// Leaves these processes of its tree.
     pub(crate) fn is_left(&mut self, main: bool, daemon: bool) {
         let is_orphaned = self.pair.guardian == Life::Dead;
         let mut facts = self.pair.kernel.facts();
@@ -449,9 +450,9 @@ impl Shipped {
 
     // --- the comparison ---
 
-    /// Whether this is what the model did.
     pub(crate) fn agrees(&mut self, with: &[Deed], deeds: &[Deed]) -> bool {
-        // What a guardian says and whom it signals are told apart, and so one after the other.
+        // The order of reports relative to signals does not matter, so they are compared
+        // separately.
         let says = |deed: &&Deed| matches!(deed, Deed::Says(_));
         let in_order = |deeds: &[Deed]| -> Vec<Deed> {
             let (says, does): (Vec<_>, Vec<_>) = deeds.iter().partition(says);
@@ -476,7 +477,7 @@ impl Shipped {
         shown.next().is_none()
     }
 
-    /// The lease that the model means; one that it has not spoken of before is not known here, either.
+    /// Returns the lease that the model means; a new id in the model must be a new lease here, too.
     fn meant(&mut self, id: model::Id, shown: Option<model::Id>) -> model::Id {
         if let Some(meant) = self.leases.get(&id) {
             return *meant;

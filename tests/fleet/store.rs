@@ -6,10 +6,9 @@ use trafficcop::Instant;
 use super::clock::nanos;
 use std::time::Duration;
 
-/// A lease id.
 pub(crate) type Id = u64;
 
-/// What the holder writes into the metadata.
+/// Metadata that the holder writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) token: u64,
@@ -43,7 +42,7 @@ pub(crate) enum Request {
     },
 }
 
-/// The service's error codes, as far as they differ in what follows from them.
+/// The service's error codes, as far as instances treat them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     BlobNotFound,
@@ -74,7 +73,7 @@ pub(crate) enum Reply {
     Done,
     Rest(u64),
     Refused(Code),
-    /// An answer of the front end, or of something on the way: it says nothing about the lease.
+    /// An error of the front end or of a proxy: it says nothing about the lease.
     Error {
         status: u16,
         retry_after: Option<Duration>,
@@ -88,7 +87,7 @@ pub(crate) enum Lease {
         id: Id,
         until: Instant,
     },
-    /// Ran out under this id; it can be renewed until the blob is written or leased.
+    /// The lease of this id ran out; it can be renewed until the blob is written or leased.
     Expired {
         id: Id,
         modified: bool,
@@ -114,7 +113,7 @@ pub(crate) struct Store {
     blob: Option<Blob>,
     etags: u64,
     span: Duration,
-    /// The blob was deleted, and with it the fencing token.
+    /// Number of times that the blob, and its fencing token, was deleted.
     pub(crate) deletions: u32,
 }
 
@@ -133,7 +132,7 @@ impl Store {
         }
     }
 
-    /// The id that keeps everybody else out at `now`.
+    /// Returns the id that keeps all others out at `now`.
     pub(crate) fn protects(&mut self, now: Instant) -> Option<Id> {
         self.settle(now);
         match self.blob?.lease {
@@ -142,7 +141,7 @@ impl Store {
         }
     }
 
-    /// The id of a lease that nobody is breaking.
+    /// Returns the id of a lease that is not being broken.
     pub(crate) fn leased(&mut self, now: Instant) -> Option<Id> {
         self.settle(now);
         match self.blob?.lease {
@@ -151,7 +150,7 @@ impl Store {
         }
     }
 
-    /// When the lease will end by itself.
+    /// Returns when the lease ends by itself.
     pub(crate) fn ends(&self) -> Option<Instant> {
         match self.blob?.lease {
             Lease::Leased { until, .. } | Lease::Breaking { until, .. } => Some(until),
@@ -173,13 +172,13 @@ impl Store {
         }
     }
 
-    /// An operator deletes the blob (breaking its lease first).
+    /// Deletes the blob as an operator does, who breaks its lease first.
     pub(crate) fn delete(&mut self) {
         self.deletions += u32::from(self.blob.is_some());
         self.blob = None;
     }
 
-    /// An operator breaks the lease: after `period`, or when it would have run out.
+    /// Breaks the lease as an operator does: after `period`, or when it would have run out.
     pub(crate) fn break_lease(&mut self, now: Instant, period: Option<Duration>) {
         self.settle(now);
         let Some(blob) = &mut self.blob else { return };

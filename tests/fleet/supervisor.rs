@@ -1,5 +1,5 @@
-//! The supervisor of a pair: the shipped driver over a shipped store, polled when something has come
-//! for it, and what follows from what it did.
+//! The supervisor of a pair: the shipped driver over a shipped store, polled on every event, with
+//! the effects of its deeds.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::pair::{Drive, Life, Lock, Told};
 use super::wire::Network;
 use super::world::{From, Happening, World};
 
-/// More rounds of the driver than this in one second of true time are a busy loop.
+/// Limit of the driver's rounds in one second of true time; more are a busy loop.
 const ROUNDS: u32 = 150;
 
-/// The driver of the instance `p`, as `run` would make it.
+/// Makes the driver of instance `p`, as `run` would.
 pub(crate) fn driver(
     p: usize,
     tenure: Tenure,
@@ -95,7 +95,7 @@ pub(crate) fn driver(
 }
 
 impl World {
-    /// Lets the driver go on for as long as something is ready.
+    /// Runs the driver as long as something is ready.
     pub(crate) fn supervise(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -123,7 +123,7 @@ impl World {
         let polled = clock.enter(now, suspended, || drive.as_mut().poll(&mut context));
         self.count_rounds(p, clock.sleeps());
         if clock.has_done_something() {
-            // Also what nobody waits for any more.
+            // Abandoned calls included.
             self.lock_may_be_free();
         }
         let did = std::mem::take(&mut self.pairs[p].handle.link().did);
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// Signals and cordons reach it.
+    /// Delivers signals and cordons.
     fn hear(&mut self, p: usize) {
         while let Some(signal) = self.pairs[p].signals.pop_front() {
             match &signal {
@@ -153,7 +153,7 @@ impl World {
                 SignalEvent::Cordon(None) => self.pairs[p].cordoned = None,
                 _ => {}
             }
-            // The driver has ended where nobody listens.
+            // An ended driver listens no more.
             let _ = self.pairs[p].to_signals.send(signal);
         }
     }
@@ -165,7 +165,7 @@ impl World {
             (pair.second, pair.rounds) = (second, 0);
         }
         pair.rounds += rounds;
-        // Whoever dismisses a guardian looks every 2 ms whether it has gone.
+        // A supervisor that dismisses its guardian looks every 2 ms whether that has ended.
         if pair.rounds > ROUNDS && pair.ending.is_none() {
             self.violate(format!("#{p} loops"));
         }
@@ -177,7 +177,7 @@ impl World {
             return;
         };
         let at = self.machines[pair.machine].clock.when(next);
-        // What is armed is earlier: then it looks, and arms again.
+        // The armed time is earlier: it looks then, and arms again.
         if at == Time::MAX || at >= pair.armed {
             return;
         }
@@ -220,7 +220,7 @@ impl World {
             Did::Competed => {
                 let asks = self.schedule.asks_every().is_some();
                 let unfit = asks && pair.is_fit != Some(true);
-                // What was due before it was told is no fault of the one who did not know.
+                // A request that was due before the cordon was known is no violation.
                 if pair.cordoned.is_some_and(|told| told < now) {
                     self.violate(format!("#{p} competes on a cordoned machine"));
                 }
@@ -241,7 +241,7 @@ impl World {
             }
             Did::ReleasedLost { until } => {
                 let until = until.map_or(0, |until| machine.clock.when(until));
-                // Later it can have run out and been taken, and says nothing.
+                // A later answer says nothing: the lease may have run out and been taken.
                 let budget = &self.schedule.budgets[pair.machine];
                 let term_after = budget.lease - budget.margin - budget.grace_on_loss;
                 let left = budget.lease - budget.lease / 50;
@@ -254,7 +254,7 @@ impl World {
                 pair.said_overlap |= notice == Notice::Overlapped;
                 self.say(|| format!("#{p} says {notice:?}"));
             }
-            // By the network.
+            // The network records requests.
             Did::Asked(_) => {}
             Did::Wrong(what) => self.violate(format!("#{p} {what}")),
         }
@@ -269,7 +269,7 @@ impl World {
         if pair.cordoned.is_some_and(|told| told < now) {
             return self.violate(format!("#{p} starts on a cordoned machine"));
         }
-        // Told in the same breath: it is drained for that at once.
+        // The cordon was heard at the same instant: the drain for it begins at once.
         pair.cordon_heard = pair.cordon_heard_at == Some(now);
         pair.had_control = true;
         pair.told_lost.clear();
@@ -301,7 +301,8 @@ impl World {
         self.restart_later(self.pairs[p].machine);
     }
 
-    /// Descriptors were closed, or a lock was given back: the kernel wakes those who wait for it.
+    /// Wakes those who wait for the lock, as the kernel does when descriptors are closed or a lock
+    /// is released.
     pub(crate) fn lock_may_be_free(&mut self) {
         if self.directory.is_none() {
             return;
@@ -314,7 +315,8 @@ impl World {
         }
     }
 
-    /// Its death kills the main process; what else there is becomes the supervisor's, or init's.
+    /// Kills the guardian, and so the main process; the supervisor or init inherits the other
+    /// processes.
     pub(crate) fn guardian_dies(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
         if pair.guardian == Life::Dead {
@@ -335,7 +337,7 @@ impl World {
         self.lock_may_be_free();
     }
 
-    /// SIGKILL to everything; on a busy machine that takes a moment.
+    /// Sends SIGKILL to the whole tree; on a busy machine that takes a moment.
     pub(crate) fn kill_tree(&mut self, p: usize) {
         let Some(tree) = &mut self.pairs[p].tree else {
             return;

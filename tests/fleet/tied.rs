@@ -1,22 +1,25 @@
-//! The search's model held against what ships: walks of its graph at random, and beside each instance of the
-//! model one of the fleet's, which is the shipped driver, workload, handle, blob store and guardian's loop. It is
-//! given the same at the same ticks, and must do the same in the same order: ask the service, under which
-//! lease; order, signal, kill and give up; tell, give back, end.
+//! The search's model compared with the shipped code: random walks through its graph. Each instance
+//! of the model has a shipped one next to it: driver, workload, handle, blob store and the
+//! guardian's loop. Both get the same events at the same ticks, and must do the same in the same
+//! order: the requests to the service and their leases, orders, signals, kills, reports, releases
+//! and ends.
 //!
-//! `TIED_SEED` (default 1) is the first seed, `TIED_COUNT` the number of walks. One that parts is shrunk to the
-//! steps it needs, and printed.
+//! `TIED_SEED` (default 1) is the first seed, `TIED_COUNT` the number of walks. A walk that parts
+//! is shrunk to the steps it needs, and printed.
 //!
-//! What the search abstracts, and is left out here (tests/README.md says it, too):
-//! - Within a tick no time passes, but where a handle waits for a guardian's answer, or looks after what a dead
-//!   one left: by so much all later moments of the instance are behind their ticks. A start that is silent is
-//!   listened to between the ticks.
-//! - What a call to the service is made of beside its one request, looks, records and announcements, is
-//!   answered at once.
-//! - What was granted and is answered at the very tick of the end of its attempt is heard before, as in the model that
-//!   tick stands for that; but not where the instance was disturbed since.
-//! - What a guardian is told with a stop, it reads when its supervisor has done all that is due.
-//! - Whoever has given its guardian up is not stopped, killed or asked to stop before it has done what follows.
-//! - The dismissal of a guardian, and how it gives a lease back once it has begun to: the fleet plays both.
+//! Abstractions of the search, which are left out here (tests/README.md lists them, too):
+//! - No time passes within a tick, except while a handle waits for its guardian's answer, or kills
+//!   the tree of a dead one: all later moments of the instance are behind their ticks by that much.
+//!   The wait for a silent start runs between the ticks.
+//! - Looks, records and announcements, which accompany a call's one request, are answered at once.
+//! - A grant that is answered at the very tick at which its attempt ends is heard before, as that
+//!   tick means in the model; not if the instance was disturbed since.
+//! - A guardian reads the orders that come with a stop when its supervisor has done all that is
+//!   due.
+//! - A supervisor that has given its guardian up is not stopped, killed or asked to stop before it
+//!   has done what follows.
+//! - The dismissal of a guardian, and how a guardian releases a lease once it has begun to: the
+//!   fleet plays both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,58 +35,58 @@ use super::pair::Life;
 use super::shipped::{SIGTERM, Shipped};
 use super::{number, print};
 
-/// What a walk may do.
+/// Parameters of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) bound: Bound,
     pub(crate) attempt: Duration,
     pub(crate) contained: bool,
-    /// Of a hundred steps so many are faults, where both are possible.
+    /// Per cent of the steps that are faults, where faults and others are possible.
     pub(crate) faults: u8,
-    /// What is stopped goes on at one of so many steps.
+    /// A stopped process continues at one step in this many.
     pub(crate) stops: u8,
 }
 
-/// What a supervisor of the model has done and is still to be compared, as what ships does it with all that
-/// is due.
+/// Deeds of a model's supervisor that were not compared yet, because the shipped one does them
+/// together with all that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Owes {
     Nothing,
-    /// It was asked to stop.
+    /// The supervisor was asked to stop.
     Asked,
-    /// ... and has told its guardian something.
+    /// A stop, and an order to its guardian.
     Ordered,
-    /// ... and all that it owes is to read what that has said.
+    /// A stop; only its guardian's report is unread.
     Unread,
-    /// It has given its guardian up.
+    /// The supervisor has given its guardian up.
     Lost,
 }
 
 impl Owes {
-    /// Whether what ships can be in step again after this one of the same instance.
+    /// Whether the shipped instance can be in step again after this step.
     pub(crate) fn lets(self, step: Step) -> bool {
         match step {
-            // It has done more by now than that it has given its guardian up.
+            // The shipped instance has already done more than give its guardian up.
             Step::Asks(_)
             | Step::SupervisorStops(_)
             | Step::SupervisorDies(_)
             | Step::MachineStops(_) => self == Owes::Nothing,
             Step::GuardianStops(_) | Step::GuardianDies(_) => self == Owes::Nothing,
-            // Of what ships it has not read yet what it is told.
+            // The shipped guardian has not read its order yet.
             Step::Guards(_) => self != Owes::Ordered,
-            // The stop goes before all that comes with it.
+            // The stop comes before everything that comes with it.
             _ => true,
         }
     }
 
-    /// What is owed after a step.
+    /// Returns what is owed after a step.
     pub(crate) fn after(mut owes: [Owes; 2], search: &Search, next: &Next) -> [Owes; 2] {
         match next.step {
             Step::Supervises(p) => owes[p] = Owes::Nothing,
             Step::Loses(p) => owes[p] = Owes::Lost,
             Step::Asks(p) if search.is_due(&next.world, p) => {
                 let is_told = |(_, deed): &(usize, Deed)| matches!(deed, Deed::Orders(_));
-                // What its guardian has said can wait in the socket of what ships, too.
+                // The guardian's report can wait in the shipped socket, too.
                 let mut unread = next.world.clone();
                 unread.processes[p].inbox.clear();
                 let is_more = search.is_due(&unread, p);
@@ -99,16 +102,17 @@ impl Owes {
     }
 }
 
-/// Why a step of the search is not played here.
+/// Reason for which a step of the search is not played here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LeftOut {
-    /// It comes between what is asked of a supervisor and what that does about it.
+    /// The step comes between a request to a supervisor and its reaction.
     Between,
-    /// What was granted is answered when no time is left for its record.
+    /// The grant's answer leaves no time for the record.
     NoTimeForTheRecord,
 }
 
-/// It has heard, or is about to hear, at the very tick of its end that an attempt to acquire was granted.
+/// Whether an attempt to acquire was granted, and the instance hears it just at the end of the
+/// attempt.
 fn is_granted_late(process: &model::Process, tick: u8, is_heard: bool) -> bool {
     process.call.is_some_and(|call| {
         let reply = match call.stage {
@@ -121,12 +125,12 @@ fn is_granted_late(process: &model::Process, tick: u8, is_heard: bool) -> bool {
     })
 }
 
-/// Why a step of this world is left out, whatever is owed, if it is.
+/// Returns why a step of this world is left out independent of debts, if it is.
 pub(crate) fn left_out(world: &model::World, step: Step) -> Option<LeftOut> {
     let tick = world.tick;
     let process = step.whose().map(|p| &world.processes[p])?;
     match step {
-        // What ships hears it before, if nothing else is to be heard before that.
+        // The shipped instance hears the grant before, unless it was disturbed.
         Step::Answers(_) | Step::Supervises(_) => {
             let is_heard = matches!(step, Step::Supervises(_));
             let is_late = is_granted_late(process, tick, is_heard);
@@ -145,7 +149,7 @@ pub(crate) fn left_out(world: &model::World, step: Step) -> Option<LeftOut> {
     }
 }
 
-/// What the service is asked for.
+/// Returns the kinds of the requests to the service.
 fn kinds(deeds: &[(usize, Deed)]) -> Vec<Kind> {
     let kind = |deed: &(usize, Deed)| match deed.1 {
         Deed::Asks(kind, _) => Some(kind),
@@ -154,23 +158,23 @@ fn kinds(deeds: &[(usize, Deed)]) -> Vec<Kind> {
     deeds.iter().filter_map(kind).collect()
 }
 
-/// One walk, and what ships beside it.
+/// One walk, with the shipped instances next to it.
 pub(crate) struct Walk {
     plan: Plan,
     pub(crate) search: Search,
     pub(crate) world: model::World,
     shipped: [Shipped; 2],
     pub(crate) owes: [Owes; 2],
-    /// What the model has done of it.
+    /// Deeds of the model that the shipped instance owes.
     owed: [Vec<Deed>; 2],
-    /// What ships has done since the last tick, which the model does at the next.
+    /// Deeds of the shipped instance since the last tick, which the model does at the next.
     early: [Vec<Deed>; 2],
-    /// It has done then what cannot be compared.
+    /// Whether these deeds cannot be compared.
     is_astray: bool,
     pub(crate) way: Vec<Step>,
-    /// Nobody reads it where it is not kept.
+    /// Steps and deeds, if they are kept.
     pub(crate) trace: Option<Vec<String>>,
-    /// How often each kind of deed was done by what ships.
+    /// Counts of each kind of deed of the shipped instances.
     tally: BTreeMap<String, usize>,
 }
 
@@ -183,7 +187,7 @@ impl Walk {
         }
     }
 
-    /// One that goes by what a search has met, and tells nothing.
+    /// Makes a silent walk that uses the states that a search has met.
     pub(crate) fn of(plan: Plan, mut search: Search) -> Walk {
         let world = search.first();
         let shipped = [(); 2].map(|()| Shipped::new(0, plan.attempt, plan.contained));
@@ -202,7 +206,7 @@ impl Walk {
         }
     }
 
-    /// What can come next, and is played here.
+    /// Returns the possible next steps that are played here.
     pub(crate) fn next(&mut self) -> Vec<Next> {
         if self.is_astray {
             return Vec::new();
@@ -221,7 +225,7 @@ impl Walk {
         }
     }
 
-    /// Takes a step, in the model and in what ships.
+    /// Takes a step, in the model and in the shipped instances.
     pub(crate) fn take(&mut self, next: Next) -> Result<(), String> {
         let after = Owes::after(self.owes, &self.search, &next);
         let Next { step, world, deeds } = next;
@@ -320,7 +324,7 @@ impl Walk {
         Err(format!("#{p}: the model has {with:?}"))
     }
 
-    /// Nothing is due any more, in what ships as little as in the model.
+    /// Advances the tick; nothing may be due any more, on either side.
     fn time_passes(&mut self, before: &model::World) -> Result<(), String> {
         for p in 0..2 {
             let process = &before.processes[p];
@@ -332,9 +336,9 @@ impl Walk {
                 self.compare(p, &[], &deeds)?;
             }
             if process.is_silent() && process.starting != 0 {
-                // The silence that counts is listened to.
+                // The wait for a silent guardian.
                 let deeds = self.shipped[p].listens(before.tick)?;
-                // A retry that is due between two ticks is one of the next, in the model.
+                // In the model, a retry that is due between two ticks is due at the next.
                 self.is_astray |= !deeds.is_empty();
                 self.early[p] = deeds;
             }
@@ -381,7 +385,7 @@ fn continues(step: Step) -> bool {
     )
 }
 
-/// The walk of a seed, to its end or to where what ships parts from it.
+/// Plays the walk of a seed, to its end or to its parting.
 fn walk(seed: u64) -> (Walk, Result<(), String>) {
     let mut rng = Rng::with_seed(seed);
     let plan = Plan {
@@ -391,7 +395,8 @@ fn walk(seed: u64) -> (Walk, Result<(), String>) {
             ticks: 24,
             rest: u8::MAX,
         },
-        // The other ends within a tick, behind the second in which a guardian is found silent.
+        // The other value ends within a tick, later than the second in which a guardian counts as
+        // silent.
         attempt: *rng.choice(&[TICK, TICK * 5 / 3]).expect("two"),
         contained: rng.bool(),
         faults: rng.u8(1..15),
@@ -421,7 +426,7 @@ fn walk(seed: u64) -> (Walk, Result<(), String>) {
     }
 }
 
-/// The same steps again, without those that cannot be taken any more.
+/// Repeats these steps, without those that are not possible any more.
 fn again(plan: Plan, way: &[Step]) -> (Walk, Result<(), String>) {
     let mut walk = Walk::new(plan);
     for step in way {
@@ -434,7 +439,7 @@ fn again(plan: Plan, way: &[Step]) -> (Walk, Result<(), String>) {
     (walk, Ok(()))
 }
 
-/// Leaves out what the parting does not need, step by step.
+/// Removes the steps that the parting does not need.
 fn shrink(mut walk: Walk, mut why: String) -> (Walk, String) {
     let mut smaller = true;
     while smaller {
@@ -455,7 +460,7 @@ fn shrink(mut walk: Walk, mut why: String) -> (Walk, String) {
     (walk, why)
 }
 
-/// Prints the steps that a parting needs, and what is done in them.
+/// Prints the steps that a parting needs, and the deeds in them.
 pub(crate) fn explain(plan: Plan, way: &[Step], why: String) -> String {
     let (walk, parts) = again(plan, way);
     let Err(parts) = parts else {
@@ -496,6 +501,6 @@ fn the_search_s_model_does_what_ships() {
         "tied: {count} walks (seeds {first}..), {steps} steps and {ticks} ticks of both, in {:.1} s: {tally:?}\n",
         began.elapsed().as_secs_f64()
     ));
-    // What does nothing agrees with everything.
+    // Two sides that do nothing always agree.
     assert!(count < 300 || tally.len() >= 19, "{tally:?}");
 }

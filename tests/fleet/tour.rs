@@ -1,11 +1,14 @@
-//! Every transition of the search's graph, played once with what ships beside it (`tied`).
+//! Every transition of the search's graph, played once with the shipped instances next to it
+//! (`tied`).
 //!
-//! The graph is explored as the search does it. Walks are laid through what can be played of it: each begins at the
-//! start, each transition is on one of them, and those come first of whose transitions the most are on no other.
+//! The graph is explored as the search does it, and covered with walks. Each walk begins at the
+//! start, and each transition is on a walk; the walks with the most transitions of their own come
+//! first.
 //!
-//! For every change it is the whole graph without a fault, and the first ticks of that with one. `TOUR_FAULTS`,
-//! `TOUR_LAST_FAULT` and `TOUR_TICKS` move the bound as `SEARCH_FAULTS` and its like do; `TOUR_PART=2/8` plays the
-//! second of eight parts of the walks, and `TOUR_FROM` those behind the walk of that number.
+//! Every change plays the whole graph without a fault, and the first ticks of the graph with one.
+//! `TOUR_FAULTS`, `TOUR_LAST_FAULT` and `TOUR_TICKS` move the bound as `SEARCH_FAULTS` etc. do;
+//! `TOUR_PART=2/8` plays the second of eight parts of the walks, and `TOUR_FROM` starts after the
+//! walk of that number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -18,22 +21,22 @@ use super::model::{Bound, Search, State};
 use super::tied::{LeftOut, Owes, Plan, Walk, explain, left_out};
 use super::{number, print};
 
-/// After so many walks that part the rest would say the same.
+/// Limit of walks that part; more would show the same.
 const PARTINGS: usize = 6;
 
-/// A transition of the search, as its state has its two instances.
+/// A transition of the search, with the two instances in its state's order.
 #[derive(Clone, Copy, Debug)]
 struct Transition {
     step: Step,
     to: u32,
-    /// There they are the other way round.
+    /// Whether the target state has the two instances in the other order.
     is_turned: bool,
-    /// What its supervisor owes then, if this is what it comes by.
+    /// Debt of the step's supervisor after it, if that owed nothing before.
     owes: Option<Owes>,
     left_out: Option<LeftOut>,
 }
 
-/// All of them, each state's together.
+/// All transitions, grouped by state.
 struct Whole {
     by_key: HashMap<[u64; 2], u32, Quickly>,
     states: Vec<State>,
@@ -62,8 +65,8 @@ impl Whole {
             let begin = whole.transitions.len();
             for next in search.next(&world) {
                 let step = next.step;
-                // Of twins it is all the same which of them does it; and what is both asked to end and killed
-                // ends in two ways that are one.
+                // Either of two twins may do it: one is enough. A process that has both SIGTERM and
+                // SIGKILL ends in two ways that are one step.
                 let is_known = |known: &Transition| known.step == step;
                 if state.is_of_twins() && step.whose() == Some(1)
                     || whole.transitions[begin..].iter().any(is_known)
@@ -98,41 +101,41 @@ impl Whole {
     }
 }
 
-/// What the tour can be at: a state, and what its supervisors still owe.
+/// Place of the tour: a state, and the debts of its supervisors.
 type Place = (u32, [Owes; 2]);
 
-/// A transition from one of them.
+/// A transition from a place.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     from: u32,
     to: u32,
-    /// As the place has its two instances.
+    /// The step, with the two instances in the place's order.
     step: Step,
-    /// Which transition of the search it is.
+    /// Number of the search's transition.
     of: u32,
 }
 
-/// The search's graph, as far as it can be played.
+/// The part of the search's graph that can be played.
 struct Graph {
     search: Search,
     bound: Bound,
-    /// Those from one place lie together.
+    /// Edges, grouped by the place they leave.
     edges: Vec<Edge>,
     first: Vec<usize>,
-    /// How many transitions the search has, from how many states.
+    /// Number of the search's transitions; `states` counts the states they leave.
     transitions: usize,
     states: usize,
-    /// Why those that are not played anywhere are not.
+    /// Counts of the reasons for which transitions are not played.
     left_out: BTreeMap<Option<LeftOut>, usize>,
 }
 
-/// How often each transition is still to be taken, and which of them lead back.
+/// Number of times that each edge is still to be taken; and whether it is a back edge.
 struct Flows {
     flows: Vec<u32>,
     is_back: Vec<bool>,
 }
 
-/// Whether the instances of a world are the other way round where they are numbered.
+/// Whether the world has the two instances in the other order than the numbered state.
 fn is_turned(search: &mut Search, world: &World, owes: [Owes; 2]) -> bool {
     let (state, is_turned) = search.place(world);
     is_turned || state.is_of_twins() && owes[0] > owes[1]
@@ -151,7 +154,7 @@ impl Graph {
         let mut places: Vec<Place> = vec![(0, [Owes::Nothing; 2])];
         numbers.insert(places[0], 0);
         let (mut edges, mut first) = (Vec::new(), vec![0]);
-        // Played, or not to be reached, or why not.
+        // For each transition: whether it is played, and else why not (`None`: unreachable).
         let mut is_played = vec![false; whole.transitions.len()];
         let mut why = vec![None; whole.transitions.len()];
         let mut at = 0;
@@ -160,7 +163,8 @@ impl Graph {
             let (from, to) = (whole.first[state as usize], whole.first[state as usize + 1]);
             for of in from..to {
                 let transition = whole.transitions[of as usize];
-                // What one of twins can do the other can, too, and that is another thing if it owes another.
+                // One of two twins can do what the other can; that differs if they owe different
+                // things.
                 let both = of_state.is_of_twins() && owes[0] != owes[1];
                 let is_one_s = transition.step.whose().is_some();
                 for is_other in [false, true] {
@@ -232,8 +236,8 @@ impl Graph {
         self.first[at]..self.first[at + 1]
     }
 
-    /// The places, each after all that it leads to; and the transitions that lead back, to where their own
-    /// place can be come by again.
+    /// Returns the places in postorder, and the back edges: those to a place from which their own
+    /// can be reached.
     fn depth_first(&self) -> (Vec<usize>, Vec<bool>) {
         let count = self.first.len() - 1;
         let mut order = Vec::with_capacity(count);
@@ -258,8 +262,8 @@ impl Graph {
         (order, is_back)
     }
 
-    /// How often each of them is taken, so that each transition of the search is taken at least once and
-    /// all walks begin at the start. One that leads back ends its walk, if it does not stay where it is.
+    /// Returns how many times each edge is taken, so that every transition is taken at least once
+    /// and all walks begin at the start. A back edge ends its walk, unless it is a loop.
     fn flows(&self) -> Flows {
         let (order, is_back) = self.depth_first();
         let mut flows = vec![0_u32; self.edges.len()];
@@ -269,7 +273,7 @@ impl Graph {
                 *flow = 1;
             }
         }
-        // Those into each place lie together.
+        // Group the edges by their targets.
         let mut first = vec![0; self.first.len() + 1];
         let forward = || (0..self.edges.len()).filter(|edge| !is_back[*edge]);
         for edge in forward() {
@@ -298,7 +302,7 @@ impl Graph {
         for at in order {
             let into = &into[first[at]..first[at + 1]];
             let mut more = needed(&flows, at) - come[at];
-            // Where more come than go on, some of them go on here.
+            // Where more walks come in than go out, some of them continue here.
             for edge in into {
                 let from = self.edges[*edge].from as usize;
                 let spare = (come[from] - needed(&flows, from)).clamp(0, more.max(0));
@@ -312,7 +316,7 @@ impl Graph {
         Flows { flows, is_back }
     }
 
-    /// The next walk, if there is one more.
+    /// Returns the next walk; an empty one if all are done.
     fn walk(&self, Flows { flows, is_back }: &mut Flows) -> Vec<u32> {
         let mut way = Vec::new();
         let mut at = 0;
@@ -336,7 +340,7 @@ impl Graph {
         }
     }
 
-    /// All of them, those first of whose transitions the most are on no other.
+    /// Returns all walks, first those with the most transitions of their own.
     fn walks(&self, flows: &mut Flows) -> Vec<Vec<u32>> {
         let whole = flows.flows.clone();
         let mut walks = Vec::new();
@@ -352,7 +356,7 @@ impl Graph {
         walks.into_iter().map(|(_, way)| way).collect()
     }
 
-    /// Plays a walk, to its end or to where what ships parts from it.
+    /// Plays a walk, to its end or to its parting.
     fn play(
         &mut self,
         way: &[u32],
@@ -389,7 +393,7 @@ impl Graph {
 }
 
 impl Graph {
-    /// What is done in a walk that parts, by the search that all walks share.
+    /// Describes the deeds of a walk that parts, using the search that all walks share.
     fn replay(&mut self, plan: Plan, way: &[Step]) -> String {
         let nothing = Search::new(self.bound, Interned::new(1, TICK), None);
         let mut walk = Walk::of(plan, std::mem::replace(&mut self.search, nothing));
@@ -405,7 +409,7 @@ impl Graph {
     }
 }
 
-/// Which of how many parts.
+/// Returns the part to play, and the number of parts.
 fn part() -> (usize, usize) {
     let part = std::env::var("TOUR_PART").unwrap_or_default();
     let numbers = part.split_once('/').and_then(|(part, of)| {
@@ -417,7 +421,8 @@ fn part() -> (usize, usize) {
     numbers.unwrap_or((0, 1))
 }
 
-/// What is played for every change: all histories without a fault, and the first ticks of those with one.
+/// Bounds of what every change plays: all histories without a fault, and the first ticks of those
+/// with one.
 const FOR_EVERY_CHANGE: [(u8, u8, u8); 2] = [(0, 4, 14), (1, 0, 3)];
 
 #[test]
@@ -442,7 +447,7 @@ fn every_transition_is_what_ships_does() {
     tour(bound(usual.faults, last_fault, ticks), part());
 }
 
-/// Plays all that can be played of a graph, or one part of so many.
+/// Plays all of a graph that can be played, or one of so many parts.
 fn tour(bound: Bound, (part, parts): (usize, usize)) {
     let began = Instant::now();
     let mut graph = Graph::explore(bound);

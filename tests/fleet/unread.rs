@@ -1,4 +1,4 @@
-//! A supervisor that fetches nothing: what its guardian keeps for it, by the shipped loop.
+//! A supervisor that does not read: the shipped loop of its guardian keeps the reports for it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const CHILDREN: Ready = Ready {
 };
 
 #[test]
-fn however_often_a_command_was_stopped_its_end_is_told_when_the_supervisor_reads_again() {
+fn end_of_a_command_is_reported_despite_many_unread_stops() {
     let kernel = Kernel::new(false);
     let mut event_loop = EventLoop::begin(kernel.clone(), Duration::ZERO);
     let start = Request::Start {
@@ -46,7 +46,7 @@ fn however_often_a_command_was_stopped_its_end_is_told_when_the_supervisor_reads
     kernel.facts().is_full = true;
     for stop in 0..1000 {
         kernel.facts().stopped = true;
-        // The wall clock is set again and again, too: that is no reason to keep a stop twice for ever.
+        // The wall clock jumps, too: that is no reason to keep a stop twice.
         kernel.facts().wall_jumped = stop % 2 == 0;
         event_loop.turn(Ready {
             wall: true,
@@ -73,5 +73,5 @@ fn however_often_a_command_was_stopped_its_end_is_told_when_the_supervisor_reads
     assert!(empty, "{heard:?}");
 }
 
-/// What the command is to have in its environment.
+/// Variable that the command shall have in its environment.
 const TOKEN: &[u8] = b"TRAFFICCOP_TOKEN=1\0";

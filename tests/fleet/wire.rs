@@ -1,7 +1,8 @@
-//! The network as the shipped blob store sees it: an HTTP client under the official ones, which puts
-//! what they send on the wire as the model's requests, and the model's replies into their answers.
+//! The network as the shipped blob store sees it: an HTTP client under the official ones. It puts
+//! their requests on the wire as the model's, and the model's replies into their answers.
 //!
-//! When something arrives, and whether, is the world's. Dropping a request's future leaves it on the wire.
+//! The world decides whether and when something arrives. Dropping a request's future leaves it on
+//! the wire.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,16 +17,16 @@ use trafficcop_azure::{Account, AuthOptions};
 
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 
-/// The texts that the model has numbers for.
+/// Texts for which the model has numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     leases: Vec<String>,
-    /// The metadata of each record that was ever written.
+    /// Metadata of each record that was ever written.
     metadata: Vec<Vec<(String, String)>>,
 }
 
 impl Texts {
-    /// The number of the lease with this id.
+    /// Returns the number of the lease with this id.
     pub(crate) fn lease(&mut self, text: &str) -> Id {
         let known = self.leases.iter().position(|lease| lease == text);
         let at = known.unwrap_or_else(|| {
@@ -35,7 +36,6 @@ impl Texts {
         at as Id + 1
     }
 
-    /// The record that these metadata are.
     pub(crate) fn record(&mut self, metadata: Vec<(String, String)>) -> Record {
         let value = |name: &str| {
             let found = metadata.iter().find(|(key, _)| key == name);
@@ -52,7 +52,7 @@ impl Texts {
     }
 }
 
-/// What one process has on the wire.
+/// Requests and answers of one process that are on the wire.
 #[derive(Debug, Default)]
 struct Wire {
     out: Vec<(u64, Request)>,
@@ -60,7 +60,7 @@ struct Wire {
     slots: u64,
 }
 
-/// What is answered as soon as it is asked.
+/// Function that answers some requests immediately.
 #[derive(Default)]
 struct AtOnce(Option<Box<dyn FnMut(Request) -> Option<Reply> + Send>>);
 
@@ -87,12 +87,12 @@ impl Network {
         })
     }
 
-    /// From now on this is asked of each request, and its answer is on the wire for no time.
+    /// Answers each request for which this function returns a reply immediately.
     pub(crate) fn answer_at_once(&self, by: impl FnMut(Request) -> Option<Reply> + Send + 'static) {
         self.at_once.lock().expect("whole").0 = Some(Box::new(by));
     }
 
-    /// An account whose requests go this way.
+    /// Makes an account whose requests go this way.
     pub(crate) fn account(self: &Arc<Network>) -> Account {
         static ACCOUNT: OnceLock<Account> = OnceLock::new();
         let account = ACCOUNT.get_or_init(|| {
@@ -106,12 +106,12 @@ impl Network {
         account.clone().over(Arc::clone(self) as _)
     }
 
-    /// What was sent since, with the slot that its answer belongs to.
+    /// Returns the requests sent since the last call, each with the slot for its answer.
     pub(crate) fn sent(&self) -> Vec<(u64, Request)> {
         std::mem::take(&mut self.wire.lock().expect("whole").out)
     }
 
-    /// An answer has arrived; perhaps nobody waits for it any more.
+    /// Delivers an answer, which may find its request abandoned.
     pub(crate) fn answered(&self, slot: u64, reply: Reply) {
         let waiting = self.wire.lock().expect("whole").waiting.remove(&slot);
         let _ = waiting.map(|waiting| waiting.send(reply));
@@ -119,7 +119,7 @@ impl Network {
 
     fn read(&self, sent: &Sent) -> Request {
         let mut texts = self.texts.lock().expect("whole");
-        // Not asked by name: the library makes an error, with a backtrace, of each that is missing.
+        // Not looked up by name: for a missing header the library makes an error with a backtrace.
         let header = |name| {
             let mut all = sent.headers().iter();
             let found = all.find(|(known, _)| known.as_str() == name);
@@ -166,7 +166,7 @@ impl Network {
         let mut put = |name: &str, value: String| {
             headers.insert(HeaderName::from(name.to_owned()), HeaderValue::from(value));
         };
-        // Whatever stands between us and the service does not know it.
+        // An error that an intermediary sends does not have this header.
         if !matches!(reply, Reply::Error { .. }) {
             put("x-ms-version", "2025-01-05".to_owned());
         }
@@ -184,7 +184,8 @@ impl Network {
                 put("x-ms-lease-state", state.to_owned());
                 put("etag", format!("\"{etag}\""));
                 let record = record.and_then(|record| usize::try_from(record.series).ok());
-                // A lock that has had no holder yet: of a blob without a token the count begins by the date.
+                // A lock without a holder so far; without a token the count would begin from the
+                // date.
                 let unheld = [("trafficcop_token".to_owned(), "0".to_owned())];
                 for (name, value) in record.map_or(&unheld[..], |record| &texts.metadata[record]) {
                     put(&format!("x-ms-meta-{name}"), value.clone());
@@ -226,7 +227,7 @@ impl Network {
     }
 }
 
-/// What the service calls it, and with which status.
+/// Returns the service's name for an error code, and its status.
 fn name(code: Code, request: Request) -> (u16, &'static str) {
     let on_blob = matches!(request, Request::Look { .. } | Request::Set { .. });
     match code {

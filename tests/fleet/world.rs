@@ -1,4 +1,4 @@
-//! The event queue and the store's side of a schedule; who may run when.
+//! The event queue and the store's side of a schedule; and which process may run when.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -19,7 +19,7 @@ use super::pair::{Life, Lock, Pair};
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
 
-/// Which process of a pair has a request out.
+/// Process of a pair that has sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum From {
     Supervisor,
@@ -28,12 +28,13 @@ pub(crate) enum From {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Happening {
-    /// The supervisor has something to look at.
+    /// The supervisor has an event.
     Supervisor(usize),
-    /// The supervisor's timer that was armed for this moment.
+    /// The supervisor's timer for this time fires.
     Timer(usize, Time),
     Guardian(usize),
-    /// A request reaches the store (`true`: and its reply is lost; a status: and is replaced).
+    /// A request reaches the store. `lost`: its reply is lost. `denied`: its reply is replaced by
+    /// an error.
     Arrives {
         pair: usize,
         from: From,
@@ -51,22 +52,22 @@ pub(crate) enum Happening {
     Act(usize),
     Continue(usize, Who),
     Resume(usize),
-    /// The command's image has replaced the guardian's.
+    /// The command has replaced the guardian's image by exec.
     Executed(usize, u64),
     MainDies(usize, u64, Exit),
     DaemonDies(usize, u64),
-    /// An operator's command goes on.
+    /// An operator's command continues.
     Operator(usize),
     LeaseEnds,
     Restart(usize),
-    /// What is announced for this machine may have changed: those on it hear of it now.
+    /// The machine's instances learn of changed announcements.
     Announced(usize),
-    /// The cordon that was lifted is this one, by its number, if it is still the last.
+    /// The cordon with this number is lifted, if it is still the last.
     Lifted(usize, u64),
-    /// A pair was told at this moment of a cordon, and has had the time to drain.
+    /// A pair that heard of a cordon at this time has had the time to drain.
     CordonDue(usize, Time),
     Rest,
-    /// A guardian has had the time to see that its tree, by its number, is gone.
+    /// A guardian has had the time to notice that its tree, with this number, has ended.
     EndDue(usize, u64),
     Judgement,
 }
@@ -95,21 +96,20 @@ pub(crate) struct Machine {
     pub(crate) suspended: Option<Time>,
     pub(crate) until: Time,
     pub(crate) resumed: Time,
-    /// How long it was suspended altogether, by its own clock: its processes' timers stood still for so long.
+    /// Total time of suspension by its own clock: the timers of its processes did not run.
     pub(crate) shown_suspended: Duration,
-    /// What its supervisor asks is the last it does for so long.
+    /// Kind of request after which its supervisor is stopped, and for how long.
     pub(crate) trap: Option<(Kind, Time)>,
-    /// Why it must not have control, and the number of that.
     pub(crate) cordon: Option<(u64, Cordon)>,
     deferred: Vec<Happening>,
 }
 
-/// What an operator took away: leases, of one instance where they are a shared drive's; and when.
+/// A break by an operator: the leases, limited to one instance on a shared drive; and the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     pub(crate) leases: Range<Id>,
     pub(crate) of: Option<usize>,
-    /// When others could have control by that.
+    /// Time at which other instances could get control because of it.
     pub(crate) others: Others,
     pub(crate) at: Time,
 }
@@ -117,9 +117,9 @@ pub(crate) struct Broken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Others {
     AtOnce,
-    /// Before the end of the lease that was broken.
+    /// Before the end of the broken lease.
     Sooner,
-    /// No sooner than without it.
+    /// At the end of the broken lease.
     AtTheEnd,
 }
 
@@ -133,7 +133,7 @@ impl Broken {
     }
 }
 
-/// What a run of many schedules adds up to.
+/// Sums over many schedules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) schedules: u64,
@@ -144,13 +144,13 @@ pub(crate) struct Tally {
     pub(crate) words: u64,
     pub(crate) unknowable: u64,
     pub(crate) drains: u64,
-    /// How often a supervisor heard that its machine was cordoned, and how often in control.
+    /// Cordons that supervisors heard of, and how many of these while in control.
     pub(crate) cordons: u64,
     pub(crate) cordoned_holders: u64,
-    /// How often a supervisor heard that its machine is not fit to take control.
+    /// Times that a supervisor heard that its machine is not fit to take control.
     pub(crate) unfit: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// What happened on shared drives.
+    /// Counts of events on shared drives.
     pub(crate) drive: BTreeMap<&'static str, u64>,
     /// Schedules, tenures and hand-overs, by where the lock was.
     pub(crate) places: BTreeMap<&'static str, [u64; 3]>,
@@ -167,27 +167,26 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) store_clock: Clock,
     pub(crate) texts: Arc<Mutex<Texts>>,
-    /// Where the lock's file is, if it is one.
+    /// Directory of the lock's file, if it is a file.
     pub(crate) directory: Option<TempDir>,
-    /// The drive that machines share, if the lock is on one.
+    /// The shared drive, if the lock is on one.
     pub(crate) drive: Option<Arc<Mutex<Server>>>,
     pub(crate) operators: Vec<Operator>,
-    /// How many of the versions that were made have been looked at.
+    /// Number of versions that were judged.
     pub(crate) makings: usize,
     pub(crate) tally: Tally,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
-    /// Leases that an operator broke or deleted, and when by his wish others could come.
+    /// Leases that an operator broke or deleted.
     pub(crate) broken: Vec<Broken>,
-    /// Until when each lease was granted, by what the store answered or would have.
+    /// End of each lease as the store granted it, whether or not the answer arrived.
     pub(crate) granted: HashMap<Id, Time>,
-    /// Until when each lease keeps others out by what is known now.
+    /// End of each lease's protection, as known now.
     pub(crate) lasts: HashMap<Id, Time>,
-    /// When supervisors of a machine were stopped amid a request: from then until then.
+    /// Spans in which supervisors of a machine were stopped during a request.
     pub(crate) stops: Vec<(usize, Time, Time)>,
-    /// When something of a command ended last.
     pub(crate) last_end: Time,
-    /// Leases that somebody else than their holder has touched, as often as that.
+    /// Leases touched by others than their holders, once for each time.
     pub(crate) touched: Vec<Id>,
     pub(crate) generations: u64,
     pub(crate) last_token: u64,
@@ -196,7 +195,7 @@ pub(crate) struct World {
     pub(crate) resting: bool,
 }
 
-/// A directory in memory, where there is one.
+/// Makes a directory in memory, where that is possible.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory
@@ -284,7 +283,7 @@ impl World {
             .push(Reverse(Entry(at.max(self.now), self.sequence, what)));
     }
 
-    /// Time passes between a cause and the process it wakes.
+    /// Draws the delay between a cause and the wake-up of a process.
     pub(crate) fn lag(&mut self) -> Time {
         self.rng.u64(10_000..3 * MILLI)
     }
@@ -301,7 +300,6 @@ impl World {
             .get_or_insert(format!("{text} (at {:.3} s)", self.now as f64 / 1e9));
     }
 
-    /// Runs to the end or the first violation.
     pub(crate) fn run(&mut self) {
         while let Some(Reverse(Entry(at, _, what))) = self.queue.pop() {
             self.now = at;
@@ -349,7 +347,8 @@ impl World {
                 let now = self.store_clock.at(self.now);
                 let leased = self.store.leased(now);
                 let mut reply = self.store.handle(now, request);
-                // Who asks how long a lease still breaks breaks another's that has come in between.
+                // A request for the rest of a break breaks the lease of another instance that has
+                // got it in between.
                 if let (Request::RestOfBreaking { .. }, Reply::Rest(_), Some(id)) =
                     (request, reply, leased)
                 {
@@ -435,7 +434,7 @@ impl World {
                     && tree.daemon
                 {
                     tree.daemon = false;
-                    // Its parent has reaped it, if that is not the guardian.
+                    // The parent has reaped it, if that is not the guardian.
                     tree.daemon_reaped = tree.main;
                     let orphan = !tree.main;
                     self.pairs[p].kernel.facts().child_signal |= orphan;
@@ -461,14 +460,15 @@ impl World {
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
                 if self.schedule.place == Place::Shared {
-                    // Two leases, and the longest that a version is held whose record nobody can read.
+                    // Two leases, and the longest wait for a version whose record is unreadable.
                     bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
                 }
                 if self.drive.is_some() && self.store.deletions > 0 {
                     bound += nanos(self.schedule.grace) + 10 * SECOND;
                 }
                 if self.machines.iter().any(|machine| machine.cordon.is_some()) {
-                    // Who begins on a cordoned machine may hear of it late, and drains then.
+                    // An instance that starts on a cordoned machine may hear of the cordon late,
+                    // and drains then.
                     bound += 7 * SECOND + self.drain_for_a_cordon();
                 }
                 self.plan(self.now + bound, Happening::Judgement);
@@ -530,7 +530,7 @@ impl World {
         it.suspended = None;
         it.resumed = self.now;
         it.shown_suspended += it.clock.at(self.now).since(it.clock.at(since));
-        // What its kernel remembers of a drive has not aged.
+        // The kernel's cache of a drive did not age in suspend.
         if let Some(drive) = &self.drive {
             let mut drive = drive.lock().expect("whole");
             let until = self.now + drive.rng.u64(0..60) * SECOND;
@@ -538,7 +538,7 @@ impl World {
                 drive.views[machine] = (since, until);
             }
         }
-        // What was due while we slept is looked at; the supervisor's timers had stood still.
+        // Events of the suspend are due now; the supervisor's timers did not run meanwhile.
         for what in std::mem::take(&mut it.deferred) {
             let at = self.now + self.lag();
             self.plan(at, what);
@@ -560,7 +560,6 @@ impl World {
         self.plan(at, Happening::Restart(machine));
     }
 
-    /// The lock as an instance of this machine names it.
     fn lock(&self, machine: usize) -> Lock {
         let Some(directory) = &self.directory else {
             return Lock::Blob;
@@ -596,7 +595,7 @@ impl World {
             },
             once: None,
             budget: Some(schedule.budgets[machine]).filter(|_| schedule.place != Place::File),
-            // The kernel wakes who waits.
+            // The kernel wakes the waiters.
             poll: Some(schedule.poll).filter(|_| schedule.place != Place::File),
             wait: None,
             patience: std::time::Duration::from_secs(30),
@@ -614,7 +613,7 @@ impl World {
         let p = self.pairs.len();
         let now = self.machines[machine].clock.at(self.now);
         let lease = self.schedule.budgets[machine].lease;
-        // What is announced is mostly known before the first attempt.
+        // An announcement is mostly known before the first attempt.
         let cordon = self.machines[machine].cordon.clone();
         let cordon = cordon.map(|(_, cordon)| cordon);
         let known = cordon.filter(|_| self.rng.u8(0..4) > 0);

@@ -1,5 +1,4 @@
-//! A certificate authority that lasts as long as the tests, and the certificate it made for this
-//! machine.
+//! A certificate authority for the duration of the tests, and its certificate for this machine.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -8,20 +7,19 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 
-/// See the module's text.
+/// The authority; see the module's text.
 pub(crate) struct Authority {
-    /// The authority's own certificate, in PEM: what `--ca-file` takes.
+    /// The authority's own certificate in PEM, for `--ca-file`.
     pub(crate) file: PathBuf,
     /// The certificate of 127.0.0.1, in PEM.
     pub(crate) certificate: PathBuf,
-    /// Its key.
+    /// The certificate's key.
     pub(crate) key: PathBuf,
-    /// The same for a server of the tests'.
+    /// Configuration with that certificate for a server of the tests.
     pub(crate) server: Arc<ServerConfig>,
     _directory: tempfile::TempDir,
 }
 
-/// The authority of this test binary.
 pub(crate) fn authority() -> &'static Authority {
     static MADE: OnceLock<Authority> = OnceLock::new();
     MADE.get_or_init(make)

@@ -1,6 +1,5 @@
-//! "May I begin another piece?" and "am I still in control?": the control file and `trafficcop check`, end to end.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! The control file and `trafficcop check`, end to end: "may I begin another piece?" and "am I
+//! still in control?"
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,29 +19,29 @@ use crate::support::processes::await_stopped;
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
-/// What makes a local file's lock have a deadline.
+/// Options that give a local file's lock a deadline.
 const LEASE: &[&str] = &["--shared", "--lease", "15s", "--grace-on-loss", "4s"];
 
-/// Whoever starts sweeps what dead instances of this user have left in /run: these, and none beside
-/// them, have a /run of their own, and what they leave is nobody else's to sweep.
+/// Runs with a /run of its own: every start sweeps what dead instances of this user have left in
+/// /run, and no other test may sweep these.
 fn apart(scene: &Scene) -> Run<'_> {
     let place = scene.path("run");
     std::fs::create_dir_all(&place).unwrap();
     scene.run_on_file().with_run(&place)
 }
 
-/// Where we see a file of those.
+/// Returns a file of that /run as seen from outside.
 fn seen(scene: &Scene, path: &Path) -> PathBuf {
     let within = path.strip_prefix("/run").expect("the first place for it");
     scene.path("run").join(within)
 }
 
-/// An instance whose command says where its control file is, then becomes the journalist.
+/// Starts an instance whose command prints the path of its control file, then becomes the
+/// journalist.
 fn instance(scene: &Scene, options: &[&str], command: &[&str]) -> (Instance, PathBuf) {
     instance_of(scene.run_on_file(), scene, options, command)
 }
 
-/// The same of this one to be.
 fn instance_of(
     run: Run<'_>,
     scene: &Scene,
@@ -79,7 +78,6 @@ fn word(path: &Path) -> u64 {
     u64::from_ne_bytes(*bytes.first_chunk().unwrap())
 }
 
-/// What `--remaining` prints, whatever the answer is.
 fn remaining(path: &Path) -> u64 {
     let printed = check(Some(path), &["--remaining"]).stdout;
     String::from_utf8(printed).unwrap().trim().parse().unwrap()
@@ -89,7 +87,7 @@ fn in_control(path: &Path) -> Option<i32> {
     check(Some(path), &["--control"]).status.code()
 }
 
-/// The environment's PATH, on which the built binary is found first.
+/// Returns the PATH with the built binary's directory in front.
 fn path_to_trafficcop() -> String {
     let directory = Path::new(trafficcop()).parent().unwrap();
     let rest = std::env::var("PATH").unwrap_or_default();
@@ -197,7 +195,7 @@ fn a_lost_lock_is_no_control_at_once() {
     broken.args(["break", "--period", "0", "--yes", "--file"]);
     let broken = broken.arg(scene.lock()).output().expect("it can be run");
     assert!(broken.status.success(), "{broken:?}");
-    // The mapping outlives the tenure, and the instance competes again and gets control.
+    // The mapping outlives the tenure, and the instance gets control again.
     await_for(
         "control to be lost",
         || (!deadline.in_control()).then_some(()),
@@ -207,7 +205,7 @@ fn a_lost_lock_is_no_control_at_once() {
         .journal
         .await_line("a second tenure", |line| line.token > 1);
     await_for(
-        "control to be had again",
+        "control to be regained",
         || deadline.in_control().then_some(()),
         || one.stderr(),
     );
@@ -220,10 +218,10 @@ fn a_lost_lock_is_no_control_at_once() {
 }
 
 #[test]
-fn in_doubt_the_command_is_told_while_it_still_lives() {
+fn living_command_reads_a_doubt_in_its_control_file() {
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
-    // Nobody renews any more; at its deadline the guardian asks the command to end.
+    // The frozen supervisor renews no more; at its deadline the guardian asks the command to end.
     one.freeze();
     let deadline = Deadline::open(&path).unwrap();
     let before = word(&path);
@@ -241,7 +239,7 @@ fn in_doubt_the_command_is_told_while_it_still_lives() {
     assert_eq!(word(&path), 0);
     assert_eq!(status(&path), Some(1));
     assert_eq!(in_control(&path), Some(1));
-    // What is left is the grace on loss, which the lease's deadline ends.
+    // The rest is the grace on loss, which the lease's deadline ends.
     let printed = check(Some(&path), &["--remaining"]);
     assert_eq!(printed.status.code(), Some(1));
     assert!(remaining(&path) <= 4);
@@ -266,7 +264,7 @@ fn a_deadline_passes_though_supervisor_and_guardian_are_stopped() {
         || (!deadline.in_control()).then_some(()),
         || one.stderr(),
     );
-    // Nobody wrote it: it is a moment, not a flag.
+    // No process wrote this: the file has a time, not a flag.
     assert_eq!(word(&path), until);
     assert!(Instant::now().as_nanos() >= until);
     assert_eq!(status(&path), Some(1));
@@ -282,7 +280,7 @@ fn a_requested_stop_is_no_loss() {
     let end = scene.path("end");
     let words = ["--term", "ignore", "--status", "3", "--until"];
     let words = [&words[..], &[end.to_str().unwrap()]].concat();
-    // It ends when it is let, and has all the time of the world until then.
+    // It ends when it may, and has plenty of time until then.
     let (mut one, path) = instance(&scene, &["--grace", "10m"], &words);
     one.signal(Signal::SIGTERM);
     one.await_log("stopping the command");
@@ -316,7 +314,7 @@ fn the_death_of_the_guardian_leaves_no_file() {
 }
 
 #[test]
-fn what_killed_instances_left_is_swept_by_the_next() {
+fn control_file_of_a_killed_instance_is_swept_by_the_next() {
     if !mounts_or_say_so() {
         return;
     }
@@ -324,7 +322,7 @@ fn what_killed_instances_left_is_swept_by_the_next() {
     let (mut one, path) = instance_of(apart(&scene), &scene, &[], &[]);
     let path = seen(&scene, &path);
     let guardian = one.guardian();
-    // Neither of them gets to say anything.
+    // Both are stopped and cannot report anything.
     one.freeze();
     send(guardian, Signal::SIGSTOP);
     await_stopped(guardian);
@@ -368,7 +366,7 @@ fn examples_finish_their_piece_when_control_is_lost_or_a_stop_is_asked() {
             .run_on_file()
             .env("PATH", path_to_trafficcop())
             .args(LEASE);
-        // Not to be asked: it has to find out by asking.
+        // Not a stop signal that it notices: it must find out with `check`.
         let run = run.args(["--stop-signal", "WINCH"]).command([&program]);
         let mut one = run.start();
         await_for(
@@ -485,7 +483,7 @@ fn piece_that_check_allowed_is_finished_whenever_a_stop_comes() {
 }
 
 #[test]
-fn what_the_dead_have_written_is_no_control() {
+fn control_file_of_dead_processes_grants_no_control() {
     if !mounts_or_say_so() {
         return;
     }
@@ -503,10 +501,10 @@ fn what_the_dead_have_written_is_no_control() {
     one.signal(Signal::SIGKILL);
     one.wait();
     scene.await_nobody();
-    assert_eq!(word(&path), u64::MAX, "nobody was left to take it back");
+    assert_eq!(word(&path), u64::MAX, "no process was left to withdraw it");
     assert_eq!(status(&path), Some(1));
     assert!(!deadline.in_control(), "open since it was true");
-    // The next one sweeps it, and says so to whoever has it mapped.
+    // The next instance sweeps it, and marks it for processes that have it mapped.
     let mapped = std::fs::File::open(&path).unwrap();
     let next = apart(&scene).command(["true"]).finish();
     assert_eq!(next.ended, Ended::Code(0), "{}", next.stderr);

@@ -1,5 +1,5 @@
-//! A program with credentials of its own, on a real (emulated) account: a lock and a queue without any variable of
-//! the environment.
+//! A program with its own credentials on an emulated account: a lock and a queue without
+//! environment variables.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::support::azurite::{KEY, azurite, connection_string, queue_string, que
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::queue::Mailbox;
 
-/// A limit that is not meant to be met.
+/// A limit that no test reaches.
 const LONG: Duration = Duration::from_secs(60);
 
 fn queue_at(port: u16) -> Connection {
     Worker::builder().connection_string(queue_string(port, KEY))
 }
 
-/// The next message; `None`, if none comes for a while.
+/// Returns the next message, or `None` if none comes for a while.
 async fn next(worker: &Worker) -> Option<MessageLock> {
     let waited = tokio::time::timeout(Duration::from_secs(3), worker.next()).await;
     waited.ok().map(|said| said.expect("the queue answers"))
@@ -83,7 +83,7 @@ async fn worker_hands_out_each_message_until_it_is_completed() {
 }
 
 #[tokio::test]
-async fn message_that_was_taken_too_often_is_put_aside_and_not_handed_out() {
+async fn exhausted_message_is_dead_lettered_and_not_handed_out() {
     let mailbox = Mailbox::fresh();
     mailbox.put("bad");
     let worker = queue_at(queues().port)

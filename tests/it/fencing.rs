@@ -1,5 +1,5 @@
-//! The fencing example does what its README says: a stale token is refused, atomically, also when
-//! supervisor and guardian stand still and the command runs on beside the next holder.
+//! The fencing example refuses a stale token atomically, as its README says, also when supervisor
+//! and guardian are stopped and the command runs on during the next holder's tenure.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -15,7 +15,6 @@ use crate::support::scene::Scene;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/fencing");
 
-/// Runs the resource with these words.
 fn resource(database: &Path, words: &[&str]) -> Output {
     Command::new("python3")
         .arg(Path::new(EXAMPLE).join("resource.py"))
@@ -32,7 +31,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The lines written, each with its token.
+/// Returns the written lines, each with its token.
 fn lines(database: &Path) -> Vec<(u64, String)> {
     let output = resource(database, &["read"]);
     assert!(output.status.success(), "{output:?}");
@@ -43,7 +42,6 @@ fn lines(database: &Path) -> Vec<(u64, String)> {
     text(&output.stdout).lines().map(parse).collect()
 }
 
-/// The blocks of this kind in the example's README.
 fn blocks(kind: &str) -> Vec<String> {
     let readme = std::fs::read_to_string(Path::new(EXAMPLE).join("README.md")).expect("a README");
     let mut found = Vec::new();
@@ -58,7 +56,7 @@ fn blocks(kind: &str) -> Vec<String> {
 
 #[test]
 fn the_readme_s_first_commands_print_what_it_shows() {
-    // Python first: its absence has a sentence of its own.
+    // Python first: a missing one has its own message.
     drop(resource(Path::new(":memory:"), &["read"]));
     let output = Command::new("sh")
         .args(["-c", &format!("exec 2>&1\n{}", blocks("sh")[0])])
@@ -128,7 +126,7 @@ fn the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote() {
     assert_eq!(lines(&database), written);
 }
 
-/// Everything between trafficcop and the command: the supervisor and its children.
+/// Returns the supervisor and its children: everything between trafficcop and the command.
 fn watchers(instance: &Instance) -> Vec<i32> {
     let supervisor = instance.pid();
     let list = format!("/proc/{supervisor}/task/{supervisor}/children");
@@ -141,7 +139,7 @@ fn watchers(instance: &Instance) -> Vec<i32> {
 }
 
 #[test]
-fn a_writer_whose_watchers_stand_still_is_refused_once_the_next_holder_wrote() {
+fn writer_with_stopped_watchers_is_refused_once_the_next_holder_wrote() {
     let scene = Scene::new();
     let database = scene.path("db");
     let instance = |name: &str, lines: &str| {
@@ -169,7 +167,7 @@ fn a_writer_whose_watchers_stand_still_is_refused_once_the_next_holder_wrote() {
         processes::await_stopped(*pid);
     }
 
-    // The lease runs out, and the next one has control while the first one's command runs on.
+    // The lease runs out, and the next instance has control while the first one's command runs on.
     let second = instance("second", "5").finish();
     assert_eq!(second.ended, Ended::Code(0), "{second:?}");
     await_for(

@@ -1,12 +1,13 @@
-//! Who may know whom. Reads the sources and holds the rules that keep the house in order: the core
-//! knows only the clock, stores and processes never know each other, nothing below the command
-//! line knows clap, prints or exits, and `unsafe` stays in its room.
+//! Dependencies between modules. Reads the sources and checks the rules of the architecture: the
+//! core knows only the clock, stores and processes do not know each other, nothing below the
+//! command line knows clap, prints or exits, and `unsafe` stays in its modules.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Which rooms a room of `src/` or a crate may name. Of `trafficcop-core` the kernel's side (`clock`, `machine`, `units`,
-/// `util`) are rooms of their own, so that the decisions stay pure. A new room wants a line here.
+/// Modules that a module of `src/` or a crate may name. The kernel's side of `trafficcop-core`
+/// (`clock`, `machine`, `units`, `util`) counts as separate modules, so that the decisions stay
+/// pure. A new module needs a line here.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("units", &[]),
@@ -100,7 +101,6 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The crates below `crates/`.
 const CRATES: [&str; 6] = [
     "azure",
     "core",
@@ -110,10 +110,10 @@ const CRATES: [&str; 6] = [
     "timeline",
 ];
 
-/// The rooms of `trafficcop-core` that are not the decisions.
+/// Modules of `trafficcop-core` that do not decide.
 const KERNEL_S_SIDE: [&str; 4] = ["clock", "machine", "units", "util"];
 
-/// Words that may stand only in some rooms, and why.
+/// Words that only some modules may contain, with the reason.
 const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["clap::"],
@@ -165,7 +165,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["unsafe {", "unsafe fn", "unsafe impl"],
-        // The one line that the C library enters by.
+        // The C library's entry point.
         &["guardian", "main"],
         "unsafe stays in its room",
     ),
@@ -174,7 +174,7 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
 struct Source {
     room: String,
     path: PathBuf,
-    /// Without comments and without its tests.
+    /// The source without comments and tests.
     code: String,
     text: String,
 }
@@ -219,7 +219,7 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// The room of a path: the folder or file below `src`, or the crate.
+/// Returns the module of a path: the folder or file below `src`, or the crate.
 fn room(inside: &Path) -> String {
     let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
     let part = |at: usize| parts[at].trim_end_matches(".rs").to_owned();
@@ -230,7 +230,7 @@ fn room(inside: &Path) -> String {
     }
 }
 
-/// What the compiler sees without `--test`: no comments, no tests.
+/// Returns the source without comments and tests.
 fn code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
@@ -245,7 +245,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The rooms that a piece of code names by `crate::room`, by `crate::{room, ...}` or as a crate.
+/// Returns the modules that the code names by `crate::room`, by `crate::{room, ...}` or as a crate.
 fn named(code: &str) -> BTreeSet<String> {
     let (own, core) = (below("crate::", code), below("trafficcop_core::", code));
     let of_core = |name: String| match KERNEL_S_SIDE.contains(&&*name) {
@@ -266,7 +266,7 @@ fn named(code: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The first names behind this beginning of a path.
+/// Returns the first names after this beginning of a path.
 fn below(begin: &str, code: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.chars()
@@ -301,7 +301,7 @@ fn below(begin: &str, code: &str) -> BTreeSet<String> {
     rooms
 }
 
-/// Whether a chain of `super::` is long enough to reach the crate itself.
+/// Whether a chain of `super::` is long enough to reach the crate's root.
 fn leaves_by_super(path: &Path, code: &str) -> bool {
     let inside = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let depth = inside.unwrap_or(path).components().count();
@@ -319,14 +319,14 @@ fn strangers(room: &str, code: &str) -> Vec<String> {
     let in_a_crate = CRATES.contains(&room);
     named(code)
         .into_iter()
-        // Within a crate `crate::` leads nowhere else, but for the parts of the core.
+        // Within a crate `crate::` stays in it, except for the parts of the core.
         .filter(|name| match of_core {
             true => KERNEL_S_SIDE.contains(&&**name) || CRATES.contains(&&**name),
             false => !in_a_crate || CRATES.contains(&&**name) || KERNEL_S_SIDE.contains(&&**name),
         })
-        // Capitalised: what lib.rs re-exports; `crate::room` is how rooms are named.
+        // Capitalized names are re-exports of lib.rs; `crate::room` names a module.
         .filter(|name| name != room && name.starts_with(char::is_lowercase))
-        // Everybody may; it knows nobody.
+        // Every module may use it; it uses none.
         .filter(|name| name != "util")
         .filter(|name| !known.contains(&name.as_str()))
         .map(|name| format!("{room} knows {name}"))
@@ -335,7 +335,7 @@ fn strangers(room: &str, code: &str) -> Vec<String> {
 
 fn misplaced(room: &str, code: &str) -> Vec<String> {
     let mut faults = Vec::new();
-    // An enum that can be typed says itself how it is written, and what helps to choose.
+    // An enum of the command line defines its own spelling and help.
     let code = code.replace("clap::ValueEnum", "");
     for (words, rooms, why) in WORDS.iter().filter(|(_, rooms, _)| !rooms.contains(&room)) {
         for word in words.iter().filter(|word| code.contains(*word)) {
@@ -380,7 +380,7 @@ fn words_stay_in_their_rooms() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A vocabulary may say how its words are written, and no more.
+/// Whether an enum has more than spellings and help.
 fn logic(code: &str) -> bool {
     let mut impls = code.lines().filter(|line| line.starts_with("impl"));
     code.lines()
@@ -412,7 +412,7 @@ fn files_say_what_they_are_for_and_stay_small() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The rules above are worth something only if they can be broken.
+/// The rules are useful only if a violation fails.
 #[test]
 fn a_broken_rule_is_seen() {
     assert_eq!(strangers("core", "use crate::clock::Instant;"), [""; 0]);

@@ -1,4 +1,4 @@
-//! A program of twenty lines against the library's face elects a leader among its processes.
+//! A program of twenty lines that uses the library elects a leader among its processes.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// For how long a test waits for anything before it fails.
+/// Limit of every wait of a test.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The example, which `cargo test` builds beside the tests. It is not built from in here: cargo within
-/// cargo finds another environment, and builds half of the dependencies anew.
+/// Returns the path of the example, which `cargo test` builds with the tests. The test does not
+/// build it: cargo within cargo has another environment, and rebuilds half of the dependencies.
 fn leader() -> PathBuf {
     let test = std::env::current_exe().expect("a path of our own");
     let profile = test.ancestors().nth(2).expect("a directory of the build");
@@ -21,7 +21,7 @@ fn leader() -> PathBuf {
     example
 }
 
-/// A process of the example, and its lines. Killed at the end, whatever became of the test.
+/// A process of the example, and its lines. Dropping it kills it.
 struct Instance {
     child: Child,
     lines: Receiver<String>,
@@ -45,7 +45,7 @@ impl Instance {
         Instance { child, lines }
     }
 
-    /// What it says next: the token it leads with.
+    /// Returns the token of its next line.
     fn leads(&self) -> u64 {
         let line = self.lines.recv_timeout(PATIENCE).expect("a line in time");
         let begin = format!("{} leads, token ", self.child.id());

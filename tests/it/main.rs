@@ -1,9 +1,8 @@
-//! The integration tests, each room of them a module: one binary that is linked once, one Azurite,
-//! and one tail at the end instead of one for each room. `cargo test --test it -- run_blob::` plays one
-//! room.
+//! The integration tests, a module for each topic: one binary to link, and one Azurite. `cargo test
+//! --test it -- run_blob::` runs one module. Read the names of the tests as a specification.
 //!
-//! A test here shares its process with hundreds of others. It may change nothing that belongs to the
-//! process (limits, environment, working directory, signals), and count nothing that does.
+//! A test shares its process with hundreds of others. So it may not change anything of the process
+//! (limits, environment, working directory, signals), or count anything of it.
 
 #[cfg(any(feature = "entra", feature = "service-bus"))]
 mod authority;
@@ -16,7 +15,7 @@ mod blob_store;
 mod check;
 mod contain;
 mod demo;
-// The pages are those of the whole program.
+// The pages describe the whole program.
 #[cfg(all(feature = "entra", feature = "service-bus"))]
 mod documents;
 mod elect;

@@ -1,7 +1,5 @@
-//! `trafficcop run --restart`, `--max-hold`, `--min-hold`: what becomes of control that is kept,
-//! handed round, or passed on, end to end.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! `trafficcop run --restart`, `--max-hold`, `--min-hold`, end to end: control that is kept,
+//! rotated, or passed on.
 
 use std::fs::File;
 use std::time::Duration;
@@ -20,7 +18,7 @@ use crate::support::scene::Scene;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// An instance whose command writes into the journal.
+/// Starts an instance whose command writes into the journal.
 fn instance(scene: &Scene, name: &str, options: &[&str], command: &[&str]) -> Instance {
     scene
         .run_on_file()
@@ -42,7 +40,6 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(until(scene, name)).unwrap();
 }
 
-/// The moments at which commands of this tag started.
 fn starts(scene: &Scene, tag: &str) -> Vec<Instant> {
     let lines = scene.journal.lines();
     let starts = lines
@@ -155,7 +152,7 @@ fn the_lock_is_kept_during_the_back_off() {
 }
 
 #[test]
-fn what_the_command_left_behind_is_gone_before_it_is_started_again() {
+fn leftovers_of_a_command_end_before_its_restart() {
     let scene = Scene::new();
     let command = [
         "--beats", "3", "--status", "3", "--daemon", "--term", "ignore",
@@ -204,7 +201,7 @@ fn a_guardian_killed_during_the_back_off_ends_it_with_status_70() {
     let scene = Scene::new();
     let mut one = instance(&scene, "one", &ON_FAILURE, &FAILING);
     one.await_log("started again in 4s");
-    // The only child of an instance, and there is no command.
+    // The only child of an instance without a command.
     let all = processes::marked(scene.directory());
     let guardian = all.iter().find(|process| process.parent == one.pid());
     let guardian = guardian.expect("a guardian").pid;
@@ -242,7 +239,7 @@ fn a_machine_on_which_the_command_cannot_work_passes_it_on() {
     );
     let_end(&scene, "well");
     assert_eq!(well.wait(), Ended::Code(0));
-    // Nobody else is left: it tries its luck again.
+    // No other instance is left: it competes again.
     scene
         .journal
         .await_line("a further tenure", |line| line.token > token);

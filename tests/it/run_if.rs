@@ -1,6 +1,4 @@
-//! `--if`: a machine that is not fit takes no control, and one that has it keeps it.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! `--if`: a machine that is not fit takes no control, and one that has control keeps it.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -83,7 +81,8 @@ impl Place {
         self.verb("run", name)
     }
 
-    /// One that competes only while [`Place::is_fit`], with a command that lasts until [`Place::let_end`].
+    /// Starts an instance that competes while [`Place::is_fit`]; its command runs until
+    /// [`Place::let_end`].
     fn candidate(&self, name: &str, options: &[&str]) -> Instance {
         let done = self.path(name, "done");
         self.run(name)
@@ -98,7 +97,7 @@ impl Place {
         path.to_str().unwrap().to_owned()
     }
 
-    /// It leaves a line for each time it is asked.
+    /// Returns a condition that adds a line each time it is asked.
     fn condition(&self, name: &str) -> String {
         let (asked, fit) = (self.path(name, "asked"), self.path(name, "fit"));
         format!("echo >> {asked}; test -e {fit}")
@@ -121,11 +120,12 @@ impl Place {
         File::create(self.path(name, "done")).unwrap();
     }
 
-    /// Somebody who does not wait has control: nobody keeps it from him.
+    /// Checks that an instance that does not wait gets control.
     fn assert_free(&self) {
         let pass_by = || self.run("passer-by").arg("-n").command(["true"]).finish();
         let mut passer_by = pass_by();
-        // Who looks once asks a store for three seconds, which is little on a machine that is busy.
+        // Without waiting, it asks a store for three seconds only, which may be too short on a busy
+        // machine.
         for _ in 0..10 {
             if passer_by.ended != Ended::Code(69) {
                 break;
@@ -141,7 +141,6 @@ impl Place {
         assert!(!ran, "{journal}");
     }
 
-    /// So often was it asked, from now on.
     fn await_asked(&self, name: &str, more: usize) {
         let before = self.asked(name);
         await_for(
@@ -153,7 +152,7 @@ impl Place {
 }
 
 #[test]
-fn one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit() {
+fn unfit_instance_takes_a_free_lock_only_once_it_is_fit() {
     for place in Place::each("if-takes") {
         place.is_fit("one");
         let one = place.candidate("one", &[]);
@@ -182,7 +181,7 @@ fn one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit() 
 }
 
 #[test]
-fn one_that_waits_and_turns_unfit_is_not_handed_the_lock() {
+fn standby_that_becomes_unfit_does_not_get_the_lock() {
     for place in Place::each("if-waits") {
         let one = place
             .run("one")
@@ -207,12 +206,12 @@ fn one_that_waits_and_turns_unfit_is_not_handed_the_lock() {
     }
 }
 
-/// With a doorbell; nobody looks at the lock by itself while a test lasts.
+/// Options for a doorbell without polls while a test lasts.
 const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 const HEARS: &str = "hears the holder's doorbell, 0 standbys before this one";
 
 #[test]
-fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {
+fn fit_standby_takes_over_at_a_ring_without_another_question() {
     let place = Place::on_blob("if-rung-fit");
     let one = place
         .run("one")
@@ -225,7 +224,7 @@ fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {
     two.await_log(HEARS);
     place.let_end("one");
     assert_eq!(one.finish().ended, Ended::Code(0));
-    // Its answer counts for an hour.
+    // The answer counts for an hour.
     place.scene.journal.await_tag(What::Beat, "two");
     assert_eq!(place.asked("two"), 1);
     place.let_end("two");
@@ -234,7 +233,7 @@ fn a_fit_one_that_is_rung_takes_control_at_once_and_is_not_asked_for_that() {
 }
 
 #[test]
-fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
+fn ring_during_the_condition_takes_nothing_before_its_answer() {
     for turns_unfit in [true, false] {
         let place = Place::on_blob("if-rung-asked");
         let one = place
@@ -244,7 +243,7 @@ fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
             .start();
         place.scene.journal.await_tag(What::Beat, "one");
         place.is_fit("two");
-        // While this file is there the answer is waited for.
+        // The answer waits while this file exists.
         let busy = place.path("two", "busy");
         let condition = format!(
             "echo >> {}; while test -e {busy}; do sleep 0.02; done; test -e {}",
@@ -255,14 +254,14 @@ fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
             .run("two")
             .args(["--if", &condition])
             .args(BELL)
-            // It is asked so often; the lock is looked at seldom as long as the bell is heard.
+            // The interval of the condition; the lock is polled rarely while the bell is heard.
             .args(["--poll", "10s"])
             .journalist("two", &["--until", &place.path("two", "done")])
             .start();
         two.await_log(HEARS);
         File::create(&busy).unwrap();
         place.await_asked("two", 1);
-        // It rings, and by the last answer this machine is fit.
+        // It rings while the last answer is still yes.
         place.let_end("one");
         assert_eq!(one.finish().ended, Ended::Code(0));
         place.assert_free();
@@ -284,7 +283,7 @@ fn one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer() {
 }
 
 #[test]
-fn one_that_is_not_fit_is_rung_in_vain() {
+fn unfit_standby_ignores_the_doorbell() {
     let place = Place::on_blob("if-rung-unfit");
     let one = place
         .run("one")
@@ -317,7 +316,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
         place.scene.journal.await_tag(What::Beat, "one");
         let asked = place.asked("one");
         place.is_not_fit("one");
-        // Many polls of another one, which would take what is given up.
+        // Many polls of another instance, which would take a released lock.
         place.is_fit("two");
         let mut two = place.candidate("two", &[]);
         two.await_log("standing by");
@@ -325,7 +324,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
         place.scene.journal.await_sign_of_life("one");
         assert_eq!(place.asked("one"), asked);
         assert!(!one.stderr().contains("not fit"), "{}", one.stderr());
-        // From now on it is a candidate like others.
+        // From now on it competes like any other.
         one.signal(Signal::SIGTERM);
         assert_eq!(one.wait(), TERM);
         place.scene.journal.await_tag(What::Beat, "two");
@@ -340,7 +339,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_75_in_one_line() {
+fn no_wait_with_a_failing_condition_exits_75_in_one_line() {
     for place in Place::each("if-now") {
         let run = |options: &[&str]| {
             let run = place.run("one").arg("-n").args(options);
@@ -368,7 +367,7 @@ fn who_does_not_wait_is_told_75_in_one_line() {
 }
 
 #[test]
-fn it_counts_against_the_wait() {
+fn condition_counts_against_the_wait() {
     let place = Place::on_file();
     let began = Instant::now();
     let waited = place
@@ -384,7 +383,7 @@ fn it_counts_against_the_wait() {
             .contains("control not obtained: the --if command")
     );
     assert!(place.asked("one") >= 2, "{}", place.asked("one"));
-    // What turns fit meanwhile is in time.
+    // An instance that becomes fit meanwhile is in time.
     let mut two = place.candidate("two", &["-w", "1h"]);
     two.await_log(NOT_FIT);
     place.is_fit("two");
@@ -442,14 +441,14 @@ fn one_slot_is_left_to_those_who_are_fit() {
 }
 
 #[test]
-fn one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no() {
+fn hanging_condition_is_killed_with_its_tree_and_counts_as_no() {
     let place = Place::on_file();
     let hang = [
         "sleep 1000",
         "trap '' TERM; while :; do sleep 1000; done",
         "kill -STOP $$",
         "(trap '' TERM HUP; setsid sleep 1000) & wait",
-        // It heard that it is too late.
+        // The condition gets TERM when it is too late.
         "trap 'exit 0' TERM; sleep 1000 & wait",
     ];
     let start = |(number, hang): (usize, &&str)| {
@@ -461,7 +460,7 @@ fn one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no() {
     let started: Vec<_> = hang.iter().enumerate().map(start).collect();
     for (name, mut one) in started {
         one.await_log("not fit to take control: the --if command did not end in time");
-        // It is asked again, and nothing of the first time is left.
+        // It is asked again, and no process of the first time is left.
         let asked = await_for(
             "the next time",
             || {
@@ -479,7 +478,7 @@ fn one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no() {
 }
 
 #[test]
-fn one_that_hangs_does_not_outlast_the_wait() {
+fn hanging_condition_does_not_outlast_the_wait() {
     let place = Place::on_file();
     let run = place.run("one").args(["-w", "2s", "--if", "sleep 1000"]);
     let late = run.command(["true"]).finish();
@@ -510,7 +509,7 @@ fn a_stop_does_not_wait_for_it() {
 }
 
 #[test]
-fn nothing_of_it_outlives_a_killed_supervisor() {
+fn condition_does_not_outlive_a_killed_supervisor() {
     let place = Place::on_file();
     let pid = place.path("one", "pid");
     let hang = format!("setsid sleep 1000 & echo $$ > {pid}; sleep 1000");
@@ -530,13 +529,13 @@ fn nothing_of_it_outlives_a_killed_supervisor() {
 }
 
 #[test]
-fn what_it_leaves_behind_is_killed_before_its_answer_counts() {
+fn leftovers_of_a_condition_are_killed_before_its_answer_counts() {
     let place = Place::on_file();
     let left = place.path("one", "left");
     let daemon = format!(
         "(trap '' TERM HUP; exec setsid sh -c 'echo $$ > {left}; sleep 1000') & while ! test -s {left}; do sleep 0.01; done"
     );
-    // The command finds nothing of it.
+    // The command sees nothing of it.
     let finished = place
         .run("one")
         .args(["--if", &daemon])
@@ -568,7 +567,7 @@ fn its_output_goes_to_stderr_however_much_it_is() {
 }
 
 #[test]
-fn it_finds_what_a_standby_finds_and_no_control() {
+fn condition_has_a_standbys_environment_without_control() {
     let place = Place::on_file();
     let found = place.path("one", "found");
     let program = env!("CARGO_BIN_EXE_trafficcop");
@@ -652,7 +651,7 @@ fn the_standby_command_runs_while_it_is_not_fit() {
 }
 
 #[test]
-fn without_a_guardian_to_ask_it_nobody_is_fit() {
+fn condition_without_a_guardian_counts_as_no() {
     let place = Place::on_file();
     let mut one = place.candidate("one", &[]);
     one.await_log(NOT_FIT);

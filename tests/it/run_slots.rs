@@ -1,4 +1,4 @@
-//! `trafficcop run --slots`: a counting semaphore of locks, end to end.
+//! `trafficcop run --slots`, end to end: a counting semaphore of locks.
 //!
 //! The hunt kills holders at random for 20 seconds; `SLOTS_HUNT=120` makes it two minutes.
 
@@ -17,11 +17,11 @@ use crate::support::journal::{Line, What};
 use crate::support::scene::Scene;
 
 const SECOND: u64 = 1_000_000_000;
-/// The shortest lease the service grants; a file's lock has none.
+/// The shortest lease that the service grants; a file's lock has none.
 const LEASE: u64 = 15 * SECOND;
 const POLL: u64 = SECOND / 2;
 
-/// The journalist, under a tag that tells the slot, until NAME.done appears.
+/// Returns a journalist whose tag has the slot, and which runs until NAME.done appears.
 fn script(scene: &Scene, name: &str) -> String {
     let done = scene.path(&format!("{name}.done"));
     let words = scene.journalist("SLOT", &["--every", "50", "--until"]);
@@ -45,7 +45,7 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(scene.path(&format!("{name}.done"))).unwrap();
 }
 
-/// One stretch of control over one slot.
+/// A stretch of control over one slot.
 #[derive(Debug)]
 struct Stretch {
     slot: u32,
@@ -55,7 +55,7 @@ struct Stretch {
     last: u64,
 }
 
-/// The stretches in the journal, in order of time. Tags are unique to a stretch: SLOT.NAME.TOKEN.
+/// Returns the stretches in the journal by time. A tag belongs to one stretch: SLOT.NAME.TOKEN.
 fn stretches(lines: &[Line]) -> Vec<Stretch> {
     let mut found: BTreeMap<&str, Stretch> = BTreeMap::new();
     for line in lines {
@@ -77,8 +77,8 @@ fn stretches(lines: &[Line]) -> Vec<Stretch> {
     found
 }
 
-/// What the promise says of N slots: in each at most one at a time, so never more than N in all,
-/// and in each the tokens grow.
+/// Checks the promise for N slots: at most one stretch at a time in each, so at most N in all, with
+/// growing tokens in each.
 fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     let all = stretches(&scene.journal.lines());
     for (at, one) in all.iter().enumerate() {
@@ -99,15 +99,15 @@ fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     all
 }
 
-/// The longest time in which a slot was nobody's, between its first holder and its last.
+/// Returns the longest time in which a slot was free, between its first holder and its last.
 fn longest_gap(all: &[Stretch], slot: u32) -> u64 {
     let mine: Vec<&Stretch> = all.iter().filter(|one| one.slot == slot).collect();
     let gaps = mine.windows(2).map(|pair| pair[1].first - pair[0].last);
     gaps.max().unwrap_or(0)
 }
 
-/// Five instances for two slots; every second or so a holder's supervisor is killed, and another
-/// instance started in its place.
+/// Runs five instances on two slots; about every second it kills a holder's supervisor, and starts
+/// another instance.
 fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     let scene = Scene::new();
     let seconds = std::env::var("SLOTS_HUNT").map_or(20, |text| text.parse().expect("seconds"));
@@ -125,7 +125,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     let begin = Instant::now();
     let mut killed = 0;
     while Instant::now().since(begin) < Duration::from_secs(seconds) {
-        // Both slots are taken again before the next one dies: a gap is then one death's.
+        // Both slots are taken before the next death, so that each gap belongs to one death.
         let living = await_for(
             "both slots to be taken",
             || {
@@ -142,7 +142,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
             },
             || format!("{:#?}", stretches(&scene.journal.lines())),
         );
-        // Whatever the two are doing then: the pace of deaths.
+        // At any point of their work: the pace of deaths.
         std::thread::sleep(Duration::from_millis(fastrand::u64(0..500)));
         let prey = &living[fastrand::usize(..2)];
         let at = crowd.iter().position(|(name, _)| name == prey).unwrap();
@@ -174,11 +174,11 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     scene.await_nobody();
 }
 
-/// What a loaded machine may take to notice, to drain and to start.
+/// Time that a loaded machine may take to notice, to drain and to start.
 const SLACK: u64 = 10 * SECOND;
 
 #[test]
-fn of_five_on_files_two_have_control_whoever_is_killed() {
+fn two_of_five_on_files_have_control_despite_kills() {
     let start = |scene: &Scene, name: &str| {
         let script = script(scene, name);
         on_file(scene, name).shell(&script).start()
@@ -187,7 +187,7 @@ fn of_five_on_files_two_have_control_whoever_is_killed() {
 }
 
 #[test]
-fn of_five_on_blobs_two_have_control_whoever_is_killed() {
+fn two_of_five_on_blobs_have_control_despite_kills() {
     let start = |scene: &Scene, name: &str| {
         let script = script(scene, name);
         on_blob(scene, name, "hunt/pool").shell(&script).start()
@@ -254,7 +254,7 @@ fn instances_with_different_numbers_of_slots_share_those_that_both_name() {
         let late = run.shell("true").finish();
         assert_eq!(late.ended, Ended::Code(75), "{}", late.stderr);
     }
-    // The plain lock is none of them.
+    // The plain lock is not a slot.
     let plain = scene.run_on_file().arg("-n").command(["true"]).finish();
     assert_eq!(plain.ended, Ended::Code(0), "{}", plain.stderr);
     for (name, mut instance) in all {
@@ -267,7 +267,7 @@ fn instances_with_different_numbers_of_slots_share_those_that_both_name() {
 }
 
 #[test]
-fn who_finds_all_slots_taken_is_told_by_whom() {
+fn refusal_names_the_holders_of_all_slots() {
     let scene = Scene::new();
     let names = ["one", "two"];
     let start = |name| on_file(&scene, name).shell(&script(&scene, name)).start();
@@ -282,7 +282,7 @@ fn who_finds_all_slots_taken_is_told_by_whom() {
     for name in names {
         assert!(late.stderr.contains(name), "{}", late.stderr);
     }
-    // A standby takes the slot that becomes free, and says one line until then.
+    // A standby takes the next free slot, and logs one line until then.
     let waits = on_file(&scene, "waits").shell(&script(&scene, "waits"));
     let mut waits = waits.start();
     waits.await_log("standing by");
@@ -302,7 +302,7 @@ fn who_finds_all_slots_taken_is_told_by_whom() {
 }
 
 #[test]
-fn the_doorbell_of_a_slot_s_holder_is_heard_whoever_has_the_others() {
+fn doorbell_of_each_slots_holder_is_heard() {
     let scene = Scene::new();
     let start = |name, options: &[&str]| {
         let run = on_blob(&scene, name, "rung/pool").args(options);
@@ -323,7 +323,7 @@ fn the_doorbell_of_a_slot_s_holder_is_heard_whoever_has_the_others() {
     waits.await_log("hears the holder's doorbell, 0 standbys before this one");
     let_end(&scene, "rings");
     assert_eq!(rings.wait(), Ended::Code(0), "{}", rings.stderr());
-    // By its poll it would have come within an hour.
+    // Its poll would take an hour.
     starts("waits");
     for (name, instance) in [("deaf", &mut deaf), ("waits", &mut waits)] {
         let_end(&scene, name);

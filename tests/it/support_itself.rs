@@ -1,4 +1,4 @@
-//! The support's own tests: a judge that finds nothing wrong with anything judges nothing.
+//! Tests of the support: a judge that never finds a fault would be useless.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn the_judge_lists_tenures_that_follow_each_other() {
     assert_eq!(journal.judge(), ["a", "b", "c"]);
 }
 
-/// Killed in the middle of a write, however little of it was done.
+/// The process was killed in the middle of a write, at any byte.
 #[test]
 fn the_judge_passes_over_what_a_dead_process_left_of_a_line() {
     let (_directory, journal) = journal_of(

@@ -192,7 +192,7 @@ fn a_command_in_a_namespace_of_its_own_is_a_job_too() {
     }
 }
 
-/// Somebody else in control of this lock, until its stdin is closed.
+/// Starts another holder of this lock, which ends when its stdin is closed.
 fn holder(lock: &std::path::Path) -> Child {
     let mut holder = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
         .args(["run", "-q", "--identity", "web-one", "--file"])

@@ -1,5 +1,5 @@
-//! `--event-log` and `trafficcop timeline`, end to end: what instances write while they are killed,
-//! stopped and handed control, and what is made of it afterwards.
+//! `--event-log` and `trafficcop timeline`, end to end: the records of instances that are killed,
+//! stopped and handed control, and the report made from them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,8 +52,8 @@ fn words(log: &Path, identity: &str) -> Vec<String> {
         .collect()
 }
 
-/// The one that has control, as soon as its command has written something and its log says that it
-/// runs: a process that is killed takes with it what its log's thread had not written yet.
+/// Returns the holder once its command has written a line and its log says that it runs: a process
+/// that is killed loses what its log's thread has not written.
 fn in_control(
     scene: &Scene,
     instances: &[(&'static str, Instance)],
@@ -89,7 +89,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
         ("two", instance(&scene, "two", &shared, &[])),
         ("three", instance(&scene, "three", &own, &[])),
     ];
-    // Killed, asked to stop, killed: whoever has control.
+    // The holder is killed, asked to stop, killed.
     for (round, signal) in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL]
         .into_iter()
         .enumerate()
@@ -118,7 +118,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
             .chain(files),
     );
     assert!(said.status.success(), "{}", stdout(&said));
-    // Whoever took over while the others were being stopped had a short tenure, too.
+    // An instance that took over while the others were being stopped had a short tenure, too.
     let json = timeline(["--json".as_ref()].into_iter().chain(files));
     assert_eq!(json.status.code(), Some(0));
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
@@ -148,7 +148,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
         assert!(svg.contains(&format!(">{name}<")), "{name}");
     }
 
-    // Without a name for the picture the first log is in its place.
+    // Without a name for the picture, the first log would be taken for it.
     let before = std::fs::read(&shared).expect("a log");
     let slip = timeline(["--svg".as_ref()].into_iter().chain(files));
     let why = String::from_utf8_lossy(&slip.stderr);
@@ -213,7 +213,7 @@ fn a_tenure_is_told_step_by_step_with_its_deadline() {
         assert_eq!(record["seq"], number);
         assert_eq!(record["pid"], one.pid());
     }
-    // What the log says of it stands in the same words, in fields that are documented.
+    // The log has the same events in the same words, in documented fields.
     let documented: BTreeSet<&str> = trafficcop::internals::report::FIELDS
         .iter()
         .map(|(name, _)| *name)
@@ -246,7 +246,7 @@ fn a_forged_overlap_is_exit_status_1() {
     one.signal(Signal::SIGTERM);
     one.wait();
     assert_eq!(timeline([&log]).status.code(), Some(0));
-    // Another that says the same of itself, with the next token.
+    // Another instance claims the same of itself, with the next token.
     let text = std::fs::read_to_string(&log).unwrap();
     let forged = text
         .replace("\"identity\":\"one\"", "\"identity\":\"two\"")
@@ -258,9 +258,9 @@ fn a_forged_overlap_is_exit_status_1() {
     assert!(stdout(&said).contains("OVERLAP"), "{}", stdout(&said));
 }
 
-/// Whoever writes a log is not to write on the terminal of who reads it.
+/// The writer of a log must not control the terminal of its reader.
 #[test]
-fn what_a_log_says_stays_in_its_line() {
+fn log_texts_cannot_forge_lines() {
     let scene = Scene::new();
     let log = scene.path("events");
     let mut one = instance(&scene, "one", &log, &[]);
@@ -273,7 +273,7 @@ fn what_a_log_says_stays_in_its_line() {
         .replace("singleton.lock", &format!("singleton.lock{forged}"))
         .replace("\"identity\":\"one", &format!("\"identity\":\"one{forged}"))
         .replace("SIGTERM", &format!("SIGTERM{forged}"));
-    // A name is in a note, too.
+    // Notes contain names, too.
     let other = scene.path("more\u{1b}[2J\n       9  FORGED");
     std::fs::write(&other, text + "no record\n").unwrap();
     let said = stdout(&timeline([&other]));
@@ -310,7 +310,7 @@ fn a_timeline_that_cannot_be_written_is_no_answer() {
 }
 
 #[test]
-fn what_is_no_event_log_is_said() {
+fn non_event_log_is_refused_in_one_line() {
     let scene = Scene::new();
     let empty = scene.path("empty");
     std::fs::write(&empty, "nothing\n").unwrap();
@@ -361,7 +361,7 @@ fn a_full_disk_under_the_event_log_costs_one_warning_and_no_control() {
 }
 
 #[test]
-fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
+fn hanging_event_log_delays_neither_control_nor_the_end() {
     let scene = Scene::new();
     let fifo = scene.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -374,9 +374,9 @@ fn an_event_log_that_hangs_keeps_nobody_from_control_or_from_ending() {
     assert_eq!(finished.ended, Ended::Code(6), "{}", finished.stderr);
 }
 
-/// What a shell makes of `--event-log >(gzip >log.gz)`.
+/// A shell makes such a pipe from `--event-log >(gzip >log.gz)`.
 #[test]
-fn an_event_log_on_a_pipe_that_we_were_given_is_written() {
+fn event_log_on_an_inherited_pipe_is_written() {
     let scene = Scene::new();
     let script = "exec 3>&1; exec \"$@\" --event-log /dev/fd/3 -- true";
     let mut command = std::process::Command::new("sh");
@@ -401,9 +401,9 @@ fn an_event_log_on_a_pipe_that_we_were_given_is_written() {
     assert!(said.lines().count() > 2 && said.starts_with('{'), "{said}");
 }
 
-/// A reading end of ours would keep the command's pipe alive.
+/// A read end in this process would keep the command's pipe alive.
 #[test]
-fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {
+fn event_log_on_the_commands_output_opens_no_read_end() {
     let scene = Scene::new();
     let (mut reader, writer) = std::io::pipe().unwrap();
     let run = scene
@@ -416,7 +416,7 @@ fn an_event_log_on_the_command_s_own_output_is_not_read_by_us() {
 }
 
 #[test]
-fn an_event_log_that_nobody_reads_is_told_of() {
+fn event_log_without_a_reader_is_reported() {
     let scene = Scene::new();
     let fifo = scene.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -1,4 +1,4 @@
-//! The crowds of the fleet, which need no more than the core.
+//! The fleet's crowds, which need only the core.
 
 #[path = "fleet/clock.rs"]
 mod clock;

@@ -1,12 +1,12 @@
-//! One instance with each rule that it can have, and a lock that answers late, wrongly or never: history
-//! after history, in virtual time, with the real [`Tenure`](trafficcop_core::Tenure) and the
-//! real `GuardianState`. What the search leaves out is here: restarts and holds, tasks that are done once, waits
-//! with an end, cordons, conditions, commands that hang, locks without a lease, a shared drive with the real
-//! [`Observed`](trafficcop_core::Observed), processes that look once, leases of any length, and every
-//! moment to the nanosecond.
+//! One instance with all rules that it can have, and a lock that answers late, wrongly or never:
+//! one history after another, in virtual time, with the real [`Tenure`](trafficcop_core::Tenure)
+//! and the real `GuardianState`. It covers what the search leaves out: restarts and holds, `--once`
+//! tasks, waits with an end, cordons, conditions, commands that hang, locks without a lease, a
+//! shared drive with the real [`Observed`](trafficcop_core::Observed), processes that look once,
+//! leases of any length, and every moment to the nanosecond.
 //!
-//! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 4000) the number of histories. One
-//! that fails is shrunk to the deeds it needs, and printed.
+//! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 4000) the number of
+//! histories. A history that fails is shrunk to the deeds it needs, and printed.
 
 #[path = "alone/drive.rs"]
 mod drive;
@@ -41,7 +41,7 @@ fn play(plan: Plan, tracing: bool) -> World {
     world
 }
 
-/// Leaves out what the failure does not need, deed by deed.
+/// Removes the deeds that the failure does not need, one by one.
 fn shrink(mut plan: Plan) -> Plan {
     let mut smaller = true;
     while smaller {
@@ -58,8 +58,8 @@ fn shrink(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Many that wait do not look in step: a fifth more or less is as likely as any other part of that, and
-/// whoever comes to an interval first waits for any part of it.
+/// Checks that standbys do not look in step: intervals vary evenly by a fifth, and the first wait
+/// is any part of an interval.
 fn is_spread(waited: &[(bool, f64)]) {
     for (kept, from, width, bins) in [(true, 80.0, 4.0, 10), (false, 0.0, 10.0, 8)] {
         let mut counts = vec![0_usize; bins];
@@ -83,7 +83,7 @@ fn is_spread(waited: &[(bool, f64)]) {
 }
 
 #[test]
-fn whoever_is_alone_keeps_every_rule() {
+fn lone_instance_keeps_every_rule() {
     let first = number("ALONE_SEED", 1);
     let count = number("ALONE_COUNT", 4_000);
     let began = std::time::Instant::now();

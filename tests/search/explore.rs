@@ -1,19 +1,19 @@
-//! Breadth first through every state that can be reached, each visited once. Used by the searches of
-//! the blob's lease and of the shared drive; knows neither.
+//! Breadth-first search through all reachable states, each visited once. The searches of the blob's
+//! lease and of the shared drive use it; it knows neither.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Debug)]
 pub(crate) struct Found<S> {
     pub(crate) states: usize,
     pub(crate) depth: usize,
-    /// The way to the first state that is bad, if there is one.
+    /// Way to the first bad state, if there is one.
     pub(crate) way: Option<Vec<S>>,
 }
 
-/// The states of one search, which it knows how to compare and to go on from.
+/// States of one search, with their comparison and their successors.
 pub(crate) trait Space {
     type State: Copy;
     /// A state in a few words, which are quick to compare.
@@ -21,11 +21,11 @@ pub(crate) trait Space {
 
     fn key(&self, state: &Self::State) -> Self::Key;
     fn is_bad(&self, state: &Self::State) -> bool;
-    /// Whatever can come next, with repetitions.
+    /// Adds the possible next states, with repetitions.
     fn successors(&mut self, state: Self::State, reached: &mut Vec<Self::State>);
 }
 
-/// Searches to the end, or to the first state that is bad.
+/// Searches to the end, or to the first bad state.
 pub(crate) fn explore<S: Space>(space: &mut S, first: S::State) -> Found<S::State> {
     let mut seen: HashSet<S::Key, Quickly> = HashSet::default();
     let mut all = vec![(first, usize::MAX)];
@@ -72,7 +72,7 @@ fn way<S: Copy>(all: &[(S, usize)], mut at: usize) -> Vec<S> {
 
 pub(crate) type Quickly = BuildHasherDefault<Quick>;
 
-/// The hash of a few words.
+/// Hash of a few words.
 #[derive(Default)]
 pub(crate) struct Quick(u64);
 
@@ -96,7 +96,7 @@ impl Hasher for Quick {
     fn write_u8(&mut self, byte: u8) {
         self.write_u64(u64::from(byte));
     }
-    // The lengths of keys, which are all the same, and the kinds of what they are made of.
+    // Lengths of keys, which are all equal, and kinds of their parts.
     fn write_usize(&mut self, _: usize) {}
     fn write_isize(&mut self, kind: isize) {
         self.write_u64(kind.unsigned_abs() as u64);

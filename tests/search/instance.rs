@@ -1,9 +1,11 @@
-//! A turn of a supervisor and a turn of a guardian: what `src/driver.rs`, `src/run/workload.rs`, `crates/guardian/src/handle.rs`
-//! and `crates/guardian/src/event_loop.rs` do round the two that decide, in the same order, until nothing is left to be
-//! done at this tick. The store is `crates/lease/src/blob` with one request for each call, and one more for what was
-//! not given back for certain.
+//! Turns of a supervisor and of a guardian. They do what `src/driver.rs`, `src/run/workload.rs`,
+//! `crates/guardian/src/handle.rs` and `crates/guardian/src/event_loop.rs` do around the two
+//! deciders, in the same order, until nothing is left to do at this tick. The store is
+//! `crates/lease/src/blob` with one request for each call, and one more for a lease whose release
+//! is uncertain.
 //!
-//! A copy, because a future can be neither copied nor compared. `tests/fleet/tied.rs` holds it against all of that.
+//! It is a copy, because a future can be neither copied nor compared. `tests/fleet/tied.rs`
+//! compares it with the shipped code.
 
 use super::Search;
 use super::interned::{Act, Effect, Fed, NEVER, News, Reply, Told};
@@ -12,7 +14,7 @@ use super::world::{
     Attendance, Broken, Call, Deed, Kind, Life, Process, Request, Stage, Stray, Tree, World,
 };
 
-/// What a supervisor does next.
+/// Next work of a supervisor.
 enum Work {
     End,
     Hear(News),
@@ -24,14 +26,14 @@ enum Work {
     Tick,
 }
 
-/// More than this at one moment is a loop without a pause.
+/// Limit of steps at one moment; more are a loop without a pause.
 const STEPS: usize = 100;
 
-/// What the store has for a release whose answer is not waited for (`UNDO` of the driver), in ticks.
+/// Ticks that the store has for an abandoned release (`UNDO` of the driver).
 const UNDO: u8 = 1;
 
-/// What a silent guardian is given to start a command (`PATIENCE_AT_THE_START` of its liveness), in ticks: it is
-/// over a second after this one, when all that was due at it is done.
+/// Ticks that a silent guardian gets to start a command (`PATIENCE_AT_THE_START` of its liveness).
+/// They end a second after this one, once everything due at it is done.
 pub(super) const START: u8 = 3;
 
 impl Search {
@@ -43,8 +45,8 @@ impl Search {
         if self.interned.has_ended(process.core) {
             return Some(Work::End);
         }
-        // The order of the driver's looks: the tree, the store, the clock. A socket is read to its end before
-        // anything of it is told.
+        // The driver's order: the tree, the store, the clock. A socket is read to its end before
+        // any of its content is passed on.
         if process.attendance == Attendance::Well && process.guardian == Life::Dead {
             return Some(Work::Lose);
         }
@@ -75,7 +77,7 @@ impl Search {
         self.next_work(world, p).is_some()
     }
 
-    /// The supervisor runs until nothing is left to be done.
+    /// Runs the supervisor until nothing is left to do.
     pub(crate) fn supervise(&mut self, world: &mut World, p: usize) {
         for _ in 0..STEPS {
             let Some(work) = self.next_work(world, p) else {
@@ -86,7 +88,7 @@ impl Search {
                 Work::Hear(news) => {
                     let process = &mut world.processes[p];
                     process.inbox.remove(0);
-                    // Without time to start it that is doubt, and not a command that cannot be run.
+                    // A start without enough time is doubt, not a command that cannot run.
                     let told = match news {
                         News::TooLate => News::TreeEmpty(process.term),
                         news => news,
@@ -103,7 +105,7 @@ impl Search {
                     let empty = News::TreeEmpty(world.tick);
                     let process = &mut world.processes[p];
                     process.attendance = Attendance::Over;
-                    // Only of what the core knows.
+                    // Only if the core knows of the command.
                     if process.busy {
                         process.is_rid();
                         self.tell(world, p, Told::Workload(empty));
@@ -126,7 +128,7 @@ impl Search {
     }
 
     fn tell(&mut self, world: &mut World, p: usize, told: Told) {
-        // What time it is goes before what happened.
+        // The time counts before the event.
         if told != Told::Ticked {
             self.step(world, p, Told::Ticked);
         }
@@ -142,7 +144,7 @@ impl Search {
         }
     }
 
-    /// A stop was asked for.
+    /// Passes on a request to stop.
     pub(crate) fn is_asked_to_stop(&mut self, world: &mut World, p: usize) {
         self.tell(world, p, Told::StopAsked);
     }
@@ -198,7 +200,7 @@ impl Search {
             }
             Effect::Kill => {
                 world.judge_need(p);
-                // Who insists does not wait for a start.
+                // An insistent stop does not wait for a start.
                 world.processes[p].starting = 0;
                 self.demand(world, p, Request::Kill);
             }
@@ -207,7 +209,7 @@ impl Search {
 
     fn demand(&mut self, world: &mut World, p: usize, request: Request) {
         let process = &mut world.processes[p];
-        // The workload has heard that nothing is there, even if the core has not yet.
+        // The workload knows that the tree is empty, even if the core does not yet.
         let is_heard = process.busy || request == Request::ForgetRelease;
         if is_heard && process.attendance == Attendance::Well && process.guardian != Life::Dead {
             process.requests.push(request);
@@ -217,7 +219,6 @@ impl Search {
 
     // --- the store ---
 
-    /// What was ordered is about to be sent.
     fn send(&mut self, world: &mut World, p: usize, call: Call) {
         let fresh = world.fresh_id();
         let tick = world.tick;
@@ -235,7 +236,7 @@ impl Search {
                 }
                 let (kind, id) = (Kind::Release, std::mem::take(&mut process.spent));
                 if id != 0 {
-                    // Said once more: it may be what keeps everybody out.
+                    // Repeated, because that lease may be what keeps all others out.
                     let sent = tick;
                     process.strays.push(Stray { kind, id, sent });
                     self.does_visibly(p, Deed::Asks(kind, id));
@@ -259,10 +260,10 @@ impl Search {
             }
         };
         let stage = match (call.kind, id) {
-            // What is not ours, or nothing, is not asked for.
+            // There is no own lease, so no request is sent.
             (Kind::Renew, 0) => Stage::Answered(Reply::Lost),
             (Kind::Release, 0) => Stage::Answered(Reply::Done(0)),
-            // Nor what could not be answered any more.
+            // Nor if there is no time left for an answer.
             _ if tick >= call.give_up => Stage::Answered(Reply::Silence),
             _ => {
                 self.does_visibly(p, Deed::Asks(call.kind, id));
@@ -298,7 +299,7 @@ impl Search {
                 if matches!(reply, Reply::Done(_)) {
                     (process.proposed, process.perhaps) = (0, false);
                     if tick > call.give_up {
-                        // No time is left to write the record: nothing was acquired.
+                        // No time is left to write the record, so nothing was acquired.
                         process.spent = call.id;
                         reply = Reply::Silence;
                     } else {
@@ -317,8 +318,8 @@ impl Search {
                 }
                 let is_read = process.requests.is_empty();
                 self.tell(world, p, Told::Renewed(t0, reply));
-                // Not before: what came too late is still due to what was in its way, as is what
-                // the guardian has not read for as long.
+                // Not earlier: an answer is late because of earlier delays, and so is what the
+                // guardian has not read for as long.
                 if matches!(reply, Reply::Done(_)) {
                     let process = &mut world.processes[p];
                     process.slow = 0;
@@ -329,7 +330,7 @@ impl Search {
                 if reply != Reply::Silence {
                     process.spent = 0;
                 }
-                // Not ours: so a request before this one was carried out, if there was one.
+                // Not the own lease: an earlier request was carried out, if there was one.
                 let reply = match reply {
                     Reply::Lost if !call.is_sure => Reply::Done(0),
                     reply => reply,
@@ -353,9 +354,9 @@ impl Search {
                 || process.supervisor == Life::Dead && !process.is_orphaned)
     }
 
-    /// The guardian runs until nothing is left to be done.
+    /// Runs the guardian until nothing is left to do.
     pub(crate) fn guard(&mut self, world: &mut World, p: usize) {
-        // The timer goes before everything, and children before the socket.
+        // The timer comes before everything else, and children before the socket.
         self.feed(world, p, Fed::Ticked);
         if let Some(tree) = &mut world.processes[p].tree
             && !tree.main
@@ -420,7 +421,7 @@ impl Search {
                 self.feed(world, p, Fed::Executed);
             }
             Request::Extend { term, kill } => {
-                // As if the rest of the lease had been told, and not its end.
+                // As if the guardian were told the rest of the lease instead of its end.
                 let later = if self.is(Mistake::RelativeDeadline) {
                     let t0 = kill - super::KILLED_AFTER;
                     tick - t0
@@ -498,7 +499,8 @@ impl Search {
 
     // --- ends ---
 
-    /// The guardian is dead, or as good as dead; its death kills the main process, and the rest is ours.
+    /// Gives up a guardian that is dead or silent: its death kills the main process, and the
+    /// supervisor kills the rest.
     pub(crate) fn lose(&mut self, world: &mut World, p: usize) {
         let process = &mut world.processes[p];
         process.is_bereft();
@@ -509,7 +511,7 @@ impl Search {
         self.does_visibly(p, Deed::GivesUp);
     }
 
-    /// The instance is done: its guardian is dismissed.
+    /// Ends the instance, and dismisses its guardian.
     fn ends(&mut self, world: &mut World, p: usize) {
         let process = &mut world.processes[p];
         process.supervisor = Life::Dead;
@@ -524,7 +526,7 @@ impl Search {
     }
 }
 
-/// What the driver has the store do next.
+/// Orders the store's next call.
 fn order(world: &mut World, p: usize, kind: Kind, give_up: u8) {
     world.processes[p].call = Some(Call {
         kind,

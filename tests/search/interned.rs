@@ -1,10 +1,10 @@
-//! What the processes of the search know: the real [`Tenure`] and the real [`GuardianState`], each that
-//! there can be once. Neither can be compared, and a tenure cannot be copied: what it was told is kept
-//! instead, and told to a new one.
+//! Knowledge of the search's processes: each possible state of the real [`Tenure`] and of the real
+//! [`GuardianState`] once. Neither can be compared, and a tenure cannot be copied: so its events
+//! are kept, and passed to a new one.
 //!
-//! Everything happens on the grid of [`TICK`]s, so two of them are the same if they differ in nothing
-//! but moments between the same two ticks. That makes them independent of their source of chance: a
-//! poll and a retry of 2 s, a fifth more or less, are always due at the next tick.
+//! Everything happens on the grid of [`TICK`]s, so two tenures are equal if they differ only in
+//! moments between the same two ticks. That makes them independent of their randomness: a poll and
+//! a retry of 2 s, a fifth more or less, are always due at the next tick.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use trafficcop_core::{
 };
 use trafficcop_guardian::state::{GuardianState, Input, Step};
 
-/// One step of time.
 pub(crate) const TICK: Duration = Duration::from_secs(3);
-/// The lease, in ticks. It is renewed after 2, the command is asked to end after 4, and killed after 5.
+/// Ticks of the lease. It is renewed after 2; the command gets SIGTERM after 4, and SIGKILL after
+/// 5.
 pub(crate) const LEASE: u8 = 6;
-/// Between SIGKILL and the end of the lease, in ticks.
+/// Ticks from SIGKILL to the end of the lease.
 pub(crate) const MARGIN: u8 = 1;
-/// A tick that does not come.
+/// A tick that never comes.
 pub(crate) const NEVER: u8 = u8::MAX;
 
 const STOP: i32 = 15;
 const ESRCH: i32 = 3;
 const ETIME: i32 = 62;
 
-/// What an instance goes by that gives an attempt so long.
+/// Returns the rules of an instance whose attempts take this long.
 pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
     let budget = Budget {
         lease: TICK * u32::from(LEASE),
@@ -63,7 +63,7 @@ pub(crate) fn at(tick: u8) -> Instant {
     }
 }
 
-/// The first tick that is not before this.
+/// Returns the first tick that is not before this.
 pub(crate) fn tick_of(instant: Instant) -> u8 {
     if instant == Instant::FOREVER {
         return NEVER;
@@ -76,12 +76,12 @@ fn nanos_of_a_tick() -> u64 {
     u64::try_from(TICK.as_nanos()).expect("a short tick")
 }
 
-/// An event of the guardian's, as it lies in the supervisor's socket.
+/// A guardian's event in the supervisor's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum News {
     Started,
     NotStarted,
-    /// Not started, as its deadline had passed.
+    /// Not started, because its deadline had passed.
     TooLate,
     Exited,
     LeftBehind,
@@ -120,10 +120,10 @@ impl News {
     }
 }
 
-/// What the service, or its silence, says to a request.
+/// Answer of the service to a request, or silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
-    /// Done; an acquire with this token.
+    /// Success; for an acquire with this token.
     Done(u8),
     Held,
     Lost,
@@ -147,7 +147,7 @@ impl Reply {
     }
 }
 
-/// What a supervisor's core is told.
+/// An event of a supervisor's core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Told {
     New,
@@ -184,7 +184,7 @@ impl Told {
     }
 }
 
-/// What it wants done, as far as it matters here.
+/// An effect that a core wants, as far as the search needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Acquire { give_up: u8 },
@@ -230,7 +230,7 @@ fn effect(action: &Action) -> Option<Effect> {
             end: tick_of(*end_of_grace),
         },
         Action::Kill => Effect::Kill,
-        // For people, for standbys that would look sooner, and for what runs without control.
+        // For people, for standbys that would look sooner, and for commands without control.
         Action::Announce
         | Action::Attend { .. }
         | Action::StandBy
@@ -242,7 +242,7 @@ fn effect(action: &Action) -> Option<Effect> {
     })
 }
 
-/// What a guardian is fed.
+/// An event of a guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fed {
     Ticked,
@@ -285,7 +285,6 @@ impl Fed {
     }
 }
 
-/// What a guardian does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Tell(News),
@@ -295,7 +294,7 @@ pub(crate) enum Act {
     Depart,
 }
 
-/// A core, as what it was told and when.
+/// A core, as its events with their times.
 struct Core {
     before: u32,
     tick: u8,
@@ -304,10 +303,10 @@ struct Core {
     ended: bool,
 }
 
-/// What each becomes of what it can be told at a tick, and what it wants done then.
+/// Result of each event at a tick: the next state, and the effects.
 type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickly>;
 
-/// All of them that there are.
+/// All states that were met.
 pub(crate) struct Interned {
     seed: u64,
     attempt: Duration,
@@ -320,7 +319,7 @@ pub(crate) struct Interned {
 }
 
 impl Interned {
-    /// None yet but that of a new guardian, which is the first.
+    /// Makes a collection with a new guardian's state, which is the first.
     pub(crate) fn new(seed: u64, attempt: Duration) -> Interned {
         let guardian = GuardianState::with_grace(TICK);
         Interned {
@@ -335,13 +334,12 @@ impl Interned {
         }
     }
 
-    /// The core of an instance that begins now.
+    /// Returns the core of an instance that begins now.
     pub(crate) fn begin(&mut self, tick: u8) -> u32 {
         let core = Tenure::new(rules(self.seed, self.attempt), at(tick));
         self.keep(&core, u32::MAX, tick, Told::New)
     }
 
-    /// What a core becomes, and wants done.
     pub(crate) fn step(&mut self, core: u32, tick: u8, told: Told) -> (u32, Vec<Effect>) {
         if let Some(known) = self.steps.get(&(core, tick, told)) {
             return known.clone();
@@ -355,7 +353,7 @@ impl Interned {
         (next, effects)
     }
 
-    /// When it wants to be told that time has passed.
+    /// Returns when the core wants a tick.
     pub(crate) fn wake(&self, core: u32) -> u8 {
         self.cores[core as usize].wake
     }
@@ -396,7 +394,6 @@ impl Interned {
         }
     }
 
-    /// What a guardian becomes, and does.
     pub(crate) fn turn(&mut self, guardian: u16, tick: u8, fed: Fed) -> (u16, Vec<Act>) {
         if let Some(known) = self.turns.get(&(guardian, tick, fed)) {
             return known.clone();
@@ -425,18 +422,17 @@ impl Interned {
         (id, acts)
     }
 
-    /// When its timer fires.
     pub(crate) fn timer(&self, guardian: u16) -> u8 {
         tick_of(self.guardians[usize::from(guardian)].next())
     }
 
-    /// How many cores and guardians there are.
+    /// Counts cores and guardians.
     pub(crate) fn count(&self) -> (usize, usize) {
         (self.cores.len(), self.guardians.len())
     }
 }
 
-/// A core as text: without its source of chance, and with every moment moved to its tick.
+/// Formats a core without its randomness, and with every moment moved to its tick.
 fn text(core: &Tenure) -> String {
     let whole = format!("{core:?}");
     let mut text = String::with_capacity(whole.len());

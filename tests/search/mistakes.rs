@@ -1,21 +1,19 @@
-//! Mistakes of stores, drivers and guardians, the known ones of other tools among them: each is found,
-//! else the search proves nothing. Those of the core are planted in its source: tests/planted.
+//! Mistakes of stores, drivers and guardians, including known ones of other tools. Each must be
+//! found, or the search proves nothing. tests/planted has those of the core.
 
-/// What can be done wrong round the core.
+/// A possible mistake outside the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
-    /// A call to the store ends when it is answered, and else never.
+    /// A call to the store ends only with its answer.
     NeverTimesOut,
-    /// What is not answered counts as lost.
+    /// A missing answer counts as a loss.
     FirstBlipIsLoss,
-    /// The token is counted from the last release.
+    /// The token counts from the last release.
     TokenBeginsAnew,
-    /// Whether a lease has run out is read off the contender's wall clock.
+    /// A contender uses its wall clock to decide whether a lease has run out.
     WallClocks,
-    /// The lease is counted from the answer.
     T0OfTheAnswer,
-    /// The guardian is told how long the command may run, and not until when.
+    /// The guardian gets a duration instead of a deadline.
     RelativeDeadline,
-    /// No child in a list is taken for no child.
     EmptyListIsBelieved,
 }

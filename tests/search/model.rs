@@ -1,8 +1,8 @@
-//! The model that the search explores: two instances, one service, and what stands between the real core
-//! and the real guardian and the world.
+//! The model that the search explores: two instances, one service, and everything between the real
+//! core, the real guardian and the world.
 //!
-//! Explored whole by `tests/search.rs`, and walked at random by `tests/fleet/tied.rs`, which holds the code
-//! that ships against it.
+//! `tests/search.rs` explores it completely; `tests/fleet/tied.rs` walks through it at random, and
+//! compares it with the shipped code.
 
 #[path = "explore.rs"]
 pub(crate) mod explore;
@@ -25,17 +25,16 @@ pub(crate) use mistakes::Mistake;
 use steps::Step;
 use world::{Broken, Deed, Process, World};
 
-/// From t0 to SIGKILL, in ticks.
+/// Ticks from t0 to SIGKILL.
 pub(crate) const KILLED_AFTER: u8 = interned::LEASE - interned::MARGIN;
 
-/// How far the search goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// So many of them in one history, at this tick or before.
+    /// Largest number of faults in one history; `last_fault` is their last tick.
     pub(crate) faults: u8,
     pub(crate) last_fault: u8,
     pub(crate) ticks: u8,
-    /// So long after the last fault somebody runs again.
+    /// Ticks after the last fault within which a command must run again.
     pub(crate) rest: u8,
 }
 
@@ -45,13 +44,13 @@ impl Bound {
             faults,
             last_fault: 4,
             ticks: 14,
-            // A lease, a look, and for a guardian that is stopped the wait for a start.
+            // A lease, a look, and the wait for a start if a guardian is stopped.
             rest: 8 + 2 * faults.max(1),
         }
     }
 }
 
-/// A state, in a few words.
+/// A state in a few words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     ticks: [u8; 3],
@@ -60,7 +59,7 @@ pub(crate) struct State {
     processes: [u32; 2],
 }
 
-/// A search, with all that it met.
+/// A search, with everything that it met.
 pub(crate) struct Search {
     bound: Bound,
     mistake: Option<Mistake>,
@@ -69,30 +68,30 @@ pub(crate) struct Search {
     by_process: HashMap<Process, u32, Quickly>,
     reached: Vec<State>,
     longest_rest: u8,
-    /// All that can come next and what is done in it, for who walks and does not search.
+    /// Collected next steps with their deeds, for a walk instead of a search.
     next: Option<Vec<Next>>,
     deeds: Vec<(usize, Deed)>,
 }
 
-/// What can come next.
+/// A possible next step.
 #[derive(Clone, Debug)]
 pub(crate) struct Next {
     pub(crate) step: Step,
     pub(crate) world: World,
-    /// What was done in it, and by which instance.
+    /// Deeds in this step, with their instances.
     pub(crate) deeds: Vec<(usize, Deed)>,
 }
 
-/// What it came to.
+/// Result of a search.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) states: usize,
     pub(crate) depth: usize,
     pub(crate) broken: Broken,
-    /// How the last of these came about.
+    /// Way to the last of these.
     pub(crate) way: String,
     pub(crate) longest_rest: u8,
-    /// Cores, guardians, and instances with all that is on their wires.
+    /// Counts of cores, of guardians, and of instances with everything on their wires.
     pub(crate) met: [usize; 3],
 }
 
@@ -101,7 +100,7 @@ impl Search {
         self.mistake == Some(mistake)
     }
 
-    /// An instance does what others can see.
+    /// Records a deed that others can see.
     fn does_visibly(&mut self, p: usize, deed: Deed) {
         if self.next.is_some() {
             self.deeds.push((p, deed));
@@ -122,7 +121,7 @@ impl Search {
         self.place(world).0
     }
 
-    /// The state that it is, and whether the two are the other way round there.
+    /// Returns the packed state, and whether that has the two instances in the other order.
     pub(crate) fn place(&mut self, world: &World) -> (State, bool) {
         let mut ids = [0; 2];
         for (id, process) in ids.iter_mut().zip(&world.processes) {
@@ -136,7 +135,7 @@ impl Search {
                 }
             };
         }
-        // Which of the two is which makes no difference.
+        // The order of the two makes no difference.
         let is_turned = ids[0] > ids[1];
         ids.sort_unstable();
         let state = State {
@@ -168,7 +167,7 @@ impl Search {
 }
 
 impl State {
-    /// Nothing tells the two apart.
+    /// Whether the two instances are equal.
     pub(crate) fn is_of_twins(&self) -> bool {
         self.processes[0] == self.processes[1]
     }
@@ -214,10 +213,10 @@ impl Search {
         }
     }
 
-    /// Two instances that begin.
+    /// Makes the world of two instances that begin.
     pub(crate) fn first(&mut self) -> World {
         let core = self.interned.begin(0);
-        // Elsewhere it would only keep apart what is the same.
+        // Without that mistake it would only separate equal states.
         let ahead = 5 * u8::from(self.is(Mistake::WallClocks));
         World {
             tick: 0,
@@ -232,14 +231,14 @@ impl Search {
         }
     }
 
-    /// All that can come next.
+    /// Returns all possible next steps.
     pub(crate) fn next(&mut self, world: &World) -> Vec<Next> {
         self.next = Some(Vec::new());
         self.steps(world);
         self.next.take().unwrap_or_default()
     }
 
-    /// What comes of this step, if it can come next.
+    /// Returns the result of this step, if it is possible.
     pub(crate) fn after(&mut self, world: &World, step: Step) -> Option<Next> {
         self.next = Some(Vec::new());
         self.steps_like(world, step);
@@ -248,7 +247,7 @@ impl Search {
     }
 }
 
-/// Searches to the bound, or to the first that must not be.
+/// Searches to the bound, or to the first violation.
 pub(crate) fn search(bound: Bound, seed: u64, mistake: Option<Mistake>) -> Summary {
     let mut search = Search::new(bound, Interned::new(seed, interned::TICK), mistake);
     let first = search.first();

@@ -1,4 +1,4 @@
-//! Everything that can happen next: a turn of a process, a step of a request, the end of a command, a
+//! All possible next steps: a turn of a process, a step of a request, the end of a command, a
 //! fault, the passing of time.
 
 use super::Search;
@@ -7,27 +7,26 @@ use super::interned::{LEASE, Reply};
 use super::mistakes::Mistake;
 use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
 
-/// After so many ticks a request that nobody waits for is on its way no more.
+/// Ticks after which an abandoned request is no longer on its way.
 const LATE: u8 = 2;
 
-/// One of them, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A supervisor does what is due.
+    /// The supervisor does everything that is due.
     Supervises(usize),
-    /// ... finds its guardian silent.
+    /// The supervisor finds its guardian silent.
     Loses(usize),
-    /// A guardian does what is due.
+    /// The guardian does everything that is due.
     Guards(usize),
-    /// What nobody waits for any more, the first, second or so, reaches the service.
+    /// The abandoned request with this number reaches the service.
     Strays(usize, usize),
     /// A request reaches the service.
     Serves(usize),
     /// An answer comes back.
     Answers(usize),
-    /// Something of a command ends that was to end: whether the main process lives, and what is left behind.
+    /// Processes of a command end: whether the main process still lives, and the daemon.
     Dies(usize, bool, bool),
-    /// A command's main process ends by itself.
+    /// The command's main process ends by itself.
     MainEnds(usize),
     SupervisorStops(usize),
     SupervisorContinues(usize),
@@ -36,13 +35,13 @@ pub(crate) enum Step {
     GuardianContinues(usize),
     GuardianDies(usize),
     MachineStops(usize),
-    /// A stop is asked for.
+    /// The instance is asked to stop.
     Asks(usize),
     TimePasses,
 }
 
 impl Step {
-    /// Whose it is; time's is nobody's.
+    /// Returns its instance; the passing of time has none.
     pub(crate) fn whose(self) -> Option<usize> {
         match self {
             Step::Supervises(p)
@@ -65,7 +64,6 @@ impl Step {
         }
     }
 
-    /// The same of the other instance.
     pub(crate) fn of_the_other(self) -> Step {
         match self {
             Step::Supervises(p) => Step::Supervises(1 - p),
@@ -100,7 +98,7 @@ impl Search {
         self.time_passes(world);
     }
 
-    /// Those among them of which this step is one.
+    /// Adds the steps of this one's kind.
     pub(crate) fn steps_like(&mut self, world: &World, step: Step) {
         match step {
             Step::Supervises(p) | Step::Loses(p) | Step::Guards(p) => self.turns(world, p),
@@ -131,7 +129,7 @@ impl Search {
             self.reach(Step::Guards(p), next);
         }
         let process = &world.processes[p];
-        // Whoever listens for a second does meanwhile what is due.
+        // A supervisor that waits a second for its guardian does meanwhile what is due.
         let is_heard = process.is_silent() && !process.is_patient(world.tick);
         if is_heard && !self.is_due(world, p) {
             let mut next = world.clone();
@@ -140,7 +138,7 @@ impl Search {
         }
     }
 
-    /// A request arrives, an answer comes back.
+    /// Lets a request arrive, or an answer come back.
     fn travels(&mut self, world: &World, p: usize) {
         let process = &world.processes[p];
         for at in 0..process.strays.len() {
@@ -165,7 +163,7 @@ impl Search {
         self.reach(step, next);
     }
 
-    /// What the service does: a leased blob, by the table of the reference.
+    /// Answers a request as the service does: a leased blob, by the table of the reference.
     fn serves(&self, world: &mut World, p: usize, kind: Kind, id: Id) -> Reply {
         let tick = world.tick;
         let clock = if self.is(Mistake::WallClocks) {
@@ -182,7 +180,7 @@ impl Search {
                 (world.lease, world.until) = (id, tick + LEASE);
                 Reply::Done(world.token)
             }
-            // What has run out under this id can be renewed as long as nobody has taken it.
+            // An expired lease can be renewed under its id until another takes it.
             Kind::Renew if world.lease == id => {
                 world.until = tick + LEASE;
                 Reply::Done(0)
@@ -198,7 +196,7 @@ impl Search {
         }
     }
 
-    /// What was asked to end ends, or does not yet.
+    /// Lets a process end that was asked to, or lets it live on.
     fn dies(&mut self, world: &World, p: usize) {
         let Some(tree) = world.processes[p].tree else {
             return;
@@ -287,7 +285,7 @@ impl Search {
             .tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
         {
-            // It ends by itself, and leaves something behind.
+            // It ends by itself, and leaves a daemon behind.
             let ended = hurt(|process| {
                 if let Some(tree) = &mut process.tree {
                     tree.main = false;
@@ -310,7 +308,7 @@ impl Search {
 
     // --- time ---
 
-    /// A tick passes once everybody who runs has done what was due.
+    /// Advances the tick once every running process has done what was due.
     fn time_passes(&mut self, world: &World) {
         if world.tick == self.bound.ticks || world.is_beyond_us() {
             return;
@@ -349,18 +347,19 @@ impl Search {
         for p in 0..2 {
             let process = &mut next.processes[p];
             process.strays.retain(|stray| stray.sent + LATE >= tick);
-            // Only time in which it could be heard is silence.
+            // Only time in which the supervisor can hear counts as silence.
             if process.starting != 0 && process.supervisor == Life::Stopped {
                 process.starting = tick + START;
             }
-            // What was granted in time is not read in time by whoever is stopped until the end of the attempt.
+            // A grant in time is not read in time by an instance that is stopped until the end of
+            // the attempt.
             if let Some(call) = &mut process.call
                 && (call.kind, call.give_up) == (Kind::Acquire, tick)
                 && matches!(call.stage, Stage::Answered(Reply::Done(_)))
             {
                 call.give_up -= 1;
             }
-            // Somebody starts it anew.
+            // It is started again.
             let is_gone = process.supervisor == Life::Dead && process.guardian == Life::Dead;
             if is_gone && process.tree.is_none() {
                 let core = self.interned.begin(tick);
@@ -375,7 +374,7 @@ impl Search {
         self.reach(Step::TimePasses, next);
     }
 
-    /// Somebody runs again a while after the last fault, if there is anybody.
+    /// Judges whether a command runs again some time after the last fault, if an instance can.
     fn judge_rest(&mut self, world: &mut World) {
         let anybody = world.processes.iter().any(Process::is_whole);
         if !anybody || world.processes.iter().any(Process::works) {

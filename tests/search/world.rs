@@ -1,11 +1,11 @@
-//! One state of the search: two instances, the service, and the faults that are left.
+//! One state of the search: two instances, the service, and the remaining faults.
 
 use super::interned::{MARGIN, NEVER, News, Reply};
 
-/// An id of a lease; 0: none.
+/// Id of a lease; 0: none.
 pub(crate) type Id = u8;
 
-/// A process, as signals leave it.
+/// State of a process under signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Life {
     Runs,
@@ -20,20 +20,20 @@ pub(crate) enum Kind {
     Release,
 }
 
-/// Where a call to the service is.
+/// Progress of a call to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
-    /// Not sent yet: what the tree has to say comes first.
+    /// Not sent yet: the tree's events come first.
     Ordered,
-    /// On its way there, or lost.
+    /// On its way to the service, or lost.
     Sent,
     /// On its way back, or lost.
     Done(Reply),
-    /// In our socket.
+    /// Waiting in the instance's socket.
     Answered(Reply),
 }
 
-/// What a supervisor has asked the service, and waits for.
+/// Pending request of a supervisor to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
@@ -41,13 +41,13 @@ pub(crate) struct Call {
     pub(crate) stage: Stage,
     pub(crate) sent: u8,
     pub(crate) give_up: u8,
-    /// That it takes its time is counted as a fault already.
+    /// Whether its slowness was counted as a fault already.
     pub(crate) is_slow: bool,
-    /// A release of what was ours for certain, and was not asked for before.
+    /// Whether it is the first release of a lease that was certainly granted.
     pub(crate) is_sure: bool,
 }
 
-/// A request nobody waits for any more.
+/// An abandoned request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stray {
     pub(crate) kind: Kind,
@@ -75,32 +75,30 @@ pub(crate) enum Request {
     ForgetRelease,
 }
 
-/// What a process does, as far as others can see it.
+/// A deed of a process that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// An id that nobody knew is to be leased: it is asked for next.
+    /// A new id is proposed for a lease: the next request uses it.
     Proposes(Id),
-    /// A supervisor asks the service.
+    /// The supervisor sends a request to the service.
     Asks(Kind, Id),
-    /// ... tells its guardian.
+    /// The supervisor sends an order to its guardian.
     Orders(Request),
-    /// A guardian tells its supervisor.
+    /// The guardian reports to its supervisor.
     Says(News),
-    /// ... signals the command's group.
+    /// The guardian signals the command's group.
     Signals,
-    /// ... signals what is left of the command.
     SignalsTheRest,
-    /// ... sends SIGKILL to all of it.
+    /// The guardian sends SIGKILL to the whole tree.
     Kills,
-    /// ... gives back the lease that its dead supervisor has left.
+    /// The guardian releases the lease of its dead supervisor.
     GivesBack(Id),
-    /// A supervisor takes its guardian for dead: kills it, and what it guards.
+    /// The supervisor gives its guardian up: it kills it, and the command.
     GivesUp,
-    /// A supervisor has come to its end.
     Ends,
 }
 
-/// How the supervisor is to its guardian.
+/// Relation of the supervisor to its guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Attendance {
     Well,
@@ -108,16 +106,16 @@ pub(crate) enum Attendance {
     Over,
 }
 
-/// The command: a main process, and one that has a session of its own.
+/// The command: a main process, and one in a session of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tree {
     pub(crate) lease: Id,
     pub(crate) main: bool,
     pub(crate) daemon: bool,
-    /// What was asked to end may.
+    /// Whether it was asked to end, and so may.
     pub(crate) asked: bool,
     pub(crate) daemon_asked: bool,
-    /// SIGKILL was sent: it may live to the end of this tick.
+    /// Whether SIGKILL was sent: it may live to the end of this tick.
     pub(crate) dies: bool,
     pub(crate) told_exit: bool,
 }
@@ -131,15 +129,14 @@ pub(crate) struct Process {
     pub(crate) withdrawn: u8,
     pub(crate) attendance: Attendance,
     pub(crate) busy: bool,
-    /// While a command that was ordered has not been heard of: from when on silence counts, if its deadline
-    /// is not before.
+    /// Tick from which silence about an ordered start counts, if its deadline is not before.
     pub(crate) starting: u8,
-    /// When the command is to be asked to end, by what its workload was told last.
+    /// Tick of the command's SIGTERM, as its workload was told last.
     pub(crate) term: u8,
     pub(crate) inbox: Vec<News>,
     // Its store.
     pub(crate) proposed: Id,
-    /// What was asked for under that may have been granted.
+    /// Whether a request with the proposed id may have been granted.
     pub(crate) perhaps: bool,
     pub(crate) held: Id,
     pub(crate) spent: Id,
@@ -152,14 +149,14 @@ pub(crate) struct Process {
     pub(crate) tree: Option<Tree>,
     // What is on the wire.
     pub(crate) strays: Vec<Stray>,
-    /// What the wall clock of its machine is ahead of the service's.
+    /// Ticks by which its machine's wall clock is ahead of the service's.
     pub(crate) ahead: u8,
     // What the judge wants to know.
     /// Slow calls since the lease was confirmed.
     pub(crate) slow: u8,
-    /// Stopped, or bereft of one of its processes, since then; or asked to stop.
+    /// Whether it was stopped, lost one of its processes or was asked to stop since then.
     pub(crate) is_excused: bool,
-    /// That this command is to end was judged.
+    /// Whether the end of this command was judged.
     pub(crate) is_judged: bool,
 }
 
@@ -193,41 +190,43 @@ impl Process {
         }
     }
 
-    /// Both of its processes run.
+    /// Whether both of its processes run.
     pub(crate) fn is_whole(&self) -> bool {
         self.supervisor == Life::Runs && self.guardian == Life::Runs
     }
 
-    /// Neither does.
+    /// Whether neither of its processes runs.
     pub(crate) fn is_helpless(&self) -> bool {
         self.supervisor != Life::Runs && self.guardian != Life::Runs
     }
 
-    /// A guardian that has something to guard answers within a second.
+    /// Whether the supervisor misses its guardian, which should answer within a second while it has
+    /// a command.
     pub(crate) fn is_silent(&self) -> bool {
         self.guardian == Life::Stopped && self.supervisor == Life::Runs && self.busy
     }
 
-    /// A start is still to be waited for. From when it is to be killed, a tick after it is to be asked to end, it
-    /// is not.
+    /// Whether a start is still waited for: until its command would be killed, a tick after its
+    /// SIGTERM.
     pub(crate) fn is_patient(&self, tick: u8) -> bool {
         self.starting != 0 && tick < self.starting.min(self.term + 1)
     }
 
-    /// Its command runs, and nobody has asked it to end.
+    /// Whether its command runs, and has no stop signal.
     pub(crate) fn works(&self) -> bool {
         self.tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
     }
 
-    /// Its guardian is dead: it is the supervisor, or nobody, that sees that nothing is left.
+    /// Notes the death of its guardian: only the supervisor, if it lives, sees that the tree is
+    /// empty.
     pub(crate) fn is_bereft(&mut self) {
         self.guardian = Life::Dead;
         self.requests.clear();
         self.tree = self.tree.filter(|tree| tree.main || tree.daemon);
     }
 
-    /// The call is given up; its request may still be on its way.
+    /// Abandons the call; its request may still be on its way.
     pub(crate) fn drop_call(&mut self) {
         let Some(Call {
             kind,
@@ -245,7 +244,7 @@ impl Process {
         }
     }
 
-    /// Nothing of its command is there, or will be.
+    /// Notes that its command has ended and no other was ordered.
     pub(crate) fn is_rid(&mut self) {
         (self.busy, self.starting, self.term) = (false, 0, 0);
     }
@@ -261,39 +260,38 @@ impl Process {
     }
 }
 
-/// What must never be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     Nothing,
-    /// A command lives, and the service keeps nobody else out for it.
+    /// A command lives, and the service does not keep others out for it.
     Overlap,
-    /// A command was stopped that could have gone on.
+    /// A command was stopped that could have continued.
     NeedlessStop,
-    /// Nobody runs though the last fault was long ago.
+    /// No command runs though the last fault was long ago.
     NobodyRuns,
-    /// The lease was given back beside a living command.
+    /// The lease was released while a command lived.
     ReleasedEarly,
-    /// A tenure has no greater token than the one before it.
+    /// A tenure's token is not greater than the last.
     TokenGoesBack,
-    /// A second command was started beside the first.
+    /// A second command was started while the first lived.
     StartsBeside,
-    /// A supervisor ends while its command lives.
+    /// A supervisor ended while its command lived.
     EndsEarly,
-    /// It never comes to rest.
+    /// A process does not come to rest.
     Loops,
 }
 
-/// All of it, to be changed.
+/// The unpacked state.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) tick: u8,
-    /// When the last fault was, or ended.
+    /// Tick at which the last fault happened, or ended.
     pub(crate) quiet: u8,
     pub(crate) faults: u8,
-    /// The lease at the service: whose, and until when; 0: nobody's, or it has run out.
+    /// The lease at the service (0: none, or run out), and its end.
     pub(crate) lease: Id,
     pub(crate) until: u8,
-    /// The fencing token at the service, and that of the last command that was started.
+    /// The fencing token at the service, and that of the last command started.
     pub(crate) token: u8,
     pub(crate) started: u8,
     pub(crate) broken: Broken,
@@ -301,7 +299,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// An id that nobody knows.
     pub(crate) fn fresh_id(&self) -> Id {
         let is_known =
             |id: &Id| self.lease == *id || self.processes.iter().any(|process| process.knows(*id));
@@ -310,14 +307,14 @@ impl World {
             .expect("fewer ids than there are")
     }
 
-    /// The first of all that went wrong.
+    /// Notes the first violation.
     pub(crate) fn breaks(&mut self, what: Broken) {
         if self.broken == Broken::Nothing {
             self.broken = what;
         }
     }
 
-    /// Nobody else can have been given the lock: for whoever has a command.
+    /// Judges whether the lock can have been given to another while a command lives.
     pub(crate) fn judge_overlap(&mut self) {
         let (lease, is_over) = (self.lease, self.until <= self.tick);
         let is_beside = |process: &Process| {
@@ -329,12 +326,12 @@ impl World {
         }
     }
 
-    /// A command is asked to end, or killed: could it have gone on?
+    /// Judges whether a command that is asked to end, or killed, could have continued.
     pub(crate) fn judge_need(&mut self, p: usize) {
         let process = &mut self.processes[p];
-        // Once: what is asked to end by its supervisor is signalled by its guardian later.
+        // Once: a supervisor's stop is followed by its guardian's signal.
         let is_judged = std::mem::replace(&mut process.is_judged, true);
-        // One call that is not answered is what the budget is for.
+        // The budget allows for one unanswered call.
         let could = !is_judged
             && process.works()
             && process.slow <= 1
@@ -345,8 +342,8 @@ impl World {
         }
     }
 
-    /// Neither process of an instance can act from the moment its command is to be killed: what no
-    /// local process can do anything about.
+    /// Whether both processes of an instance are unable to act from the moment its command must be
+    /// killed; no local process can help then.
     pub(crate) fn is_beyond_us(&self) -> bool {
         self.processes.iter().any(|process| {
             process.tree.is_some_and(|tree| !tree.dies)

@@ -1,4 +1,4 @@
-//! The cases. Every one tells in its name what must hold.
+//! The cases. Each name is the fact that it checks.
 
 mod both;
 mod command;

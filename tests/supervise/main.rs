@@ -1,8 +1,8 @@
-//! The guardian on real processes: what it keeps when the deadline passes, the supervisor dies or
-//! stops, the guardian itself dies or stops, and the command does its worst.
+//! The guardian on real processes: its behaviour when the deadline passes, when the supervisor or
+//! the guardian itself dies or stops, and with the worst commands.
 //!
-//! This binary plays three roles. It has no harness of the usual kind, for a guardian can only be
-//! forked from a process of one thread, which a test under that harness never is.
+//! This binary plays three roles. It has no usual harness, because a guardian can only be forked
+//! from a process of one thread, which a test under that harness never is.
 
 mod cases;
 mod proc;
@@ -39,9 +39,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all cases whose name contains one of the words; understands what `cargo test` passes on.
+/// Runs all cases whose name contains one of the words; accepts what `cargo test` passes on.
 fn judge(words: &[String]) -> ExitCode {
-    // A shell that starts us in the background has these ignored, and the commands would inherit it.
+    // A shell that starts this process in the background sets these to be ignored, and the commands
+    // would inherit that.
     for number in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
         // SAFETY: the default disposition runs no code of ours.
         unsafe { signal(number, SigHandler::SigDfl) }.expect("a disposition");
@@ -87,7 +88,7 @@ fn judge(words: &[String]) -> ExitCode {
     }
 }
 
-/// Every case runs in each of these; what the machine refuses is said.
+/// Returns the settings that every case runs in; prints what the machine refuses.
 fn settings() -> Vec<(Who, &'static str)> {
     let all = [
         (false, Contain::None, ""),
@@ -100,7 +101,7 @@ fn settings() -> Vec<(Who, &'static str)> {
     for (nobody, contain, suffix) in all {
         let who = Who { nobody, contain };
         if nobody && !nix::unistd::geteuid().is_root() {
-            println!("*{suffix} ... skipped: only root can become somebody else");
+            println!("*{suffix} ... skipped: only root can become another user");
         } else if let Err(why) = roles::probe(who) {
             println!("*{suffix} ... skipped: {why}");
         } else {

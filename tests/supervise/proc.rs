@@ -1,4 +1,4 @@
-//! Processes by identity: the journal that the commands write, and pidfds that tell of each end.
+//! Processes by identity: the journal that the commands write, and pidfds that show each end.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use trafficcop::Instant;
 
-/// Longer than anything takes on the worst machine.
+/// Longer than anything takes on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// One process of the tree, as it wrote itself down.
+/// A process of the tree, as it has recorded itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Kin {
     pub(crate) role: String,
@@ -20,13 +20,13 @@ pub(crate) struct Kin {
 }
 
 impl Kin {
-    /// Whether this process (and no other with its id) lives; a zombie does not.
+    /// Whether this process (and no other with its pid) lives; a zombie does not.
     pub(crate) fn is_alive(&self) -> bool {
         matches!(stat(self.pid), Some((state, born)) if born == self.born && !"ZX".contains(state))
     }
 }
 
-/// A process that is watched: its end is an event.
+/// A process whose end is observed.
 pub(crate) struct Watched {
     pub(crate) kin: Kin,
     pidfd: Option<OwnedFd>,
@@ -38,7 +38,7 @@ impl Watched {
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, kin.pid, 0) };
         // SAFETY: the kernel has just made it for us.
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) });
-        // The id may have been another's by then.
+        // The pid may have been another's by then.
         let pidfd = pidfd.filter(|_| stat(kin.pid).is_some_and(|(_, born)| born == kin.born));
         Watched { kin, pidfd }
     }
@@ -52,7 +52,7 @@ impl Watched {
         })
     }
 
-    /// Waits until it is dead, and tells when that was seen.
+    /// Waits until it is dead; returns when that was seen.
     pub(crate) fn death(&self) -> Instant {
         if let Some(pidfd) = &self.pidfd {
             let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
@@ -66,7 +66,7 @@ impl Watched {
         self.kin.is_alive()
     }
 
-    /// Kills it if it is there, by identity.
+    /// Kills it if it lives, by identity.
     pub(crate) fn kill(&self) {
         if let Some(pidfd) = &self.pidfd {
             // SAFETY: a valid descriptor, a number, no siginfo.
@@ -92,7 +92,6 @@ pub(crate) fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// State and time of birth.
 pub(crate) fn stat(pid: i32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
@@ -100,7 +99,7 @@ pub(crate) fn stat(pid: i32) -> Option<(char, u64)> {
     Some((fields[0].chars().next()?, fields[19].parse().ok()?))
 }
 
-/// In a command: writes this process into the journal, in one write.
+/// Writes this process, which belongs to a command, into the journal in one write.
 pub(crate) fn record(journal: &str, role: &str) {
     let pid = me();
     let (_, born) = stat(pid).unwrap();
@@ -134,7 +133,7 @@ fn namespace(pid: &str) -> Option<String> {
     Some(link.display().to_string())
 }
 
-/// In a namespace a process knows itself by another number than we do.
+/// Returns the pid in the tests' namespace of a process that knows another one.
 fn as_we_see_it(pid: i32, born: u64, space: &str) -> i32 {
     if namespace("self").as_deref() == Some(space) {
         return pid;
@@ -151,11 +150,11 @@ fn as_we_see_it(pid: i32, born: u64, space: &str) -> i32 {
             && stat(*ours).is_some_and(|(_, its)| its == born)
             && namespace(&ours.to_string()).as_deref() == Some(space)
     });
-    // One that is dead, and whose number nobody knows any more, is nobody.
+    // The pid of a dead process is not known any more.
     same.next().unwrap_or(0)
 }
 
-/// Waits until so many processes have written themselves down.
+/// Waits until this many processes have recorded themselves.
 pub(crate) fn await_journal(path: &str, count: usize) -> Vec<Kin> {
     wait_for(&format!("{count} processes in the journal"), || {
         let kin = journal(path);
@@ -174,7 +173,7 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// In the supervisor: so many descriptors may this process of ours have from now on.
+/// Sets the limit of open files of a process, for the supervisor.
 pub(crate) fn limit_files(pid: i32, most: u64) {
     let (_, hard) =
         nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
@@ -194,7 +193,7 @@ pub(crate) fn limit_files(pid: i32, most: u64) {
     assert_eq!(done, 0, "the limit of {pid}");
 }
 
-/// Takes the lock that belongs to the open file description, if it is free.
+/// Takes the lock of the open file description, if it is free.
 pub(crate) fn try_lock(file: &fs::File) -> bool {
     let whole = libc::flock {
         l_type: i16::try_from(libc::F_WRLCK).unwrap(),

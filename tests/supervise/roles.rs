@@ -1,5 +1,5 @@
-//! The two roles this binary plays besides the judge: a supervisor that obeys lines from a socket,
-//! and the commands it runs, which write down every process they make.
+//! The two roles of this binary besides the judge: a supervisor that takes orders from a socket,
+//! and its commands, which record every process that they make.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,7 @@ use trafficcop_guardian::{self, Contain, GuardianHandle, Partner, Program, Setup
 use super::proc;
 use super::scene::Who;
 
-/// Leaves a line in the file that the release_info names: how many of the journal's processes live.
+/// Writes how many of the journal's processes live into the file that the release_info names.
 fn on_orphaned(release_info: &[u8]) {
     let release_info = String::from_utf8_lossy(release_info);
     let (journal, testament) = release_info
@@ -37,7 +37,7 @@ fn append(path: &str, line: &str) {
         .expect("the journal can be written");
 }
 
-/// Forks the guardian(s) and does what the lines say, until the judge hangs up.
+/// Forks the guardian(s) and carries out orders, until the judge hangs up.
 pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
     let spare = std::env::var("SPARE_GUARDIAN").ok();
     let contain = match std::env::var("CONTAIN").as_deref() {
@@ -59,7 +59,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         partner,
         tells_others: false,
     };
-    // One that has something under the same lease is forked first.
+    // A guardian for something else under the same lease is forked first.
     let (ends, awaits) = match spare.as_deref() {
         Some("partner") => Partner::pair().map(|(ends, awaits)| (Some(ends), Some(awaits))),
         _ => Ok((None, None)),
@@ -107,8 +107,8 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
     });
 }
 
-/// A parent in our session for whatever loses its own: it keeps a group in the session from being
-/// orphaned, and reaps.
+/// Adopts orphans as a parent in the same session, which keeps their groups from being orphaned,
+/// and reaps them.
 pub(crate) fn nursery(words: &[String]) {
     nix::sys::prctl::set_child_subreaper(true).unwrap();
     let mut supervisor = Command::new(&words[0]);
@@ -118,11 +118,11 @@ pub(crate) fn nursery(words: &[String]) {
     unsafe { supervisor.pre_exec(dies_with_us) };
     let mut supervisor = supervisor.spawn().unwrap();
     while nix::sys::wait::wait().is_ok() {}
-    // It was reaped with the others; this says so to whoever counts.
+    // It was reaped with the others; its end shows in the count.
     let _reaped = supervisor.wait();
 }
 
-/// Asks a process like the supervisor whether this containment is to be had.
+/// Asks a process like the supervisor whether this containment is available.
 pub(crate) fn probe(who: Who) -> Result<(), String> {
     let mut ask = Command::new(std::env::current_exe().unwrap());
     ask.args(["--probe", &format!("{:?}", who.contain)]);
@@ -136,7 +136,6 @@ pub(crate) fn probe(who: Who) -> Result<(), String> {
     Err(String::from_utf8_lossy(&answer.stderr).into_owned())
 }
 
-/// The answer.
 pub(crate) fn probed(contain: &str) -> ExitCode {
     let refusal = match contain {
         "Cgroup" => Cgroup::prepare().err(),
@@ -192,7 +191,7 @@ fn obey(handle: &mut GuardianHandle, line: &str) {
     }
 }
 
-/// After "kept:" the supervisor has a duplicate of its own, as a store has.
+/// Locks the file; after "kept:" the supervisor has a duplicate of its own, as a store has.
 fn locked(path: &str) -> OwnedFd {
     if let Some(path) = path.strip_prefix("kept:") {
         let file = locked(path);
@@ -204,7 +203,7 @@ fn locked(path: &str) -> OwnedFd {
     file.into()
 }
 
-/// The commands.
+/// Plays a command.
 pub(crate) fn act(words: &[String]) {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
@@ -260,8 +259,8 @@ fn be_deaf() {
     }
 }
 
-/// What sudo does: it is root with all its ids, so that nobody else may signal it and no parent's death
-/// does, and it keeps no descriptor.
+/// Becomes root with all ids, as sudo does: others may not signal it, its parent's death sends no
+/// signal, and it has no descriptor.
 fn as_root(journal: &str) {
     let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
     nix::unistd::setresgid(group, group, group).unwrap();
@@ -281,7 +280,7 @@ fn child(body: impl FnOnce()) {
     }
 }
 
-/// A grandchild in its own session, and a daemon.
+/// Starts a grandchild in its own session, and a daemon.
 fn family(journal: &str) {
     child(|| {
         nix::unistd::setsid().unwrap();
@@ -290,7 +289,7 @@ fn family(journal: &str) {
     daemon(journal);
 }
 
-/// Forked twice, in its own session, without any descriptor.
+/// Starts a process by two forks, in its own session, without descriptors.
 fn daemon(journal: &str) {
     child(|| {
         nix::unistd::setsid().unwrap();
@@ -304,7 +303,7 @@ fn daemon(journal: &str) {
     });
 }
 
-/// What this process was given, for the judge to compare.
+/// Writes down what this process was given, for the judge to compare.
 fn report(path: &str) {
     let mut text = String::new();
     let mut stdin = String::new();
@@ -318,7 +317,7 @@ fn report(path: &str) {
         .unwrap()
         .flatten()
         .filter_map(|entry| {
-            // The descriptor of this very listing is gone when its link is read.
+            // The descriptor of this listing is closed when its link is read.
             let target = fs::read_link(entry.path()).ok()?;
             Some(format!(
                 "fd {} {}",

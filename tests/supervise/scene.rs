@@ -15,20 +15,20 @@ use trafficcop_guardian::Contain;
 
 use super::proc::{self, LONG, Watched};
 
-/// As whom the supervisor runs, and what keeps the command's tree together.
+/// User of the supervisor, and containment of the command's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) nobody: bool,
     pub(crate) contain: Contain,
 }
 
-/// How a scene differs from the usual one.
+/// Differences of a scene from the usual one.
 #[derive(Default)]
 pub(crate) struct Props {
-    /// Whatever loses its parent goes to one in the same session.
+    /// Whether orphans get a parent in the same session.
     pub(crate) nursery: bool,
-    /// It has a session of its own: whoever adopts its children, a child subreaper above us for example, is in
-    /// another one.
+    /// Whether it has a session of its own: the process that adopts its children, such as a child
+    /// subreaper above the tests, is in another one.
     pub(crate) own_session: bool,
     /// Words before the supervisor's own: `nice -n 5`, `sh -c ...`.
     pub(crate) through: Vec<&'static str>,
@@ -46,12 +46,12 @@ pub(crate) struct Scene {
     control: BufReader<UnixStream>,
     kin: Vec<Watched>,
     heard: VecDeque<String>,
-    /// Lines that were said and not yet done.
+    /// Number of orders that were not carried out yet.
     undone: usize,
 }
 
 impl Scene {
-    /// The command is this binary, acting; `@` in a word is the scene's directory.
+    /// Makes a scene whose command is this binary; `@` in a word is the scene's directory.
     pub(crate) fn acting(who: Who, words: &[&str]) -> Scene {
         Scene::acting_with(who, words, Props::default())
     }
@@ -150,7 +150,7 @@ impl Scene {
         }
     }
 
-    /// The next news.
+    /// Returns the next event.
     pub(crate) fn news(&mut self) -> String {
         loop {
             if let Some(news) = self.heard.pop_front() {
@@ -166,7 +166,7 @@ impl Scene {
         news
     }
 
-    /// All news up to and with the one that begins like this.
+    /// Returns all events up to the one that begins like this.
     pub(crate) fn news_until(&mut self, start: &str) -> Vec<String> {
         let mut heard = Vec::new();
         loop {
@@ -186,7 +186,7 @@ impl Scene {
             .unwrap();
     }
 
-    /// Says it, and waits until it is done.
+    /// Sends an order, and waits until it is carried out.
     pub(crate) fn do_now(&mut self, line: &str) {
         self.say(line);
         while self.undone > 0 {
@@ -203,14 +203,14 @@ impl Scene {
         self.say(&format!("start {term_at} {kill_at} {lock} {env}"));
     }
 
-    /// Gives a command that runs other deadlines. Counted from the moment when all of it is there,
-    /// they do not depend on how long a busy machine took to start it.
+    /// Gives a running command other deadlines. They count from when the whole tree exists, and so
+    /// do not depend on how long a busy machine took to start it.
     pub(crate) fn give(&mut self, deadlines: Deadlines) {
         let (term_at, kill_at) = deadlines.words();
         self.do_now(&format!("extend {term_at} {kill_at}"));
     }
 
-    /// Gives other deadlines, and waits until the guardian obeyed what it was told after that.
+    /// Gives other deadlines, and waits until the guardian has obeyed a later order.
     pub(crate) fn give_for_sure(&mut self, deadlines: Deadlines) {
         self.give(deadlines);
         self.do_now(&format!("signal {}", libc::SIGTSTP));
@@ -218,7 +218,7 @@ impl Scene {
         self.do_now("resume");
     }
 
-    /// Starts a command that records so many processes, and waits for all of them.
+    /// Starts a command that records this many processes, and waits for all of them.
     pub(crate) fn start_family(&mut self, deadlines: Deadlines, count: usize) {
         self.start(deadlines);
         self.expect("Started");
@@ -232,7 +232,7 @@ impl Scene {
             .extend(kin.into_iter().skip(known).map(Watched::new));
     }
 
-    /// The will names the journal and where to report.
+    /// Sets release information that names the journal and a place to report to.
     pub(crate) fn set_release_info(&mut self) {
         let line = format!(
             "set_release_info {} {}",
@@ -242,7 +242,7 @@ impl Scene {
         self.do_now(&line);
     }
 
-    /// The will was carried out once, with nothing of the tree alive.
+    /// Checks that the release was done once, with an empty tree.
     pub(crate) fn assert_testament(&self) {
         self.guardian.death();
         let text = fs::read_to_string(self.path("testament")).unwrap_or_default();
@@ -278,7 +278,8 @@ impl Scene {
         }
     }
 
-    /// What a deadline does while guardian and supervisor are stopped: in a namespace its init acts.
+    /// Waits for a deadline that passes while guardian and supervisor are stopped: in a namespace
+    /// its init acts.
     pub(crate) fn await_deadline_of_stopped(&self, deadlines: Deadlines) {
         if self.contain == Contain::Pidns {
             let (first, _) = self.deaths();
@@ -293,7 +294,7 @@ impl Scene {
         assert!(self.kin.iter().any(Watched::is_alive), "all are dead");
     }
 
-    /// Those met so far are done with.
+    /// Forgets the processes that were met so far.
     pub(crate) fn forget(&mut self) {
         for kin in &mut self.kin {
             assert!(!kin.is_alive());
@@ -301,14 +302,14 @@ impl Scene {
         }
     }
 
-    /// Waits for the end of all, and tells when the first and the last was seen.
+    /// Waits for the end of all processes; returns when the first and the last was seen.
     pub(crate) fn deaths(&self) -> (Instant, Instant) {
-        assert!(!self.kin.is_empty(), "somebody to die");
+        assert!(!self.kin.is_empty(), "a process that dies");
         let deaths: Vec<Instant> = self.kin.iter().map(Watched::death).collect();
         (*deaths.iter().min().unwrap(), *deaths.iter().max().unwrap())
     }
 
-    /// Nothing of the tree lives at this very moment.
+    /// Checks that no process of the tree lives now.
     pub(crate) fn assert_all_dead(&self) {
         for kin in &self.kin {
             assert!(!kin.is_alive(), "{:?} lives", kin.kin);
@@ -338,7 +339,7 @@ pub(crate) fn await_stopped(pid: i32) {
     });
 }
 
-/// From now on, in milliseconds; `None` for never.
+/// Deadlines in milliseconds from now; `None` for never.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadlines {
     pub(crate) term_at: Instant,

@@ -1,8 +1,8 @@
-//! Azurite, one blob service and one queue service for each test process: each started on first use,
-//! ended with the test process however that ends.
+//! Azurite: one blob service and one queue service for each test process, started on first use,
+//! ended with the process in every case.
 //!
-//! A small shell stands between: it waits on a pipe whose other end only the test process holds,
-//! so that not even a SIGKILL of the tests leaves a server behind.
+//! A small shell in between waits on a pipe whose other end only the test process has, so that not
+//! even a SIGKILL of the tests leaves a server behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,34 +11,31 @@ use std::sync::OnceLock;
 
 use super::{await_for, programs};
 
-/// The account of every Azurite.
 pub(crate) const ACCOUNT: &str = "devstoreaccount1";
-/// Its well-known key.
+/// The well-known key of that account.
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A running service.
 pub(crate) struct Azurite {
-    /// Its port on 127.0.0.1.
     pub(crate) port: u16,
-    /// Holds the pipe that the kernel closes when this process ends.
+    /// Shell whose pipe the kernel closes when this process ends.
     _life: Child,
     _directory: tempfile::TempDir,
 }
 
-/// The blob service of this test binary.
+/// Returns the blob service of this test binary.
 pub(crate) fn azurite() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| start_with("blob", &[]))
 }
 
-/// Its queue service.
+/// Returns the queue service of this test binary.
 pub(crate) fn queues() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| start_with("queue", &[]))
 }
 
-/// A connection string for the queues of the well-known account on this port, with this key.
+/// Makes a connection string for the well-known account's queues on this port, with this key.
 #[must_use]
 pub(crate) fn queue_string(port: u16, key: &str) -> String {
     format!(
@@ -47,13 +44,12 @@ pub(crate) fn queue_string(port: u16, key: &str) -> String {
     )
 }
 
-/// A connection string for the well-known account on this port (of Azurite, or of a proxy).
+/// Makes a connection string for the well-known account on this port (of Azurite, or of a proxy).
 #[must_use]
 pub(crate) fn connection_string(port: u16) -> String {
     connection_string_with_key(port, KEY)
 }
 
-/// The same with another key.
 #[must_use]
 pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     format!(
@@ -62,7 +58,6 @@ pub(crate) fn connection_string_with_key(port: u16, key: &str) -> String {
     )
 }
 
-/// A server of one's own for this service, with more options.
 pub(crate) fn start_with(service: &str, options: &[&OsStr]) -> Azurite {
     let directory = tempfile::tempdir().expect("a directory for Azurite");
     let log = directory.path().join("log");

@@ -1,5 +1,5 @@
-//! A guest at a holder's doorbell that is none of the code under test: it says what a standby says, and
-//! hears its rank.
+//! A client of a holder's doorbell, independent of the code under test: it sends what a standby
+//! sends, and reads its rank.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use super::{PATIENCE, await_for};
 
-/// Where a holder rings, as its record says.
+/// A holder's doorbell, as its record has it.
 #[derive(Clone, Copy)]
 pub(crate) struct Bell {
-    /// Where it listens.
     pub(crate) address: SocketAddr,
     nonce: u128,
 }
 
 impl Bell {
+    /// Parses a record's text.
+    ///
     /// # Panics
     /// Unless the text is ADDRESS:PORT, a blank and 32 digits.
     #[must_use]
@@ -28,7 +29,7 @@ impl Bell {
         }
     }
 
-    /// What the holder answers to a standby of the first rank.
+    /// Returns the holder's greeting to a standby of the first rank.
     #[must_use]
     pub(crate) fn answer(self) -> Vec<u8> {
         let mut answer = self.nonce.to_be_bytes()[8..].to_vec();
@@ -36,14 +37,15 @@ impl Bell {
         answer
     }
 
-    /// Connects, and says that it has read the record; it may not have been greeted yet.
+    /// Connects, and sends the proof that it has read the record; the greeting may follow later.
     pub(crate) fn knock(self) -> io::Result<TcpStream> {
         let mut guest = TcpStream::connect(self.address)?;
         guest.write_all(&self.nonce.to_be_bytes()[..8])?;
         Ok(guest)
     }
 
-    /// Waits to be greeted, which all who connected before have been then, or let go; with our rank.
+    /// Waits to be greeted with a rank, or for the end; all earlier clients were greeted by then,
+    /// too.
     #[must_use]
     pub(crate) fn visit(self) -> (TcpStream, usize) {
         let mut guest = self.knock().expect("a holder listens");
@@ -54,19 +56,19 @@ impl Bell {
         (guest, usize::try_from(rank).expect("small"))
     }
 
-    /// Waits until somebody else than we listens to it.
+    /// Waits until another client listens.
     pub(crate) fn await_listener(self) {
         let mut ours = Vec::new();
         await_for(
             "a standby to listen",
             || {
                 let (guest, rank) = self.visit();
-                // As long as all before us are ours, nobody else is there.
+                // While all clients before are this test's, there is no other.
                 if rank != ours.len() {
                     return Some(());
                 }
                 ours.push(guest);
-                // Fewer guests than a holder has room for, however long it takes.
+                // Fewer clients than a holder has room for, however long it takes.
                 std::thread::sleep(Duration::from_millis(400));
                 None
             },

@@ -1,7 +1,7 @@
-//! A client of our own for the store: looks at leases and metadata, breaks, deletes, takes.
+//! A client for the store that looks at leases and metadata, and breaks, deletes and takes leases.
 //!
-//! Independent of the code under test on purpose. Signed by an account SAS made once, so that a
-//! request is nothing but text.
+//! Deliberately independent of the code under test. An account SAS made once signs it, so that a
+//! request is only text.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -16,19 +16,17 @@ use super::{PATIENCE, await_for};
 
 pub(super) const VERSION: &str = "2021-12-02";
 
-/// An account SAS for everything, without the leading question mark.
+/// Returns an account SAS for everything, without the leading question mark.
 pub(crate) fn sas() -> &'static str {
     static MADE: OnceLock<String> = OnceLock::new();
     MADE.get_or_init(|| sas_for("rwdlacup"))
 }
 
-/// An account SAS for these permissions.
 #[must_use]
 pub(crate) fn sas_for(permissions: &str) -> String {
     account_sas('b', permissions)
 }
 
-/// An account SAS for a service, by its letter, and for these permissions.
 #[must_use]
 pub(crate) fn account_sas(service: char, permissions: &str) -> String {
     let expiry = "2199-01-01T00:00:00Z";
@@ -39,7 +37,6 @@ pub(crate) fn account_sas(service: char, permissions: &str) -> String {
     )
 }
 
-/// A SAS for this blob (`CONTAINER/NAME`) and these permissions, and nothing beside it.
 #[must_use]
 pub(crate) fn sas_of_one(blob: &str, permissions: &str) -> String {
     let expiry = "2199-01-01T00:00:00Z";
@@ -56,14 +53,12 @@ fn signature(text: &str) -> String {
     url::form_urlencoded::byte_serialize(signature.as_bytes()).collect()
 }
 
-/// What the store answered.
+/// Answer of the store.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The status code.
     pub(crate) status: u16,
-    /// The headers, names in lower case.
+    /// Headers, with names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
-    /// What follows them.
     pub(crate) body: String,
 }
 
@@ -75,7 +70,7 @@ pub(crate) struct Blob {
 }
 
 impl Blob {
-    /// The blob of this name; it need not exist.
+    /// Returns the blob of this name, which need not exist.
     #[must_use]
     pub(crate) fn named(name: &str) -> Blob {
         Blob { name: name.into() }
@@ -141,7 +136,6 @@ impl Blob {
         reply
     }
 
-    /// Creates container and blob, with this metadata.
     pub(crate) fn create(&self, metadata: &[(&str, &str)]) {
         Self::ask("PUT", self.container(), "restype=container", &[]);
         let names: Vec<String> = metadata
@@ -158,7 +152,6 @@ impl Blob {
         self.demand("PUT", "", &headers);
     }
 
-    /// Creates container and blob, with this data.
     pub(crate) fn create_with_data(&self, data: &str) {
         Self::ask("PUT", self.container(), "restype=container", &[]);
         let headers = [("x-ms-blob-type", "BlockBlob")];
@@ -166,7 +159,6 @@ impl Blob {
         assert_eq!(reply.status, 201, "{reply:?}");
     }
 
-    /// Creates container and page blob, with this many zeros.
     pub(crate) fn create_page_blob(&self, bytes: u32) {
         Self::ask("PUT", self.container(), "restype=container", &[]);
         let length = bytes.to_string();
@@ -177,14 +169,12 @@ impl Blob {
         self.demand("PUT", "", &headers);
     }
 
-    /// Writes data to the first page of a page blob.
     pub(crate) fn write_page(&self) {
         let headers = [("x-ms-page-write", "update"), ("x-ms-range", "bytes=0-511")];
         let reply = Self::ask_with("PUT", &self.name, "comp=page", &headers, &"x".repeat(512));
         assert_eq!(reply.status, 201, "{reply:?}");
     }
 
-    /// The names of all blobs in its container.
     #[must_use]
     pub(crate) fn all_in_its_container(&self) -> Vec<String> {
         let reply = Self::ask("GET", self.container(), "restype=container&comp=list", &[]);
@@ -194,14 +184,14 @@ impl Blob {
             .collect()
     }
 
-    /// The blob's properties and metadata; `None` if it does not exist.
+    /// Returns the blob's properties and metadata; `None` if it does not exist.
     #[must_use]
     pub(crate) fn look(&self) -> Option<BTreeMap<String, String>> {
         let reply = Self::ask("HEAD", &self.name, "", &[]);
         (reply.status == 200).then_some(reply.headers)
     }
 
-    /// `available`, `leased`, `expired`, `breaking` or `broken`; `missing` without a blob.
+    /// Returns `available`, `leased`, `expired`, `breaking` or `broken`; `missing` without a blob.
     #[must_use]
     pub(crate) fn lease_state(&self) -> String {
         self.look().map_or("missing".into(), |headers| {
@@ -209,7 +199,6 @@ impl Blob {
         })
     }
 
-    /// Waits until the lease is in this state.
     pub(crate) fn await_lease_state(&self, state: &str) {
         await_for(
             &format!("the lease of {} to be {state}", self.name),
@@ -218,13 +207,12 @@ impl Blob {
         );
     }
 
-    /// One value of the blob's metadata.
     #[must_use]
     pub(crate) fn metadata(&self, name: &str) -> Option<String> {
         self.look()?.get(&format!("x-ms-meta-{name}")).cloned()
     }
 
-    /// Takes the lease as somebody else would, for so many seconds.
+    /// Takes the lease as a foreign client, for this many seconds.
     pub(crate) fn acquire(&self, id: &str, seconds: i32) {
         let seconds = seconds.to_string();
         self.demand(
@@ -238,7 +226,7 @@ impl Blob {
         );
     }
 
-    /// Writes this metadata as whoever has the lease of this id, or a copy of him.
+    /// Writes this metadata under the lease of this id, as its holder or a copy of it does.
     pub(crate) fn write(&self, id: &str, metadata: &[(&str, &str)]) {
         let names: Vec<String> = metadata
             .iter()
@@ -254,7 +242,8 @@ impl Blob {
         self.demand("PUT", "comp=metadata", &headers);
     }
 
-    /// Replaces all metadata by none, as another program does it: later than the second in which the blob was made.
+    /// Removes all metadata, as another program does: later than the second in which the blob was
+    /// made.
     pub(crate) fn strip(&self) {
         await_for(
             "the blob's times to differ",
@@ -267,7 +256,6 @@ impl Blob {
         );
     }
 
-    /// Gives that lease back.
     pub(crate) fn release(&self, id: &str) {
         self.demand(
             "PUT",
@@ -276,7 +264,7 @@ impl Blob {
         );
     }
 
-    /// Breaks the lease, as an operator does it; without a period: at the end of its remaining time.
+    /// Breaks the lease, as an operator does; without a period, at the end of its remaining time.
     pub(crate) fn break_lease(&self, period: Option<u32>) {
         let period = period.map(|seconds| seconds.to_string());
         let mut headers = vec![("x-ms-lease-action", "break")];
@@ -288,13 +276,13 @@ impl Blob {
         self.demand("PUT", "comp=lease", &headers);
     }
 
-    /// Deletes the container, with all that is in it: no lease keeps it.
+    /// Deletes the container with everything in it: no lease prevents that.
     pub(crate) fn delete_container(&self) {
         let reply = Self::ask("DELETE", self.container(), "restype=container", &[]);
         assert_eq!(reply.status, 202, "{reply:?}");
     }
 
-    /// Deletes the blob, with the lease id of whoever holds it.
+    /// Deletes the blob, with its holder's lease id.
     pub(crate) fn delete(&self, id: &str) {
         self.demand("DELETE", "", &[("x-ms-lease-id", id)]);
     }

@@ -1,11 +1,11 @@
-//! A port of loopback at which nobody listens, nor can anybody else: a free one that was let go may be the next
-//! test's in the same moment.
+//! A closed port of loopback that no other process can open. (A port that was merely free may be
+//! another test's in the next moment.)
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket};
 
-/// Closed for as long as this is kept.
+/// A port that stays closed as long as this exists.
 pub(crate) struct ClosedPort {
     pub(crate) port: u16,
     _socket: OwnedFd,
@@ -15,7 +15,7 @@ impl ClosedPort {
     pub(crate) fn new() -> ClosedPort {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).expect("a socket");
-        // Bound, and never made to listen: whoever connects is refused.
+        // Bound, but never listening: connections are refused.
         bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).expect("a port");
         let bound: SockaddrIn = getsockname(socket.as_raw_fd()).expect("its address");
         ClosedPort {

@@ -1,42 +1,40 @@
-//! What the event logs of a scene's instances say of it, held against the rules of `trafficcop timeline`.
+//! The event logs of a scene's instances, checked by the rules of `trafficcop timeline`.
 //!
-//! Every instance that a test starts writes one, and each scene is judged at its end. It comes on top of
-//! what the test asserts, and never in its place: it is the program's own word.
+//! Every instance that a test starts writes one, and each scene is judged at its end. That adds to
+//! what the test asserts, and never replaces it: a log is the program's own account.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The verbs that write one.
+/// Verbs that write event logs.
 const WRITERS: [&str; 3] = ["run", "elect", "work"];
 
-/// All instances of a scene are on one machine: of two moments it is known which was first.
+/// All instances of a scene are on one machine: the order of two moments is certain.
 const SKEW: i64 = 0;
 
-/// How many logs were judged, and how many lines they had.
+/// Number of judged logs, and of their lines.
 static JUDGED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// What of a scene's logs is not held against them.
+/// Contradictions in a scene's logs that are excused.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Excused {
     #[default]
     Nothing,
-    /// That an instance reports that its command may have run that it cannot exclude an overlap.
+    /// Reports of instances that cannot exclude an overlap of their commands.
     Confessions,
     Everything,
 }
 
-/// The logs of a scene.
 pub(crate) struct EventLogs {
-    // Not the scene's: tests look at what is in that.
+    // Not the scene's directory, which tests look at.
     directory: tempfile::TempDir,
     files: Mutex<Vec<PathBuf>>,
     excused: Mutex<Excused>,
 }
 
 impl EventLogs {
-    /// No logs yet.
     pub(crate) fn new() -> EventLogs {
         EventLogs {
             directory: tempfile::tempdir().expect("a directory for the event logs"),
@@ -45,8 +43,8 @@ impl EventLogs {
         }
     }
 
-    /// An instance with these arguments writes its log where they say, or else, if it is `wanted`, where the
-    /// arguments say that are returned.
+    /// Returns additional arguments for an instance with these arguments, so that it writes a log;
+    /// none if it has a log already, or it is not `wanted`.
     pub(crate) fn of(
         &self,
         verb: &str,
@@ -72,13 +70,13 @@ impl EventLogs {
         }
     }
 
-    /// This is not held against them, nor what was said before.
+    /// Excuses such contradictions, also earlier ones.
     pub(super) fn excuse(&self, what: Excused) {
         let mut excused = self.excused.lock().unwrap_or_else(PoisonError::into_inner);
         *excused = what.max(*excused);
     }
 
-    /// Everything in them that the promise excludes.
+    /// Lists everything in the logs that the promise excludes.
     pub(crate) fn contradictions(&self) -> Vec<String> {
         let excused = *self.excused.lock().unwrap_or_else(PoisonError::into_inner);
         if excused == Excused::Everything {
@@ -87,7 +85,7 @@ impl EventLogs {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let texts: Vec<(String, Vec<u8>)> = files
             .iter()
-            // Nothing else is read: a device or a pipe would hold us up.
+            // Only files: a device or a pipe would block.
             .filter(|path| path.is_file())
             .filter_map(|path| Some((path.display().to_string(), std::fs::read(path).ok()?)))
             .collect();
@@ -108,7 +106,7 @@ impl EventLogs {
     }
 }
 
-/// How many logs were judged in this process so far, and how many lines they had.
+/// Describes how many logs were judged in this process so far, and how many lines they had.
 pub(crate) fn judged() -> String {
     let [logs, lines] = JUDGED.each_ref().map(|count| count.load(Ordering::Relaxed));
     format!("{logs} event logs with {lines} lines judged")

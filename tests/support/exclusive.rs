@@ -1,8 +1,8 @@
-//! The promise of `work`, as a property of any queue: several workers, hundreds of messages, a
-//! service and machines that fail by chance. No two runs of one message overlap, nothing is lost,
-//! each ends completed or put aside, and none is run more often than it may.
+//! The promise of `work` as a property of any queue: several workers, hundreds of messages, a
+//! service and machines that fail at random. No two runs of a message overlap, none is lost, each
+//! ends completed or dead-lettered, and none is run more often than allowed.
 //!
-//! TRAFFICCOP_TEST_SEED=7 another course; TRAFFICCOP_TEST_MESSAGES=3000 a longer one.
+//! TRAFFICCOP_TEST_SEED=7 gives another course, TRAFFICCOP_TEST_MESSAGES=3000 a longer one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,35 +16,32 @@ use super::programs;
 use super::scene::Scene;
 use trafficcop::Instant;
 
-/// How many there are.
 pub(crate) const WORKERS: usize = 3;
-/// How often a message is tried at most.
+/// Largest number of attempts of a message.
 pub(crate) const MAX_ATTEMPTS: u64 = 6;
-/// For how long things go wrong with each worker.
+/// Time for which each worker has troubles.
 const TROUBLE: Duration = Duration::from_secs(18);
-/// How long all of it may take on a machine that is slow.
+/// Limit of the whole test on a slow machine.
 const LIMIT: Duration = Duration::from_secs(420);
 
-/// A queue to prove it on.
+/// A queue to test.
 pub(crate) trait Stand: Sync {
-    /// How long the lock of a message is; commands take up to three times as long.
+    /// Length of a message's lock; commands take up to three times as long.
     const LOCK: Duration;
-    /// Whether every run of a message is another attempt, as the queue counts.
+    /// Whether every run of a message counts as another attempt.
     const COUNTS_EVERY_RUN: bool;
 
-    /// Puts a message.
     fn put(&self, text: &str);
-    /// How many messages are neither done with nor put aside.
+    /// Counts the messages that are neither completed nor dead-lettered.
     fn left(&self) -> usize;
-    /// The texts of those that were put aside.
+    /// Returns the texts of the dead letters.
     fn aside(&self) -> Vec<String>;
-    /// One of the workers to be, without a command and how it fails.
+    /// Prepares one of the workers, without a command and settings for failures.
     fn worker<'a>(&self, scene: &'a Scene, which: usize) -> Run<'a>;
-    /// How many things can go wrong between a worker and the queue.
+    /// Number of kinds of trouble between a worker and the queue.
     const TROUBLES: u32;
-    /// One of them.
     fn go_wrong(&self, rng: &mut fastrand::Rng, what: u32, which: usize);
-    /// Nothing goes wrong any more.
+    /// Ends all troubles.
     fn calm(&self);
 }
 
@@ -53,7 +50,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn start<S: Stand>(stand: &S, scene: &Scene, which: usize) -> Instance {
-    // The body says how long it takes and how it ends.
+    // The body says how long the command takes and how it ends.
     let script = "read tag beats status; export TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT \
                   TRAFFICCOP_HOLDER=w; \
                   exec \"$0\" \"$1\" $tag --every 50 --beats $beats --status $status";
@@ -67,7 +64,7 @@ fn start<S: Stand>(stand: &S, scene: &Scene, which: usize) -> Instance {
         .start()
 }
 
-/// One thing that goes wrong with one of the workers.
+/// Makes one trouble for one of the workers.
 fn go_wrong<S: Stand>(
     stand: &S,
     scene: &Scene,
@@ -90,8 +87,7 @@ fn go_wrong<S: Stand>(
     }
 }
 
-/// One run of a message: which attempt it was, from when to when it lived, and whether it came to its
-/// end.
+/// A run of a message: its attempt, its span, and whether it ended by itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     attempt: u64,
@@ -100,7 +96,7 @@ pub(crate) struct Life {
     pub(crate) ended: bool,
 }
 
-/// The judgement: per message its runs, in order.
+/// Judges the journal; returns the runs of each message, in order.
 pub(crate) fn judge(lines: &[Line], counts_every_run: bool) -> BTreeMap<String, Vec<Life>> {
     let mut runs: BTreeMap<(String, u64, i32), Life> = BTreeMap::new();
     for line in lines {
@@ -148,7 +144,7 @@ pub(crate) fn judge(lines: &[Line], counts_every_run: bool) -> BTreeMap<String, 
     messages
 }
 
-/// Proves it.
+/// Tests the property.
 pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
     let seed = number("TRAFFICCOP_TEST_SEED", 1);
     let count = number("TRAFFICCOP_TEST_MESSAGES", messages);
@@ -156,8 +152,8 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
     let scene = Scene::new();
     let mut fails = Vec::new();
     for tag in 0..count {
-        // From nothing to three locks, at 50 ms a beat; one in ten never succeeds, and is short: it is
-        // run as often as it may, one run after another.
+        // From nothing to three locks, at 50 ms a beat. One in ten always fails, and is short: it
+        // is run as often as allowed, one run after another.
         let status = if rng.u32(0..10) == 0 { 1 } else { 0 };
         let longest = if status == 0 {
             3 * S::LOCK.as_millis() as u64
@@ -172,8 +168,8 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
         .map(|which| start(stand, &scene, which))
         .collect();
     let begin = Instant::now();
-    // Each has its own troubles, at the same time as the others, and a thread that lives as long as the
-    // workers that it starts: they die with it.
+    // Each worker has its own concurrent troubles, and a thread that lives as long as the workers
+    // that it starts, because they die with it.
     let over = AtomicBool::new(false);
     let (left, troubles) = std::thread::scope(|scope_of_threads| {
         let threads: Vec<_> = workers
@@ -188,7 +184,8 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
                             go_wrong(stand, scene, &mut rng, worker, which);
                             count += 1;
                         } else if worker.ended().is_some() {
-                            // The queue was out of reach when it came: a service manager starts it anew.
+                            // The queue was unreachable when it started: a service manager would
+                            // restart it.
                             *worker = start(stand, scene, which);
                         }
                         std::thread::sleep(Duration::from_millis(200));
@@ -237,7 +234,7 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
         );
     }
     eprintln!(
-        "judge: {count} messages, {runs} runs, {} put aside, {troubles} troubles, {} s, seed {seed}: no overlap, none lost",
+        "judge: {count} messages, {runs} runs, {} dead-lettered, {troubles} troubles, {} s, seed {seed}: no overlap, none lost",
         aside.len(),
         Instant::now().since(begin).as_secs()
     );

@@ -1,7 +1,7 @@
-//! Instances of the binary under test: how they are started, watched, signalled and waited for.
+//! Instances of the binary under test: starting, watching, signalling, waiting.
 //!
-//! An instance gets a clean start whatever the test runner's own state is: no settings from the
-//! environment, every signal at its default, nothing on stdin.
+//! An instance starts clean whatever the test runner's state is: no settings from the environment,
+//! every signal at its default, nothing on stdin.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,12 +22,10 @@ use super::processes::{self, MARK, Process};
 use super::scene::Scene;
 use super::{await_for, programs};
 
-/// How a process ended, as its parent sees it.
+/// End of a process, as its parent sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It exited with this status.
     Code(i32),
-    /// It died of this signal.
     Died(Signal),
 }
 
@@ -43,12 +41,12 @@ impl From<ExitStatus> for Ended {
     }
 }
 
-/// For what a mount does not need.
+/// Unused parameter of a mount.
 const NOTHING: Option<&str> = None;
 
 const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
 
-/// An instance to be.
+/// An instance that is not started yet.
 pub(crate) struct Run<'a> {
     scene: &'a Scene,
     command: Command,
@@ -59,12 +57,12 @@ pub(crate) struct Run<'a> {
     stdout: Option<Stdio>,
     ignored: Vec<Signal>,
     broken_stderr: bool,
-    /// It would cost what the test counts.
+    /// Whether an event log would cost what the test counts.
     no_event_log: bool,
     preparations: Vec<Preparation>,
 }
 
-/// Done in the child between fork and exec; may do nothing that needs another thread.
+/// Action in the child between fork and exec; it may not need another thread.
 type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 impl<'a> Run<'a> {
@@ -96,14 +94,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One more argument before the `--`.
     #[must_use]
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments before the `--`.
     #[must_use]
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args
@@ -111,14 +107,13 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// A variable in its environment.
     #[must_use]
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// On a machine that refuses a call as long as a file of its name is in this directory of the
+    /// Runs on a machine that refuses a call while a file of its name is in this directory of the
     /// scene: see `refusing.rs`, and [`Scene::refuse`].
     #[must_use]
     pub(crate) fn on_a_machine_that_refuses(self) -> Self {
@@ -128,49 +123,47 @@ impl<'a> Run<'a> {
             .env("LD_PRELOAD", programs::refusing())
     }
 
-    /// Its working directory.
     #[must_use]
     pub(crate) fn current_dir(mut self, directory: &Path) -> Self {
         self.command.current_dir(directory);
         self
     }
 
-    /// This file on its stdin.
     #[must_use]
     pub(crate) fn stdin(mut self, file: File) -> Self {
         self.stdin = file.into();
         self
     }
 
-    /// This on its stdout, instead of a file of the scene.
+    /// Sets its stdout, instead of a file of the scene.
     #[must_use]
     pub(crate) fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
         self
     }
 
-    /// Starts with this signal ignored, as `nohup` and background jobs do it.
+    /// Ignores this signal from the start, as `nohup` and background jobs do.
     #[must_use]
     pub(crate) fn ignoring(mut self, number: Signal) -> Self {
         self.ignored.push(number);
         self
     }
 
-    /// Starts with a stderr that nobody reads any more: every write to it is an EPIPE.
+    /// Starts with a stderr without a reader: every write to it is an EPIPE.
     #[must_use]
     pub(crate) fn with_broken_stderr(mut self) -> Self {
         self.broken_stderr = true;
         self
     }
 
-    /// Starts as a user whom file permissions bind, even if we are root.
+    /// Starts as a user bound by file permissions, even if the test runs as root.
     #[must_use]
     pub(crate) fn bound_by_permissions(mut self) -> Self {
         const CAP_DAC_OVERRIDE: libc::c_ulong = 1;
         const CAP_DAC_READ_SEARCH: libc::c_ulong = 2;
         self.preparations.push(Box::new(|| {
             for capability in [CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH] {
-                // SAFETY: takes numbers only. It fails where we have nothing to drop.
+                // SAFETY: takes numbers only. It fails without a capability to drop.
                 unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
             }
             Ok(())
@@ -178,15 +171,14 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts without an event log of ours.
     #[must_use]
     pub(crate) fn without_event_log(mut self) -> Self {
         self.no_event_log = true;
         self
     }
 
-    /// Starts with this limit, which its command gets, too; without an event log of ours, which would
-    /// need some of it.
+    /// Starts with this limit, which its command inherits; without the harness's event log, which
+    /// would need some of it.
     #[must_use]
     pub(crate) fn limited(mut self, resource: Resource, limit: u64) -> Self {
         self.preparations
@@ -194,8 +186,8 @@ impl<'a> Run<'a> {
         self.without_event_log()
     }
 
-    /// Starts in a namespace of its own of this kind; needs no right where a user may have one. Whether that is
-    /// so here `namespaces.rs` says.
+    /// Starts in a separate namespace of this kind, without privileges where users may have one;
+    /// `namespaces.rs` tells whether that is so here.
     fn within(mut self, kind: CloneFlags) -> Self {
         let user = nix::unistd::geteuid();
         let group = nix::unistd::getegid();
@@ -220,13 +212,13 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts without a network: every address is unreachable, its own too.
+    /// Starts without a network: every address is unreachable, even its own.
     #[must_use]
     pub(crate) fn without_network(self) -> Self {
         self.within(CloneFlags::CLONE_NEWNET)
     }
 
-    /// Starts with mounts of its own, which are made by this.
+    /// Starts with mounts of its own, which this function makes.
     fn with_mounts(
         self,
         mut make: impl FnMut() -> nix::Result<()> + Send + Sync + 'static,
@@ -240,8 +232,8 @@ impl<'a> Run<'a> {
         within
     }
 
-    /// Starts with a file system of its own on this directory, read-only if there is `room` for
-    /// nothing (in 4 KiB pages).
+    /// Starts with a file system of its own on this directory, of `room` pages of 4 KiB, or
+    /// read-only if that is 0.
     #[must_use]
     pub(crate) fn with_tmpfs(self, directory: &Path, room: u32) -> Self {
         let directory = directory.to_owned();
@@ -257,7 +249,6 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Starts with this directory as its /run.
     #[must_use]
     pub(crate) fn with_run(self, directory: &Path) -> Self {
         let directory = directory.to_owned();
@@ -266,7 +257,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Fills the file system in this directory, so that no file there can grow.
+    /// Fills the file system in this directory, so that no file in it can grow.
     #[must_use]
     pub(crate) fn with_full(mut self, directory: &Path) -> Self {
         let ballast = directory.join("ballast");
@@ -279,27 +270,24 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// What stands after the `--`.
     #[must_use]
     pub(crate) fn command<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
         self.workload = words.into_iter().map(|word| word.as_ref().into()).collect();
         self
     }
 
-    /// A shell script as the command.
     #[must_use]
     pub(crate) fn shell(self, script: &str) -> Self {
         self.command(["sh", "-c", script])
     }
 
-    /// The journalist as the command: see [`Scene::journalist`].
     #[must_use]
     pub(crate) fn journalist(self, tag: &str, options: &[&str]) -> Self {
         let words = self.scene.journalist(tag, options);
         self.command(words)
     }
 
-    /// Starts it. It is killed with the calling thread, if not before.
+    /// Starts it. It is killed with the calling thread at the latest.
     #[must_use]
     pub(crate) fn start(mut self) -> Instance {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -339,17 +327,17 @@ impl<'a> Run<'a> {
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
             setrlimit(Resource::RLIMIT_NOFILE, files, most)?;
-            // A test that is killed leaves nothing behind. Tied to the thread that starts it.
+            // A killed test leaves nothing behind: tied to the thread that starts it.
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // Whatever the test runner left open is nothing of ours to pass on.
+            // Do not pass on the test runner's open descriptors.
             // SAFETY: takes numbers; descriptors are marked, not closed.
             unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOEXEC) };
             preparations.iter_mut().try_for_each(|prepare| prepare())
         };
-        // SAFETY: between fork and exec no lock of another thread is needed: what the
-        // preparations call are system calls, on memory that is ours alone after the fork.
+        // SAFETY: between fork and exec no lock of another thread is needed: the preparations make
+        // system calls on memory that is the child's alone after the fork.
         unsafe { self.command.pre_exec(prepare) };
-        // A group of its own, as a shell gives to a job: nothing meant for the test reaches it.
+        // A group of its own, as a shell gives to a job: no signal for the test reaches it.
         self.command.process_group(0);
         let child = self.command.spawn().expect("the binary can be started");
         Instance {
@@ -361,25 +349,22 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Starts it and waits for its end.
     #[must_use]
     pub(crate) fn finish(self) -> Finished {
         self.start().finish()
     }
 }
 
-/// An instance that ended, with all it said.
+/// An instance that has ended, with its output.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// How.
     pub(crate) ended: Ended,
-    /// Its (and its command's) standard output.
+    /// Standard output of the instance and its command.
     pub(crate) stdout: String,
-    /// Its (and its command's) standard error.
+    /// Standard error of the instance and its command.
     pub(crate) stderr: String,
 }
 
-/// It ended with this status, and said these words.
 #[track_caller]
 pub(crate) fn assert_ended(finished: &Finished, code: i32, words: &str) {
     let said = &finished.stderr;
@@ -387,7 +372,7 @@ pub(crate) fn assert_ended(finished: &Finished, code: i32, words: &str) {
     assert!(said.contains(words), "not said: {words}\n{said}");
 }
 
-/// A started instance. Killed at the latest with its scene.
+/// A started instance. It is killed with its scene at the latest.
 pub(crate) struct Instance {
     child: Child,
     ended: Option<Ended>,
@@ -401,13 +386,13 @@ fn read(path: &Path) -> String {
 }
 
 impl Instance {
-    /// The supervisor's process id.
+    /// Returns the supervisor's process id.
     #[must_use]
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("pids fit")
     }
 
-    /// The guardian's process id, as soon as there is one.
+    /// Returns the guardian's process id, as soon as there is one.
     #[must_use]
     pub(crate) fn guardian(&self) -> i32 {
         await_for(
@@ -422,19 +407,18 @@ impl Instance {
         )
     }
 
-    /// All it has written to stderr so far.
+    /// Returns its stderr so far.
     #[must_use]
     pub(crate) fn stderr(&self) -> String {
         read(&self.stderr)
     }
 
-    /// Where it writes that.
     #[must_use]
     pub(crate) fn stderr_path(&self) -> PathBuf {
         self.stderr.clone()
     }
 
-    /// All it has written to stdout so far.
+    /// Returns its stdout so far.
     #[must_use]
     pub(crate) fn stdout(&self) -> String {
         read(&self.stdout)
@@ -445,7 +429,6 @@ impl Instance {
         self.await_log_times(words, 1);
     }
 
-    /// Waits until its stderr contains `words` so many times.
     pub(crate) fn await_log_times(&self, words: &str, times: usize) {
         await_for(
             &format!("\"{words}\" in the log"),
@@ -454,18 +437,17 @@ impl Instance {
         );
     }
 
-    /// Sends a signal to the supervisor.
     pub(crate) fn signal(&self, number: Signal) {
         kill(Pid::from_raw(self.pid()), number).expect("it is there and ours");
     }
 
-    /// Stops the supervisor as SIGSTOP does it, and waits until it stands still.
+    /// Stops the supervisor by SIGSTOP, and waits until it is stopped.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
         processes::await_stopped(self.pid());
     }
 
-    /// How it ended, if it did.
+    /// Returns how it ended, if it did.
     pub(crate) fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
             let status = self.child.try_wait().expect("it is our child");
@@ -474,7 +456,6 @@ impl Instance {
         self.ended
     }
 
-    /// Waits for its end.
     pub(crate) fn wait(&mut self) -> Ended {
         let stderr = self.stderr.clone();
         let pid = self.pid();
@@ -485,7 +466,7 @@ impl Instance {
         )
     }
 
-    /// Waits for its end and collects all it said.
+    /// Waits for its end and collects its output.
     #[must_use]
     pub(crate) fn finish(mut self) -> Finished {
         let ended = self.wait();
@@ -496,7 +477,6 @@ impl Instance {
         }
     }
 
-    /// Fails if it has ended.
     pub(crate) fn assert_running(&mut self) {
         assert_eq!(self.ended(), None, "it should still run\n{}", self.stderr());
     }

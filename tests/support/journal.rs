@@ -1,7 +1,7 @@
-//! The journal and its judge: who lived when, by the command's own account.
+//! The journal and its judge: lifetimes of processes, as the command itself reports them.
 //!
-//! The journal is a lower bound: a process lives at least from its first line to its last. So an
-//! overlap that the judge finds is one. It must never be softened by a tolerance.
+//! The journal is a lower bound: a process lives at least from its first line to its last. So every
+//! overlap that the judge finds is real. It must never be softened by a tolerance.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,39 +11,35 @@ use std::path::{Path, PathBuf};
 
 use super::await_for;
 
-/// What a process wrote.
+/// An event in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Its first line.
+    /// The first line of a process.
     Start,
-    /// It lives.
+    /// A sign of life.
     Beat,
-    /// It was asked to end.
     Term,
-    /// Its last line, if it ended by itself.
+    /// The last line of a process, if it ended by itself.
     End,
 }
 
-/// One line of the journal.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// What happened.
     pub(crate) what: What,
-    /// Which command, as the test called it; `/daemon`, `/child` or `/storm` is appended by a
-    /// process that is not the main one.
+    /// Name of the command in the test, with `/daemon`, `/child` or `/storm` added by a process
+    /// that is not the main one.
     pub(crate) tag: String,
-    /// The fencing token the command was told.
+    /// Fencing token that the command was given.
     pub(crate) token: u64,
-    /// The identity of the instance that started it, as the command was told.
+    /// Identity of the instance that started it, as the command was given it.
     pub(crate) holder: String,
-    /// The process.
     pub(crate) pid: i32,
-    /// When: nanoseconds of CLOCK_BOOTTIME.
+    /// Time in nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
 }
 
-/// What is whole of a line. A process that is killed while it writes across the boundary of a page
-/// leaves half a line, and the next one's follows in it; what the dead one wanted to say is lost.
+/// Returns the whole part of a line. A process killed while it writes across a page boundary leaves
+/// half a line, which the next writer's continues; the half is lost.
 fn whole(line: &str) -> &str {
     let words = ["start ", "beat ", "term ", "end "];
     // The half may be a single byte.
@@ -59,16 +55,16 @@ fn whole(line: &str) -> &str {
 }
 
 impl Line {
-    /// Which command it belongs to, whatever process of it wrote it.
+    /// Returns the tag of the command whose process wrote it.
     #[must_use]
     pub(crate) fn command(&self) -> &str {
         self.tag.split('/').next().unwrap_or_default()
     }
 
-    /// Reads one.
+    /// Parses a line.
     ///
     /// # Panics
-    /// If it is none: nobody but the journalist writes there.
+    /// If it is invalid: only the journalist writes there.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Line {
         let fields: Vec<&str> = whole(text).split(' ').collect();
@@ -94,19 +90,16 @@ impl Line {
     }
 }
 
-/// One stretch of control, as the journal shows it: of one holder, under one token. Where a lock
-/// was replaced by another, the other counts its tokens anew, and only the holder tells who is who.
+/// A stretch of control in the journal: of one holder, under one token. If a lock was replaced, the
+/// new one counts its tokens from the start, and only the holder tells them apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenure {
-    /// Its fencing token.
     pub(crate) token: u64,
-    /// Its holder.
     pub(crate) holder: String,
-    /// The tag of the command.
     pub(crate) tag: String,
-    /// The first line of any of its processes.
+    /// Time of the first line of its processes.
     pub(crate) first: u64,
-    /// The last line of any of its processes.
+    /// Time of the last line of its processes.
     pub(crate) last: u64,
 }
 
@@ -117,28 +110,27 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The journal at this path; it need not exist yet.
+    /// Returns the journal at this path, which need not exist yet.
     #[must_use]
     pub(crate) fn at(path: PathBuf) -> Journal {
         Journal { path }
     }
 
-    /// Where it is.
     #[must_use]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All complete lines so far.
+    /// Returns all complete lines so far.
     #[must_use]
     pub(crate) fn lines(&self) -> Vec<Line> {
         self.lines_from(&mut 0)
     }
 
-    /// The complete lines behind this byte, which is moved to where the next one will begin.
+    /// Returns the complete lines after this byte, and moves it behind them.
     fn lines_from(&self, read: &mut u64) -> Vec<Line> {
         let mut text = String::new();
-        // Not yet there: nobody has written.
+        // Without a file there is no line yet.
         if let Ok(mut file) = File::open(&self.path) {
             file.seek(SeekFrom::Start(*read)).expect("it is a file");
             file.read_to_string(&mut text).expect("lines of text");
@@ -148,8 +140,8 @@ impl Journal {
         text.lines().map(Line::parse).collect()
     }
 
-    /// Waits for a line, and returns it. What was read is not read again: of a command that beats for a
-    /// minute there are twelve thousand lines.
+    /// Waits for a line, and returns it. Lines are not read twice: a command that beats for a
+    /// minute writes twelve thousand.
     pub(crate) fn await_line(&self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
         let mut read = 0;
         await_for(
@@ -166,7 +158,7 @@ impl Journal {
         })
     }
 
-    /// Waits for another line of this tag from now on: it lives.
+    /// Waits for another line of this tag from now on.
     pub(crate) fn await_sign_of_life(&self, tag: &str) -> Line {
         let now = trafficcop::Instant::now().as_nanos();
         self.await_line(&format!("that {tag} lives"), |line| {
@@ -174,7 +166,6 @@ impl Journal {
         })
     }
 
-    /// The tenures in order of time.
     #[must_use]
     pub(crate) fn tenures(&self) -> Vec<Tenure> {
         let mut tenures: BTreeMap<(u64, String), Tenure> = BTreeMap::new();
@@ -195,10 +186,10 @@ impl Journal {
         tenures
     }
 
-    /// The judgement: the tags of the tenures in order.
+    /// Judges the journal; returns the tags of the tenures in order.
     ///
     /// # Panics
-    /// If two tenures overlapped, or a later one does not have the greater token.
+    /// If two tenures overlap, or a later one does not have the greater token.
     pub(crate) fn judge(&self) -> Vec<String> {
         let tenures = self.tenures();
         for (index, one) in tenures.iter().enumerate() {
@@ -226,7 +217,7 @@ impl Journal {
     }
 }
 
-/// The journal without its beats, for people who read why a test failed.
+/// Shows the journal without its beats, for people who read why a test failed.
 impl fmt::Display for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "-- journal")?;
@@ -257,7 +248,7 @@ impl fmt::Display for Journal {
                 tenure.last as f64 / 1e9
             )?;
         }
-        // What the instances said, which the scene keeps beside the journal.
+        // The instances' output, which the scene has next to the journal.
         let beside = self
             .path
             .parent()

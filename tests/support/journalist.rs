@@ -1,8 +1,8 @@
 //! The command under test: a small program that writes its life into a journal.
 //!
-//! Not a module: the harness compiles it by itself (`programs.rs`) and hands it to `trafficcop run`.
-//! Each of its processes appends `start`, `beat` and `end` lines with tag, fencing token, holder, pid
-//! and CLOCK_BOOTTIME to one file, by single writes on O_APPEND; the judge (`journal.rs`) reads them.
+//! Not a module: the harness compiles it (`programs.rs`) and passes it to `trafficcop run`. Each of
+//! its processes appends `start`, `beat` and `end` lines with tag, fencing token, holder, pid and
+//! CLOCK_BOOTTIME to one file, by single writes on O_APPEND; the judge (`journal.rs`) reads them.
 //! It must never buffer a line, and never write one for another process.
 //!
 //! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE]
@@ -46,12 +46,12 @@ extern "C" fn note_term(_: c_int) {
     ASKED.store(true, Ordering::SeqCst);
 }
 
-/// What a TERM does.
+/// Effect of a SIGTERM.
 #[derive(Clone, Copy)]
 enum Term {
     Default,
     Ignore,
-    /// Ends with this status, so long after the signal.
+    /// Ends with this status, this long after the signal.
     After(Duration, i32),
 }
 
@@ -68,9 +68,9 @@ struct Options {
     storm: usize,
     storm_every: Duration,
     fat: usize,
-    /// Says `WATCHDOG=1` with each beat of its main process.
+    /// Whether its main process sends `WATCHDOG=1` with each beat.
     watchdog: bool,
-    /// Waits for itself, once this file is there.
+    /// File after whose creation it deadlocks.
     deadlock: Option<PathBuf>,
 }
 
@@ -148,7 +148,7 @@ impl Pen {
             .append(true)
             .create(true)
             .open(&options.journal);
-        // An identity may hold blanks; a field of a line may not.
+        // An identity may have blanks; a field of a line may not.
         let holder = std::env::var("TRAFFICCOP_HOLDER").unwrap_or_else(|_| "none".into());
         let holder = holder.replace(char::is_whitespace, "_");
         let pid = std::process::id();
@@ -171,7 +171,7 @@ fn exists(path: Option<&Path>) -> bool {
     path.is_some_and(Path::exists)
 }
 
-/// Beats until there is a reason to end, and returns the status to end with.
+/// Beats until there is a reason to end; returns the status.
 fn live(options: &Options, role: &str) -> i32 {
     let mut pen = Pen::open(options, role);
     pen.write("start");
@@ -186,7 +186,7 @@ fn live(options: &Options, role: &str) -> i32 {
     loop {
         pen.write("beat");
         if let Some((from, to)) = &watchdog {
-            // A supervisor that is stopped does not read: the command goes on.
+            // A stopped supervisor does not read; the command continues.
             from.set_nonblocking(true).expect("ours");
             let _ = from.send_to(b"WATCHDOG=1", to);
         }
@@ -215,10 +215,10 @@ fn live(options: &Options, role: &str) -> i32 {
     }
 }
 
-/// Forks a process that leaves session, parent and every descriptor behind, ignores TERM and
-/// beats for ever: what a daemon does.
+/// Forks a daemon, which leaves session, parent and every descriptor, ignores TERM and beats for
+/// ever.
 fn daemonise(options: &Options) {
-    // SAFETY: this process has one thread; the children go on with ordinary code.
+    // SAFETY: this process has one thread; the children continue with ordinary code.
     let child = unsafe { fork() };
     if child != 0 {
         // SAFETY: a null status is allowed.
@@ -226,7 +226,7 @@ fn daemonise(options: &Options) {
         return;
     }
     // SAFETY: no memory is touched; std's own handles are not used after their descriptors are
-    // closed (the journal is opened anew).
+    // closed (the journal is reopened).
     unsafe {
         setsid();
         if fork() != 0 {
@@ -255,8 +255,8 @@ fn child(options: &Options) {
     }
 }
 
-/// Forks without end: each process beats once, forks the next and goes on beating, at most
-/// `options.storm` of them at a time, the eldest being killed.
+/// Forks without end: each process beats once, forks the next and continues to beat. At most
+/// `options.storm` of them live; the eldest is killed.
 fn storm(options: &Options) {
     // SAFETY: as above; ignoring SIGCHLD makes the kernel reap.
     if unsafe { fork() } != 0 {
@@ -279,8 +279,8 @@ fn storm(options: &Options) {
         if living.len() > options.storm
             && let Some(eldest) = living.pop_front()
         {
-            // SAFETY: SIGCHLD is ignored, so a pid could in theory be another's by now; only our
-            // own never-ending children are in the list.
+            // SAFETY: SIGCHLD is ignored, so a pid could in theory belong to another process by
+            // now; only this process's own endless children are in the list.
             unsafe { kill(eldest, SIGKILL) };
         }
         std::thread::sleep(options.storm_every);
@@ -308,7 +308,7 @@ fn main() {
     if options.storm > 0 {
         storm(&options);
     }
-    // Touched, not only asked for.
+    // Write to it, so that the memory is really used.
     let fat = vec![1_u8; options.fat << 20];
     let status = live(&options, "");
     drop(std::hint::black_box(fat));

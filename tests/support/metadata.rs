@@ -1,5 +1,5 @@
-//! A metadata service of the test's own: it announces what it is told to, answers as badly as it is
-//! told to, and remembers what it was asked.
+//! A metadata service for tests: it announces what it is told to, answers as badly as it is told
+//! to, and records requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,27 +7,25 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::await_for;
 
-/// What it answers.
+/// Way to answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Manner {
-    /// As Azure's does.
+    /// Like Azure's service.
     Well,
-    /// This status.
     Status(u16),
-    /// This, instead of a document.
+    /// With this text instead of a document.
     Nonsense(&'static str),
-    /// Never.
     Hangs,
 }
 
 struct Service {
     manner: Manner,
-    /// What the machine is called; empty: it does not tell.
+    /// Name of the machine; if empty, the service does not tell.
     name: String,
     events: Vec<String>,
     asked: usize,
     approved: Vec<String>,
-    /// Looked at when an approval arrives; what it says is remembered.
+    /// Called when an approval arrives; its result is recorded.
     witness: Box<dyn Fn() -> String + Send>,
     seen: Vec<String>,
     hung: Vec<TcpStream>,
@@ -36,12 +34,12 @@ struct Service {
 /// The service; it ends with the test's process.
 pub(crate) struct Metadata {
     service: Arc<Mutex<Service>>,
-    /// Where it is, for `TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT`.
+    /// Endpoint for `TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT`.
     pub(crate) url: String,
 }
 
 impl Metadata {
-    /// One that calls the machine `name` and announces nothing.
+    /// Starts a service that calls the machine `name` and announces nothing.
     #[must_use]
     pub(crate) fn of(name: &str) -> Metadata {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -69,15 +67,14 @@ impl Metadata {
     }
 
     fn service(&self) -> MutexGuard<'_, Service> {
-        self.service.lock().expect("nobody panics with it")
+        self.service.lock().expect("not poisoned")
     }
 
-    /// From now on it answers so.
     pub(crate) fn answers(&self, manner: Manner) {
         self.service().manner = manner;
     }
 
-    /// From now on it announces this, for this machine, and nothing else.
+    /// From now on, announces only this, for this machine.
     pub(crate) fn announce(&self, id: &str, kind: &str, machine: &str) {
         self.service().events = vec![format!(
             r#"{{"EventId": "{id}", "EventType": "{kind}", "ResourceType": "VirtualMachine",
@@ -86,30 +83,29 @@ impl Metadata {
         )];
     }
 
-    /// From now on it announces nothing.
     pub(crate) fn announce_nothing(&self) {
         self.service().events.clear();
     }
 
-    /// What is to be looked at when an approval arrives.
+    /// Sets the function that is called when an approval arrives.
     pub(crate) fn witness(&self, witness: impl Fn() -> String + Send + 'static) {
         self.service().witness = Box::new(witness);
     }
 
-    /// The events that were approved, and what the witness said each time.
+    /// Returns the approved events, and the witness's results.
     #[must_use]
     pub(crate) fn approved(&self) -> (Vec<String>, Vec<String>) {
         let service = self.service();
         (service.approved.clone(), service.seen.clone())
     }
 
-    /// How often it was asked for events.
+    /// Counts the requests for events.
     #[must_use]
     pub(crate) fn asked(&self) -> usize {
         self.service().asked
     }
 
-    /// Waits until it was asked for events once more than it was by now, `times` times.
+    /// Waits until it was asked for events, and that `times` times in sequence.
     pub(crate) fn await_asked(&self, times: usize) {
         let until = self.service().asked + times;
         await_for(
@@ -145,9 +141,9 @@ fn serve(stream: TcpStream, service: &Mutex<Service>) -> std::io::Result<()> {
         reader.read_exact(&mut body)?;
         let mut words = request.split_whitespace();
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-        let mut service = service.lock().expect("nobody panics with it");
+        let mut service = service.lock().expect("not poisoned");
         let (status, answer) = if !knows_the_word {
-            // As Azure's does: it keeps requests away that somebody was tricked into.
+            // Like Azure's: this refuses requests that a program was tricked into.
             (400, String::new())
         } else {
             match (method, target) {

@@ -1,10 +1,10 @@
-//! What the integration tests stand on: scenes with real instances, the journal and its judge,
+//! Support for the integration tests: scenes with real instances, the journal and its judge,
 //! Azurite, and a proxy that fails on command.
 //!
-//! Used by the binaries `it` and `faults` and by the figures, each of which needs a part of it. Nothing here may
-//! decide whether `trafficcop` is right by asking `trafficcop`: what is judged is the kernel's
-//! process table, the journal of the command, and the store. On top of that its own account, the event
-//! log, must not contradict its promise (`event_logs`).
+//! The binaries `it` and `faults` and the figures use parts of it. Nothing here may ask
+//! `trafficcop` whether `trafficcop` is right: the judges use the kernel's process table, the
+//! command's journal, and the store. In addition, the program's own account, the event log, must
+//! not contradict its promise (`event_logs`).
 
 pub(crate) mod azurite;
 pub(crate) mod bell;
@@ -29,12 +29,12 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 
-/// For how long a test waits for anything before it fails: long, because the machine may be slow,
-/// and nothing is learnt from a test that was merely slow.
+/// Limit of every wait of a test. It is long, because a test that fails on a slow machine shows
+/// nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Looks every few milliseconds until `look` returns something; less often when that takes seconds, as
-/// looking costs what those beside need: a walk through the process table, or a request.
+/// Polls `look` every few milliseconds until it returns something; less often when it takes long,
+/// because a walk through the process table or a request costs other tests time.
 ///
 /// # Panics
 /// After [`PATIENCE`], with what was waited for and what `diagnose` says.

@@ -1,12 +1,13 @@
-//! Namespaces of their own for what tests start. They are not to be had everywhere: many containers deny them, and
-//! some machines do so to whoever is not root.
+//! Namespaces for processes that tests start. Many containers deny them, and so do some machines to
+//! unprivileged users.
 
 use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 
-/// What runs this script of sh in namespaces of its own, of the kinds that these options of unshare(1) name; what
-/// is added to it is the script's `"$@"`. `None`, and said, where the script does not even succeed with `true`.
+/// Returns a command that runs this script of sh in new namespaces of the kinds that these options
+/// of unshare(1) name; arguments added to it are the script's `"$@"`. Prints why and returns `None`
+/// if the script fails even with `true`.
 #[must_use]
 pub(crate) fn unshared_or_say_so(options: &[&str], script: &str) -> Option<Command> {
     let begin = || {
@@ -27,13 +28,13 @@ pub(crate) fn unshared_or_say_so(options: &[&str], script: &str) -> Option<Comma
     }
 }
 
-/// Whether an instance can be started with mounts of its own (`Run::with_tmpfs`, `Run::with_run`).
+/// Whether an instance can have mounts of its own (`Run::with_tmpfs`, `Run::with_run`).
 #[must_use]
 pub(crate) fn mounts_or_say_so() -> bool {
     unshared_or_say_so(&["--mount"], "mount -t tmpfs none /dev && exec \"$@\"").is_some()
 }
 
-/// Whether one can be started without a network.
+/// Whether an instance can run without a network.
 #[must_use]
 pub(crate) fn network_or_say_so() -> bool {
     unshared_or_say_so(&["--net"], "exec \"$@\"").is_some()

@@ -1,7 +1,7 @@
-//! The kernel's process table, as far as a scene is concerned: who of ours is alive.
+//! The kernel's process table, limited to the processes of a scene.
 //!
-//! Processes are known by a variable in their environment that every process of a scene inherits,
-//! whoever its parent is by now, whatever it calls itself, in whichever PID namespace it lives.
+//! The processes of a scene inherit a variable in their environment, by which they are found
+//! whatever their present parent, name or PID namespace is.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -14,26 +14,24 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The variable that marks all processes of a scene with the scene's directory.
+/// Variable that marks all processes of a scene with the scene's directory.
 pub(crate) const MARK: &str = "TEST_SCENE";
 
 /// A process as the table showed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its id, as we see it.
+    /// Process id in the tests' namespace.
     pub(crate) pid: i32,
-    /// Its parent's.
     pub(crate) parent: i32,
-    /// Its first argument: what it was started as.
+    /// First argument: the name under which it was started.
     pub(crate) program: OsString,
-    /// What it runs; empty where the kernel does not tell.
+    /// Executable; empty if the kernel does not tell.
     pub(crate) executable: PathBuf,
-    /// One letter: R, S, D, T, ...
     pub(crate) state: char,
 }
 
 impl Process {
-    /// Reads one process; `None` if there is none (any more), or nothing but its corpse.
+    /// Reads one process; `None` if it does not exist or is a zombie.
     #[must_use]
     pub(crate) fn read(pid: i32) -> Option<Process> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -60,7 +58,7 @@ impl Process {
     }
 }
 
-/// A walk through the process table: who carries which mark.
+/// Result of a walk through the process table: pids and their marks.
 type Walk = Arc<Vec<(i32, Vec<u8>)>>;
 
 fn walk() -> Vec<(i32, Vec<u8>)> {
@@ -78,8 +76,8 @@ fn walk() -> Vec<(i32, Vec<u8>)> {
     .collect()
 }
 
-/// A walk that began after it was asked for: one for all who ask at the same time, as dozens of tests
-/// look side by side, and looking must not be what makes the machine slow.
+/// Returns a walk that began after this call. Concurrent calls share one, because dozens of tests
+/// look at the same time, and looking must not slow the machine down.
 fn walk_together() -> Walk {
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static LAST: Mutex<(u64, Option<Walk>)> = Mutex::new((0, None));
@@ -96,7 +94,7 @@ fn walk_together() -> Walk {
     fresh
 }
 
-/// All living processes that carry the mark of the scene in this directory.
+/// Lists all living processes with the mark of the scene in this directory.
 #[must_use]
 pub(crate) fn marked(scene: &Path) -> Vec<Process> {
     let mark = scene.as_os_str().as_encoded_bytes();
@@ -105,7 +103,7 @@ pub(crate) fn marked(scene: &Path) -> Vec<Process> {
     ours.filter_map(|(pid, _)| Process::read(*pid)).collect()
 }
 
-/// Kills everything that carries the mark, until nothing does. For the end of a scene only.
+/// Kills all processes with the mark, until there are none. For the end of a scene only.
 pub(crate) fn sweep(scene: &Path) {
     for _ in 0..200 {
         let left = marked(scene);
@@ -119,18 +117,17 @@ pub(crate) fn sweep(scene: &Path) {
     }
 }
 
-/// How long the processor worked for this process, which lives, its own work and the kernel's.
+/// Returns the processor time of this living process, its own and the kernel's for it.
 pub(crate) fn processor_time(pid: i32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<&str> = stat[stat.rfind(')').expect("a name")..]
         .split_whitespace()
         .collect();
     let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
-    // A tick is a hundredth of a second, whatever the kernel's own clock does (proc(5), USER_HZ).
+    // A tick is a hundredth of a second, whatever the kernel's clock is (proc(5), USER_HZ).
     Duration::from_millis(10 * (ticks(12) + ticks(13)))
 }
 
-/// Waits until the process is stopped (state T).
 pub(crate) fn await_stopped(pid: i32) {
     super::await_for(
         "a process to be stopped",
@@ -139,15 +136,15 @@ pub(crate) fn await_stopped(pid: i32) {
     );
 }
 
-/// How many files the test process may have open, and could at most, before a test wanted more: what
-/// instances start with, whichever tests were before them.
+/// Returns the soft and hard limit of open files before a test raised it: what instances start
+/// with, whichever tests ran before them.
 pub(crate) fn files_at_first() -> (u64, u64) {
     static FIRST: OnceLock<(u64, u64)> = OnceLock::new();
     *FIRST.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"))
 }
 
-/// The test process may have so many files open from now on, or as many as it can; never fewer than
-/// before, as other tests are in it. Returns how many.
+/// Raises the limit of open files of the test process to this number, or as far as possible; it
+/// never lowers it, because other tests share it. Returns the limit.
 pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
     let (soft, hard) = files_at_first();
     let files = wanted.clamp(soft, hard);
@@ -155,7 +152,6 @@ pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
     files
 }
 
-/// From now on this process can open no descriptor beyond those that it has, and so many `more`.
 pub(crate) fn allow_descriptors(pid: i32, more: u64) {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process of ours");
     let numbers = open

@@ -1,7 +1,8 @@
-//! The programs that tests run: the binary under test, the journalist, the test binary itself, and
+//! Programs that tests run: the binary under test, the journalist, the test binary itself, and
 //! Azurite's installation.
 //!
-//! Made once, under a lock between processes, because several test binaries may run at once.
+//! Each is made once, under a lock between processes, because several test binaries may run at the
+//! same time.
 
 use std::fs::{File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// The binary under test.
+/// Returns the binary under test.
 #[must_use]
 pub(crate) fn trafficcop() -> &'static str {
     env!("CARGO_BIN_EXE_trafficcop")
@@ -24,13 +25,13 @@ fn exclusively<T>(path: &Path, make: impl FnOnce() -> T) -> T {
     make()
 }
 
-/// The test binary itself at a place where any user may run it.
+/// A copy of the test binary that every user can run.
 pub(crate) struct Ourselves {
     pub(crate) path: PathBuf,
     _place: tempfile::TempDir,
 }
 
-/// A copy that is there as long as anybody has it.
+/// Returns a copy that exists as long as it is used.
 pub(crate) fn ourselves() -> Arc<Ourselves> {
     static MADE: Mutex<Weak<Ourselves>> = Mutex::new(Weak::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,14 +40,14 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
     }
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("tests");
-    // By a process of its own: what we had open for writing, the fork of a test beside would have, too,
-    // and nobody can run a program that is open for writing.
+    // In another process: a concurrent test's fork would inherit a descriptor open for writing
+    // here, and a program that is open for writing cannot be run.
     let copied = Command::new("cp")
         .arg(std::env::current_exe().expect("our own path"))
         .arg(&path)
         .status();
     assert!(copied.is_ok_and(|status| status.success()), "no copy of us");
-    // Whatever our umask is.
+    // Whatever the umask is.
     for ours in [place.path(), &path] {
         std::fs::set_permissions(ours, Permissions::from_mode(0o755)).expect("it is ours");
     }
@@ -58,8 +59,8 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
     fresh
 }
 
-/// Plays the test of this full name in a process of its own: whether that was done. There it is for the caller
-/// to do.
+/// Plays the test of this full name in a separate process. Returns whether it did; in that process
+/// it returns false, and the caller plays the test.
 pub(crate) fn was_played_alone(test: &str) -> bool {
     const ALONE: &str = "PROCESS_OF_ITS_OWN";
     if std::env::var_os(ALONE).is_some() {
@@ -76,13 +77,13 @@ pub(crate) fn was_played_alone(test: &str) -> bool {
     true
 }
 
-/// The journalist, compiled from `journalist.rs` on first use (and when that has changed).
+/// Returns the journalist, compiled from `journalist.rs` on first use and after changes.
 pub(crate) fn journalist() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| compiled("journalist", include_str!("journalist.rs"), &[]))
 }
 
-/// A library that makes a clock wrong, compiled from `wrong_clock.rs`.
+/// Returns a library that makes a clock wrong, compiled from `wrong_clock.rs`.
 pub(crate) fn wrong_clock() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -91,7 +92,7 @@ pub(crate) fn wrong_clock() -> &'static Path {
     })
 }
 
-/// A library that refuses what a machine can refuse, compiled from `refusing.rs`.
+/// Returns a library that refuses calls, compiled from `refusing.rs`.
 pub(crate) fn refusing() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -100,7 +101,7 @@ pub(crate) fn refusing() -> &'static Path {
     })
 }
 
-/// What rustc makes of `NAME.rs`, whose text is `source`.
+/// Compiles `NAME.rs`, whose text is `source`.
 fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);
@@ -130,11 +131,11 @@ fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// A service of Azurite (`blob` or `queue`), installed by npm on first use (and when its lock file
-/// changed).
+/// Returns a service of Azurite (`blob` or `queue`), installed by npm on first use and after
+/// changes of its lock file.
 ///
 /// # Panics
-/// Without Node.js, npm or a package registry, saying so: the blob tests are not skipped.
+/// Without Node.js, npm or a package registry: the blob tests are not skipped.
 pub(crate) fn azurite(service: &str) -> PathBuf {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     let modules = INSTALLED.get_or_init(|| {

@@ -1,8 +1,8 @@
 //! A proxy between an instance and the store that fails on command.
 //!
-//! It understands as much HTTP/1.1 as it takes to tell one request from the next, so that it can
-//! lose exactly one reply. Everything it hears is logged with the CLOCK_BOOTTIME of its arrival.
-//! It must never repair anything: what it does not forward stays unforwarded.
+//! It understands just enough HTTP/1.1 to tell requests apart, so that it can lose exactly one
+//! reply. It logs everything with the CLOCK_BOOTTIME of its arrival. It must never repair anything:
+//! a request that it does not forward stays unforwarded.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,89 +16,77 @@ use trafficcop::Instant;
 
 use super::PATIENCE;
 
-/// What a request asks for.
+/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Lease: acquire.
     Acquire,
-    /// Lease: renew.
     Renew,
-    /// Lease: release.
     Release,
-    /// Lease: anything else.
     OtherLease,
-    /// Set metadata.
     SetMetadata,
-    /// Get properties or metadata.
+    /// Gets properties or metadata.
     Look,
-    /// Create a blob, a container or a queue.
+    /// Creates a blob, a container or a queue.
     Create,
-    /// Queue: take messages.
+    /// Takes messages of a queue.
     Take,
-    /// Queue: update a message, its visibility or its text.
+    /// Updates a message, its visibility or its text.
     Update,
-    /// Queue: put a message.
     Put,
-    /// Queue: delete a message.
     DeleteMessage,
     /// Anything else.
     Other,
 }
 
-/// What the proxy does with everything.
+/// Treatment of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Forwards.
     Pass,
-    /// Accepts and holds whatever comes, in both directions, until the mode changes.
+    /// Holds everything back in both directions, until the mode changes.
     Freeze,
     /// Resets connections, present and new.
     Cut,
-    /// Holds every reply back for so long.
     Delay(Duration),
     /// Answers by itself, with this status, content type and body.
     Answer(u16, &'static str, &'static str),
-    /// Refuses everything as the store does, with this status and error code.
+    /// Refuses everything like the store, with this status and error code.
     Refuse(u16, &'static str),
-    /// Forwards what only reads; refuses the rest as the store does, with this status and error code.
+    /// Forwards reads; refuses the rest like the store, with this status and error code.
     RefuseWrites(u16, &'static str),
 }
 
-/// What the proxy does once, with the next request of a kind.
+/// Treatment of the next request of a kind, once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The store gets it; its reply is swallowed and the connection closed.
+    /// Forwards it, drops its reply and closes the connection.
     LoseReply,
-    /// The store gets it; its reply comes so much later.
     DelayReply(Duration),
-    /// The store does not get it; this is the answer.
+    /// Answers by itself, without the store.
     Answer(u16, &'static str, &'static str),
-    /// The store does not get it; the answer is that to the request of its kind before, once more.
+    /// Repeats the answer to the last request of its kind, without the store.
     Repeat,
-    /// The store does not get it, and nothing is answered until the proxy ends.
+    /// Gives no answer until the proxy ends, without the store.
     Swallow,
-    /// The store does not get it; it is refused as the store does, with this status and error code.
+    /// Refuses it like the store, with this status and error code, without the store.
     Refuse(u16, &'static str),
 }
 
-/// One request that came.
+/// A request that came.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// What it asked for.
     pub(crate) call: Call,
-    /// Of what: the path, as it stands there.
     pub(crate) path: String,
-    /// When it had arrived: nanoseconds of CLOCK_BOOTTIME.
+    /// Time of its arrival, in nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
-    /// The lease id it bore or proposed, if any.
+    /// Lease id that it had or proposed, if any.
     pub(crate) lease_id: Option<String>,
-    /// The pop receipt it bore, if any.
+    /// Pop receipt that it had, if any.
     pub(crate) receipt: Option<String>,
-    /// What the store answered, once it did.
+    /// Status of the store's answer, once it came.
     pub(crate) status: Option<u16>,
-    /// Whether that reply reached the client.
+    /// Whether that answer reached the client.
     pub(crate) delivered: bool,
-    /// When it had been handed over, if it was.
+    /// Time at which it was passed on, if it was.
     pub(crate) delivered_at: u64,
 }
 
@@ -107,13 +95,13 @@ struct State {
     fates: Vec<(Call, Fate)>,
     log: Vec<Seen>,
     clients: BTreeMap<u64, TcpStream>,
-    /// What the store's clock says, in seconds of the Unix epoch; `None`: what it says itself.
+    /// Time of the store's clock, in seconds of the Unix epoch, if it is set.
     date: Option<i64>,
-    /// By how many seconds the store's clock is to be ahead of ours; only then are dates looked at.
+    /// Seconds by which the store's clock is ahead; only if set, dates are checked.
     clock: Option<i64>,
-    /// The ids of requests do not come back with their answers.
+    /// Whether the ids of requests are removed from answers.
     nameless: bool,
-    /// The last reply of the store to each kind of request.
+    /// The store's last reply to each kind of request.
     last: Vec<(Call, Message)>,
     over: bool,
 }
@@ -141,21 +129,20 @@ impl Shared {
     }
 }
 
-/// A running proxy; ends with its scope.
+/// A running proxy. Dropping it ends it.
 pub(crate) struct Proxy {
-    /// Its port on 127.0.0.1.
     pub(crate) port: u16,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
-    /// A proxy in front of the server on this port.
+    /// Starts a proxy in front of the server on this port.
     #[must_use]
     pub(crate) fn before(upstream: u16) -> Proxy {
         Proxy::start(Some(upstream), Mode::Pass)
     }
 
-    /// A server of its own that knows nothing but this mode.
+    /// Starts a server that only knows this mode.
     #[must_use]
     pub(crate) fn alone(mode: Mode) -> Proxy {
         assert!(matches!(mode, Mode::Freeze | Mode::Cut | Mode::Answer(..)));
@@ -186,7 +173,6 @@ impl Proxy {
         Proxy { port, shared }
     }
 
-    /// From now on, do this with everything.
     pub(crate) fn set(&self, mode: Mode) {
         let mut state = self.shared.lock();
         if mode == Mode::Cut {
@@ -198,23 +184,22 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// From now on the store's clock stands still at this second.
+    /// Stops the store's clock at this second.
     pub(crate) fn set_date(&self, seconds: i64) {
         self.shared.lock().date = Some(seconds);
     }
 
-    /// From now on the store's clock is so many seconds ahead of ours, and what is dated more than
-    /// fifteen minutes off it is refused (Azurite does not look at dates).
+    /// Sets the store's clock this many seconds ahead, and refuses dates more than fifteen minutes
+    /// off it (Azurite does not check dates).
     pub(crate) fn keeps_time(&self, ahead: i64) {
         self.shared.lock().clock = Some(ahead);
     }
 
-    /// From now on no answer bears the id of its request.
     pub(crate) fn strips_request_ids(&self) {
         self.shared.lock().nameless = true;
     }
 
-    /// What was refused because of its date.
+    /// Returns the requests that were refused because of their dates.
     #[must_use]
     pub(crate) fn misdated(&self) -> Vec<Call> {
         let log = self.log();
@@ -222,25 +207,25 @@ impl Proxy {
         refused.map(|seen| seen.call).collect()
     }
 
-    /// Do this once, with the next request of this kind.
+    /// Treats the next request of this kind so, once.
     pub(crate) fn next(&self, call: Call, fate: Fate) {
         self.shared.lock().fates.push((call, fate));
     }
 
-    /// Everything that has come so far.
+    /// Returns all requests so far.
     #[must_use]
     pub(crate) fn log(&self) -> Vec<Seen> {
         self.shared.lock().log.clone()
     }
 
-    /// The pop receipts that came with updates and deletes, in their order.
+    /// Returns the pop receipts of updates and deletes, in order.
     #[must_use]
     pub(crate) fn receipts(&self) -> Vec<String> {
         let log = self.log();
         log.into_iter().filter_map(|seen| seen.receipt).collect()
     }
 
-    /// Waits for a request, past or to come, and returns it.
+    /// Waits for a request, past or future, and returns it.
     pub(crate) fn await_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let begin = Instant::now();
         let mut state = self.shared.lock();
@@ -261,7 +246,7 @@ impl Proxy {
         }
     }
 
-    /// Waits until a request of this kind has been answered from now on, and returns it.
+    /// Waits until a request of this kind is answered from now on, and returns it.
     pub(crate) fn await_next(&self, call: Call) -> Seen {
         let now = Instant::now().as_nanos();
         self.await_seen(&format!("an answered {call:?}"), |seen| {
@@ -279,7 +264,7 @@ impl Drop for Proxy {
         }
         self.shared.changed.notify_all();
         drop(state);
-        // Wakes the thread that accepts, which looks and leaves.
+        // Wakes the accepting thread, which sees the end.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -323,7 +308,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// One message: its head (up to and with the empty line) and its body, byte for byte.
+/// An HTTP message: its head (including the empty line) and its body, byte for byte.
 #[derive(Clone)]
 struct Message {
     head: String,
@@ -397,7 +382,7 @@ impl Message {
         target.split('?').next().unwrap_or_default()
     }
 
-    /// The pop receipt in its query, as it stands there.
+    /// Returns the pop receipt in its query, as it was sent.
     fn receipt(&self) -> Option<String> {
         let (_, rest) = self.head.lines().next()?.split_once("popreceipt=")?;
         rest.split(['&', ' ']).next().map(str::to_owned)
@@ -451,7 +436,7 @@ fn answer(
     Message { head, body }.write(client)
 }
 
-/// Refuses like the store: its error code is in a header, and its time in another.
+/// Refuses like the store: the error code and the store's time are in headers.
 fn refuse(
     client: &TcpStream,
     head_only: bool,
@@ -476,20 +461,20 @@ fn refuse(
     Message { head, body }.write(client)
 }
 
-/// That second as a header has it.
+/// Formats this second as a header's date.
 fn date_of(seconds: i64) -> String {
     let at = time::OffsetDateTime::from_unix_timestamp(seconds).expect("a moment");
     azure_core::time::to_rfc7231(&at)
 }
 
-/// The date by a clock that is so many seconds ahead of ours.
+/// Returns the date of a clock that is this many seconds ahead.
 fn date(ahead: i64) -> String {
     let now = OffsetDateTime::now_utc() + Duration::from_secs(ahead.unsigned_abs());
     let past = OffsetDateTime::now_utc() - Duration::from_secs(ahead.unsigned_abs());
     to_rfc7231(if ahead < 0 { &past } else { &now })
 }
 
-/// What is more than fifteen minutes off such a clock is refused.
+/// Whether a request's date is more than fifteen minutes off such a clock.
 fn is_misdated(request: &Message, ahead: i64) -> bool {
     let ours = request
         .header("x-ms-date")
@@ -528,8 +513,8 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             _ => None,
         };
         if let Some((status, code)) = refusal {
-            // Before it is heard of: whoever is refused may have asked again, and been answered, before
-            // this thread goes on.
+            // Before the client can see it: a refused client may repeat the request and be answered
+            // before this thread continues.
             shared.lock().log[index].status = Some(status);
             refuse(client, head_only, status, code, &date(clock.unwrap_or(0)))?;
             shared.lock().log[index].delivered = true;
@@ -572,8 +557,8 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         let Some(port) = shared.upstream else {
             return Ok(());
         };
-        // A fresh connection for each: one that the store has closed meanwhile would lose a request
-        // that nobody asked us to lose.
+        // A new connection for each request: one that the store has closed meanwhile would lose a
+        // request unintentionally.
         let server = &mut BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         request.write(server.get_ref())?;
         let Some(mut reply) = Message::read(server, head_only)? else {

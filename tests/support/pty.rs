@@ -1,5 +1,5 @@
-//! Pseudo-terminals that only those get who are given them: `openpty` leaves both ends open in whatever
-//! a test beside starts meanwhile, and a terminal whose end somebody has never hangs up.
+//! Pseudo-terminals whose ends only their users have: `openpty` leaves both ends open in processes
+//! that concurrent tests start, and a terminal with a stray end never hangs up.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -8,13 +8,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::fcntl::OFlag;
 use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 
-/// A terminal's two ends.
+/// The two ends of a terminal.
 pub(crate) struct Pty {
     pub(crate) master: OwnedFd,
     pub(crate) slave: OwnedFd,
 }
 
-/// A terminal, of this size if one is given.
+/// Opens a terminal, of this size if one is given.
 pub(crate) fn open(size: Option<&Winsize>) -> Pty {
     const HAD: &str = "a terminal";
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -30,7 +30,7 @@ pub(crate) fn open(size: Option<&Winsize>) -> Pty {
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
     Pty {
-        // SAFETY: an open descriptor that nobody else has.
+        // SAFETY: an open descriptor without another owner.
         master: unsafe { OwnedFd::from_raw_fd(master.into_raw_fd()) },
         slave: slave.into(),
     }

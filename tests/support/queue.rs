@@ -1,7 +1,7 @@
-//! A client of our own for storage queues: puts, looks, takes and deletes as somebody else would.
+//! A client for storage queues: puts, peeks, takes and deletes as a foreign client.
 //!
-//! Independent of the code under test on purpose. Signed by an account SAS made once, so that a
-//! request is nothing but text.
+//! Deliberately independent of the code under test. An account SAS made once signs it, so that a
+//! request is only text.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,34 +17,32 @@ fn sas() -> &'static str {
     MADE.get_or_init(|| account_sas('q', "rwdlacup"))
 }
 
-/// A message as the service tells it.
+/// A message as the service returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Letter {
     pub(crate) id: String,
-    /// What stands in it, exactly.
     pub(crate) text: String,
-    /// How often it was taken.
+    /// Number of times it was taken.
     pub(crate) count: u32,
-    /// When it vanishes, as the service writes it.
+    /// Time of its expiry, as the service writes it.
     pub(crate) expires: String,
-    /// Where it was taken, not looked at.
+    /// Pop receipt, if it was taken and not just peeked.
     pub(crate) receipt: Option<String>,
 }
 
-/// A queue on this binary's Azurite.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     pub(crate) name: String,
 }
 
 impl Mailbox {
-    /// The queue of this name; it need not exist.
+    /// Returns the queue of this name, which need not exist.
     #[must_use]
     pub(crate) fn named(name: &str) -> Mailbox {
         Mailbox { name: name.into() }
     }
 
-    /// A new and empty queue with a name of its own.
+    /// Makes a new, empty queue with a unique name.
     #[must_use]
     pub(crate) fn fresh() -> Mailbox {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -54,13 +52,13 @@ impl Mailbox {
         mailbox
     }
 
-    /// The queue for what is put aside from this one.
+    /// Returns this queue's poison queue.
     #[must_use]
     pub(crate) fn poison(&self) -> Mailbox {
         Mailbox::named(&format!("{}-poison", self.name))
     }
 
-    /// Status and body of the answer.
+    /// Sends a request; returns status and body of the answer.
     fn ask(&self, method: &str, path: &str, query: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", queues().port)).expect("Azurite");
         stream
@@ -95,28 +93,24 @@ impl Mailbox {
         answer
     }
 
-    /// Creates the queue.
     pub(crate) fn create(&self) {
         self.demand("PUT", "", "", "");
     }
 
-    /// Deletes the queue with all that is in it.
     pub(crate) fn delete(&self) {
         self.demand("DELETE", "", "", "");
     }
 
-    /// Whether the queue is there.
     #[must_use]
     pub(crate) fn exists(&self) -> bool {
         self.ask("GET", "", "comp=metadata", "").0 == 200
     }
 
-    /// Puts a message with this text (nothing in it is escaped but what must be).
+    /// Puts a message with this text, with no more escapes than necessary.
     pub(crate) fn put(&self, text: &str) {
         self.put_with("", text);
     }
 
-    /// Puts one that expires after so many seconds.
     pub(crate) fn put_for(&self, seconds: u32, text: &str) {
         self.put_with(&format!("messagettl={seconds}"), text);
     }
@@ -130,19 +124,19 @@ impl Mailbox {
         self.demand("POST", "/messages", query, &body);
     }
 
-    /// The messages that are visible now (32 at most); they stay.
+    /// Returns the messages that are visible now (32 at most), without taking them.
     #[must_use]
     pub(crate) fn visible(&self) -> Vec<Letter> {
         letters(&self.demand("GET", "/messages", "peekonly=true&numofmessages=32", ""))
     }
 
-    /// Takes one message as somebody else would, for so many seconds.
+    /// Takes one message as another worker, for this many seconds.
     pub(crate) fn take(&self, seconds: u32) -> Option<Letter> {
         let query = format!("visibilitytimeout={seconds}");
         letters(&self.demand("GET", "/messages", &query, "")).pop()
     }
 
-    /// Waits until somebody else can take one.
+    /// Waits until another worker can take a message.
     pub(crate) fn await_take(&self, seconds: u32) -> Letter {
         await_for(
             &format!("a message of {} to be visible", self.name),
@@ -151,7 +145,7 @@ impl Mailbox {
         )
     }
 
-    /// Waits until none is left: those that expire have. Azurite drops them when somebody looks.
+    /// Waits until all messages have expired. Azurite drops them when the queue is read.
     pub(crate) fn await_none(&self) {
         await_for(
             &format!("the messages of {} to expire", self.name),
@@ -160,12 +154,12 @@ impl Mailbox {
         );
     }
 
-    /// Deletes all messages, locked ones too, as an operator does it.
+    /// Deletes all messages as an operator does, locked ones too.
     pub(crate) fn clear(&self) {
         self.demand("DELETE", "/messages", "", "");
     }
 
-    /// How many messages are there, locked ones too.
+    /// Counts all messages, locked ones too.
     #[must_use]
     pub(crate) fn count(&self) -> u32 {
         let mut stream = TcpStream::connect(("127.0.0.1", queues().port)).expect("Azurite");
@@ -187,7 +181,6 @@ impl Mailbox {
     }
 }
 
-/// What was sent in chunks.
 fn joined(mut body: &str) -> String {
     let mut text = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {

@@ -1,11 +1,12 @@
-//! A machine that refuses: preloaded into an instance, it fails a call of the C library for as long
-//! as a file with the call's name is in the directory `REFUSING`. Two numbers in the file: so many of
-//! a process's calls are granted before (those of its parent count), and so many are refused then.
+//! A machine that refuses: preloaded into an instance, this library fails a call of the C library
+//! while a file with the call's name is in the directory `REFUSING`. Two numbers in the file: this
+//! many of a process's calls are granted first (those of its parent count), and this many are
+//! refused then.
 //!
-//! Not a module: compiled by itself (`programs.rs`) as a shared library. The calls: `pthread_create`
-//! and `fork` (EAGAIN: no more of them may be had), `epoll_wait` (EBADF: what never happens, and what
-//! the runtime panics for), `opendir` (EMFILE: of /proc/self/fd alone), `close_range` (EPERM), and, to
-//! guardians alone, `poll` (ENOMEM) and `waitpid` (EPERM).
+//! Not a module: compiled separately (`programs.rs`) as a shared library. The calls:
+//! `pthread_create` and `fork` (EAGAIN: no more available), `epoll_wait` (EBADF, which never
+//! happens, and at which the runtime panics), `opendir` (EMFILE: of /proc/self/fd only),
+//! `close_range` (EPERM), and, for guardians only, `poll` (ENOMEM) and `waitpid` (EPERM).
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::path::Path;
@@ -26,17 +27,17 @@ unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
 }
 
-/// How many calls there were to [`fork`].
+/// Number of calls to [`fork`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 fn is_refused(name: &CStr) -> bool {
     is_refused_now(name, 0)
 }
 
-/// Whether call number `calls` is.
+/// Whether the call with this number is refused.
 fn is_refused_now(name: &CStr, calls: u32) -> bool {
-    // SAFETY: the C library's own place for it. It is left as it was: whoever is not refused must not
-    // see that he was looked at.
+    // SAFETY: the C library's own place for it. It is left unchanged: a call that is granted must
+    // not notice the check.
     let errno = unsafe { *__errno_location() };
     let refused = std::env::var_os("REFUSING").and_then(|directory| {
         let path = Path::new(&directory).join(name.to_str().ok()?);
@@ -51,9 +52,9 @@ fn is_refused_now(name: &CStr, calls: u32) -> bool {
     refused.unwrap_or(false)
 }
 
-/// What the caller would have reached without us.
 fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with NUL. What is preloaded stands before the C library, which has it.
+    // SAFETY: a name that ends with NUL. A preloaded library comes before the C library, which has
+    // it.
     unsafe { dlsym(RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -65,7 +66,7 @@ fn fail(errno: c_int) -> c_int {
 
 type Create = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's.
@@ -86,7 +87,7 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's.
@@ -102,7 +103,6 @@ pub unsafe extern "C" fn fork() -> c_int {
     }
 }
 
-/// Whether this process is a guardian.
 fn is_a_guardian() -> bool {
     let mut name = [0_u8; 16];
     // SAFETY: the kernel writes 16 bytes at most.
@@ -110,7 +110,7 @@ fn is_a_guardian() -> bool {
     name.starts_with(b"tc-guardian\0")
 }
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's.
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn poll(set: *mut c_void, length: c_ulong, timeout: c_int)
     }
 }
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's.
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn waitpid(pid: c_int, status: *mut c_int, options: c_int)
     }
 }
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's.
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
     }
 }
 
-/// Stands in for the C library's, which takes as many arguments as the call has, six at most.
+/// Replaces the C library's function, which takes up to six arguments, as many as the call has.
 ///
 /// # Safety
 /// As the C library's.
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn syscall(
 
 type Wait = unsafe extern "C" fn(c_int, *mut c_void, c_int, c_int) -> c_int;
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's.

@@ -1,7 +1,7 @@
-//! A scene: a directory with a lock, a journal, and the instances that compete there.
+//! A scene: a directory with a lock, a journal, and competing instances.
 //!
-//! What a test begins with. At its end everything that was started in it is killed, whatever
-//! became of the test.
+//! Every test begins with one. At its end, all processes that were started in it are killed,
+//! whatever the test's result is.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,15 @@ use super::journal::Journal;
 use super::processes::{self, Process};
 use super::standstill;
 
-/// A directory of its own, and everything that happens in it.
+/// A directory with everything that happens in it.
 pub(crate) struct Scene {
     directory: tempfile::TempDir,
-    /// What the commands write.
     pub(crate) journal: Journal,
     pub(super) event_logs: EventLogs,
     begun: Instant,
 }
 
 impl Scene {
-    /// An empty scene.
     #[must_use]
     pub(crate) fn new() -> Scene {
         standstill::watch();
@@ -39,62 +37,61 @@ impl Scene {
         }
     }
 
-    /// The scene's directory.
     #[must_use]
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A file in the scene's directory.
+    /// Returns the path of a file in the scene's directory.
     #[must_use]
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// The lock file of the scene.
     #[must_use]
     pub(crate) fn lock(&self) -> PathBuf {
         self.path("singleton.lock")
     }
 
-    /// An instance to be: `trafficcop run` without a lock or a command yet.
+    /// Prepares an instance: `trafficcop run` without a lock or a command yet.
     #[must_use]
     pub(crate) fn run(&self) -> Run<'_> {
         Run::new(self, "run")
     }
 
-    /// Another verb of the program, to be started like an instance.
+    /// Prepares another verb of the program, which is started like an instance.
     #[must_use]
     pub(crate) fn verb(&self, verb: &str) -> Run<'_> {
         Run::new(self, verb)
     }
 
-    /// An instance to be: `trafficcop elect` without a lock yet.
+    /// Prepares an instance: `trafficcop elect` without a lock yet.
     #[must_use]
     pub(crate) fn elect(&self) -> Run<'_> {
         Run::new(self, "elect")
     }
 
-    /// An instance to be, on the scene's lock file.
+    /// Prepares an instance on the scene's lock file.
     #[must_use]
     pub(crate) fn run_on_file(&self) -> Run<'_> {
         let lock = self.lock();
         self.run().arg("--file").arg(lock)
     }
 
-    /// The event logs of this scene are not judged: what is done in it contradicts the promise, or the
-    /// logs are forged. Says why where it is called.
+    /// Excludes this scene's event logs from the judgement, because the scene contradicts the
+    /// promise or forges logs. Each call gives the reason.
     pub(crate) fn excuse_event_logs(&self, _why: &'static str) {
         self.event_logs.excuse(Excused::Everything);
     }
 
-    /// In this scene an instance may say itself that it cannot exclude an overlap: it is told of the loss
-    /// of its lease, and not whose it is by then. All else is judged. Says why where it is called.
+    /// Excuses instances that report a possible overlap: they hear of the loss of their lease, but
+    /// not who has it. All else is judged. Each call gives the reason.
     pub(crate) fn excuse_confession(&self, _why: &'static str) {
         self.event_logs.excuse(Excused::Confessions);
     }
 
-    /// A command that writes into the journal under this name; `options` as `journalist.rs` says.
+    /// Returns a command that writes into the journal under this name; `journalist.rs` explains
+    /// `options`.
     #[must_use]
     pub(crate) fn journalist(&self, tag: &str, options: &[&str]) -> Vec<OsString> {
         let mut words = vec![
@@ -106,27 +103,27 @@ impl Scene {
         words
     }
 
-    /// From now on this call is refused to the instances that are
-    /// [on such a machine](Run::on_a_machine_that_refuses).
+    /// Refuses this call from now on to the instances [on such a
+    /// machine](Run::on_a_machine_that_refuses).
     pub(crate) fn refuse(&self, call: &str) {
         let directory = self.path("refusing");
         std::fs::create_dir_all(&directory).expect("a directory in the scene");
         std::fs::write(directory.join(call), "").expect("a file in the scene");
     }
 
-    /// The same, but so many calls of a process are granted before, and so many refused then.
+    /// Refuses the call after some that are granted to a process, and only some times.
     pub(crate) fn refuse_after(&self, call: &str, granted: u32, refused: u32) {
         self.refuse(call);
         let path = self.path("refusing").join(call);
         std::fs::write(path, format!("{granted} {refused}")).expect("a file in the scene");
     }
 
-    /// From now on it is granted again.
     pub(crate) fn grant(&self, call: &str) {
         std::fs::remove_file(self.path("refusing").join(call)).expect("it was refused");
     }
 
-    /// All living processes of the scene that are not `trafficcop` itself: the commands' trees.
+    /// Lists all living processes of the scene that are not `trafficcop` itself: the commands'
+    /// trees.
     #[must_use]
     pub(crate) fn trees(&self) -> Vec<Process> {
         let mut all = processes::marked(self.directory());
@@ -134,8 +131,8 @@ impl Scene {
         all
     }
 
-    /// Waits until nothing that was started in the scene is alive: no command, no descendant, no
-    /// supervisor, no guardian.
+    /// Waits until no process of the scene is alive: no command, descendant, supervisor or
+    /// guardian.
     pub(crate) fn await_nobody(&self) {
         await_for(
             "everybody to be gone",
@@ -150,7 +147,7 @@ impl Scene {
         );
     }
 
-    /// Fails if anything of a command's tree is alive at this moment.
+    /// Fails if a process of a command's tree is alive now.
     pub(crate) fn assert_no_tree(&self) {
         let trees = self.trees();
         assert!(trees.is_empty(), "survivors: {trees:?}\n{}", self.journal);
@@ -164,14 +161,14 @@ impl Drop for Scene {
         if !contradictions.is_empty()
             && let Some(late) = standstill::since(self.begun)
         {
-            println!("the machine stood still for {late:.1?}: {contradictions:?}");
+            println!("the machine was paused for {late:.1?}: {contradictions:?}");
             let owned_up = |said: &String| {
                 said.contains("reports that its command may have run") || said.contains("lived for")
             };
             contradictions.retain(|said| !owned_up(said));
         }
-        // Shown for each test by --show-output: the last one has the sum. The fault suite, whose threads bear no
-        // test's name, tells it at its end.
+        // --show-output shows it for each test: the last one has the sum. The fault suite, whose
+        // threads have no test's name, prints it at its end.
         if std::thread::current()
             .name()
             .is_some_and(|name| name.contains("::"))

@@ -1,32 +1,33 @@
-//! Whether the machine let us run, and processes begin and end: what is to be killed at a moment is killed by
-//! somebody who runs then, and is seen to be gone when it has ended.
+//! Detection of pauses of the machine: to kill processes in time, some process must run then, and
+//! their end must be noticed.
 //!
-//! A lease of 15 s leaves 0.7 s for that; an instance whose machine takes more says that it may have run beside
-//! another, and is right. So that word alone is no failure of a test then, and a row of the fault suite that fails
-//! is played again. What the journal shows counts as ever: who writes into it has not only no end, he runs. The fault
-//! suite, whose rows are that short of time, excuses it only where not even what runs went on.
+//! A lease of 15 s leaves 0.7 s for that. An instance on a slower machine reports that it may have
+//! overlapped with another, and is right. So that report alone is no failure of a test then, and a
+//! failed row of the fault suite is played again. Overlaps in the journal count in any event: a
+//! process that writes is not just slow to end, it runs. The fault suite, whose rows have so little
+//! time, excuses those only if running processes were paused, too.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use trafficcop::Instant;
 
-/// A timer that is so late leaves half of what a margin is for.
+/// Lateness of a timer that uses up half of a margin.
 const LONG: Duration = Duration::from_millis(350);
 const EVERY: Duration = Duration::from_millis(50);
 
-/// A time when it stood still.
+/// A pause of the machine.
 #[derive(Clone, Copy)]
 struct Standstill {
     end: Instant,
     late: Duration,
-    /// What only slept was late already: nobody ran.
+    /// Whether a mere sleep was late, too: no process ran.
     whole: bool,
 }
 
 static SEEN: Mutex<Vec<Standstill>> = Mutex::new(Vec::new());
 
-/// Looks on from here, for as long as this process lives.
+/// Watches from now on, for as long as this process lives.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| drop(std::thread::spawn(look_on)));
@@ -37,8 +38,8 @@ fn look_on() {
     loop {
         std::thread::sleep(EVERY);
         let whole = Instant::now().since(due) >= LONG;
-        // Its start and its end wait where the end of a killed process does: while the kernel moves others
-        // between cgroups, nobody begins or ends.
+        // Its start and its end wait like the end of a killed process: while the kernel moves
+        // others between cgroups, no process begins or ends.
         let _ = std::thread::spawn(|| {}).join();
         let now = Instant::now();
         let late = now.since(due);
@@ -55,12 +56,12 @@ fn look_on() {
     }
 }
 
-/// The longest since then.
+/// Returns the longest pause since then.
 pub(crate) fn since(begin: Instant) -> Option<Duration> {
     longest(|seen| seen.end >= begin)
 }
 
-/// The longest since then in which nobody ran.
+/// Returns the longest pause since then in which no process ran.
 pub(crate) fn of_all_since(begin: Instant) -> Option<Duration> {
     longest(|seen| seen.end >= begin && seen.whole)
 }

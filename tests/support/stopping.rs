@@ -1,5 +1,5 @@
-//! Workers that are asked to stop: what is done and expected alike whatever the queue. What becomes of
-//! their messages is judged by the test, which has the queue.
+//! Stopping workers: what is done and expected for every queue. The tests, which have the queue,
+//! judge their messages.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use super::instance::{Ended, Finished, Instance, Run};
 
-/// Asks it to stop; it dies of that signal, when it has done what it has to.
+/// Stops it; it must die of that signal after its work.
 #[track_caller]
 pub(crate) fn stopped_by(number: Signal, running: Instance) -> Finished {
     running.signal(number);
@@ -16,18 +16,18 @@ pub(crate) fn stopped_by(number: Signal, running: Instance) -> Finished {
     done
 }
 
-/// The same, and insists when it has heard of the first request.
+/// Stops it, and repeats the signal once the first is noticed.
 #[track_caller]
 pub(crate) fn stopped_twice_by(number: Signal, running: Instance) -> Finished {
     running.signal(number);
     running.await_log("asked to stop: taking no more");
-    // The same request twice within a tenth of a second is one.
+    // A repetition within a tenth of a second does not count.
     std::thread::sleep(Duration::from_millis(150));
     stopped_by(number, running)
 }
 
-/// This worker of one message, whose command runs for so many seconds, is stopped when it runs and
-/// something more was done: the command may finish.
+/// Checks that the command of this worker of one message, which takes this many seconds, may finish
+/// although the worker is stopped, after `meanwhile`.
 pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl FnOnce()) {
     let script = format!("echo runs >&2; sleep {seconds}");
     let running = worker.args(["--grace", "60s"]).shell(&script).start();
@@ -39,8 +39,8 @@ pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl 
     assert_eq!(said.matches("runs").count(), 1, "{said}");
 }
 
-/// This worker of one message is stopped, and its command runs for longer than the grace: it is asked,
-/// and the message is given back.
+/// Checks that a command that takes longer than the grace gets the stop signal when this worker of
+/// one message is stopped, and that the message is released.
 pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
     let running = worker
         .args(["--grace", "1s"])
@@ -52,8 +52,8 @@ pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
     assert!(said.contains("released, attempt 1"), "{said}");
 }
 
-/// This worker of one message is stopped twice, and its command hears nothing: the message is given
-/// back without waiting for any grace.
+/// Checks that a second stop releases the message of this worker without waiting for the grace,
+/// although its command ignores the signal.
 pub(crate) fn is_ended_by_the_second_signal(worker: Run<'_>) {
     let running = worker
         .args(["--grace", "1h", "--kill-after", "1h"])
@@ -64,10 +64,10 @@ pub(crate) fn is_ended_by_the_second_signal(worker: Run<'_>) {
     assert!(said.contains("released"), "{said}");
 }
 
-/// Workers are stopped one after another, each after about as long as is said for its round, of ten
-/// that come again and again; then it is judged, with what a failure is to tell.
+/// Stops workers one after another, each after about the time for its round, of which there are ten
+/// that repeat, and judges each.
 ///
-/// `TRAFFICCOP_TEST_STOPS=200` for the long version.
+/// `TRAFFICCOP_TEST_STOPS=200` gives the long version.
 pub(crate) fn stopped_at_any_moment(
     worker: impl Fn() -> Instance,
     after: impl Fn(u64) -> Duration,

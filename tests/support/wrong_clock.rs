@@ -1,7 +1,7 @@
-//! A clock that is wrong: preloaded into an instance, it shifts what `CLOCK_REALTIME` says by
-//! `WRONG_BY` seconds, and leaves every other clock alone.
+//! A wrong clock: preloaded into an instance, this library shifts `CLOCK_REALTIME` by `WRONG_BY`
+//! seconds, and leaves every other clock alone.
 //!
-//! Not a module: compiled by itself (`programs.rs`) as a shared library. It must never shift a
+//! Not a module: compiled separately (`programs.rs`) as a shared library. It must never shift a
 //! clock that leases are measured by.
 
 use std::ffi::{c_char, c_int, c_long};
@@ -23,7 +23,7 @@ unsafe extern "C" {
     fn atoll(text: *const c_char) -> i64;
 }
 
-/// Stands in for the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// As the C library's: `to` points to a place for the answer.

@@ -1,4 +1,4 @@
-//! Names, connection strings and credentials that cannot be.
+//! Invalid names, connection strings and credentials.
 
 use super::{SAS, STRING, WRONG_KEY, bad_usage_on_blob, left_behind, refused};
 use crate::support::azurite::{KEY, connection_string};
@@ -80,7 +80,7 @@ fn no_credential_or_half_of_one() {
     );
     refused(
         &scene,
-        // With `--auth auto` the machine would be asked for an identity of its own.
+        // `--auth auto` would ask the machine for an identity.
         run()
             .args(["--auth", "key"])
             .env("AZURE_STORAGE_ACCOUNT", "web"),

@@ -1,5 +1,5 @@
-//! Settings from the environment: what is typed beats them, what nobody reads is told of, and what a
-//! command is told by trafficcop is no setting of a trafficcop inside it.
+//! Settings from the environment: flags override them, unused ones are reported, and the variables
+//! that a command gets are no settings of a trafficcop inside it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,7 +10,7 @@ use crate::support::instance::{Ended, assert_ended};
 use crate::support::scene::Scene;
 
 #[test]
-fn what_is_typed_beats_a_variable_that_excludes_it() {
+fn flag_overrides_a_conflicting_variable() {
     let scene = Scene::new();
     for (name, value, typed) in [
         ("TRAFFICCOP_BLOB", "locks/one", "--quiet"),
@@ -27,7 +27,7 @@ fn what_is_typed_beats_a_variable_that_excludes_it() {
         let said = format!("{name} {typed}: {}", finished.stderr);
         assert_eq!(finished.ended, Ended::Code(0), "{said}");
     }
-    // What belongs to a file says nothing beside a blob that was typed.
+    // A variable for files is ignored if a blob is named by a flag.
     let blob = scene.run().args(["-n", "--blob", "locks/one"]);
     let said = blob
         .env("TRAFFICCOP_SHARED", "1")
@@ -35,7 +35,7 @@ fn what_is_typed_beats_a_variable_that_excludes_it() {
         .finish()
         .stderr;
     assert!(!said.contains("--shared"), "{said}");
-    // It is no less a contradiction where neither was typed.
+    // Two contradicting variables are refused, too.
     let both = scene
         .run()
         .env("TRAFFICCOP_BLOB", "locks/one")
@@ -43,9 +43,8 @@ fn what_is_typed_beats_a_variable_that_excludes_it() {
     refused(&scene, both, 64, &["two locks"]);
 }
 
-/// A variable that only says more of what is beaten is beaten with it.
 #[test]
-fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
+fn flag_overrides_dependents_of_a_variable_that_it_overrides() {
     let scene = Scene::new();
     for (variables, typed) in [
         (["RESTART=always", "RESTART_LIMIT=3"], "--once"),
@@ -64,7 +63,7 @@ fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
         let said = format!("{variables:?} {typed}: {}", finished.stderr);
         assert_eq!(finished.ended, Ended::Code(0), "{said}");
     }
-    // Found after what is between the settings of a queue, and before the queue is asked.
+    // This error comes after the checks of a queue's settings, and before a request to the queue.
     let bus = "--service-bus=contoso/q";
     for (variables, typed) in [
         (
@@ -88,12 +87,12 @@ fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
         }
         refused(&scene, run, 64, &["--grace"]);
     }
-    // What is typed stays, and is refused where it cannot be.
+    // A flag that depends on an overridden variable is refused.
     let run = scene.run_on_file().env("TRAFFICCOP_RESTART", "always");
     let run = run.args(["--once", "--restart-limit", "3"]);
     let finished = run.command(["true"]).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-    // And so does what says more of something that is not beaten.
+    // A variable that depends on a variable which is not overridden is refused, too.
     let run = scene.run_on_file().env("TRAFFICCOP_MAX_HOLD", "1h");
     let run = run.env("TRAFFICCOP_COOLDOWN", "1ms");
     let run = run.args(["--once-key", "other", "--restart=never"]);
@@ -101,7 +100,7 @@ fn what_is_typed_beats_what_hangs_on_a_variable_that_it_beats() {
 }
 
 #[test]
-fn what_is_typed_and_excludes_nothing_beats_no_variable() {
+fn flag_without_a_conflict_overrides_no_variable() {
     let scene = Scene::new();
     let run = || {
         let run = scene.run_on_file().env("TRAFFICCOP_ONCE", "1");
@@ -112,7 +111,7 @@ fn what_is_typed_and_excludes_nothing_beats_no_variable() {
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
         assert_eq!(finished.stdout, wanted, "{}", finished.stderr);
     }
-    // What of the environment contradicts it is still found.
+    // A contradicting variable is still found.
     for (variable, typed) in [
         ("TRAFFICCOP_CONCURRENCY", "--max-messages=1"),
         ("TRAFFICCOP_MAX_MESSAGES", "--concurrency=1"),
@@ -124,7 +123,7 @@ fn what_is_typed_and_excludes_nothing_beats_no_variable() {
 }
 
 #[test]
-fn what_a_variable_says_is_refused_by_its_name() {
+fn error_for_a_variables_value_names_the_variable() {
     let scene = Scene::new();
     let set = |name: &str, value: &str, words: &[&str]| {
         refused(&scene, scene.run_on_file().env(name, value), 64, words);
@@ -133,7 +132,7 @@ fn what_a_variable_says_is_refused_by_its_name() {
     set("TRAFFICCOP_WAIT", "abc", &[wait]);
     set("TRAFFICCOP_SLOTS", "abc", &["TRAFFICCOP_SLOTS=abc: take"]);
     set("TRAFFICCOP_POLL", "1ms", &["TRAFFICCOP_POLL=1ms: take"]);
-    // Where it is found only by what is made of it.
+    // The error is found only when the value is used.
     let words = ["--listen abc: take", "(TRAFFICCOP_LISTEN is set)"];
     set("TRAFFICCOP_LISTEN", "abc", &words);
     let run = scene.run_on_file().env("TRAFFICCOP_WAIT", "5s");
@@ -147,7 +146,7 @@ fn what_a_variable_says_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_variable_that_nobody_reads_is_told_of_and_does_nothing() {
+fn unknown_variable_is_reported_and_ignored() {
     let scene = Scene::new();
     let finished = scene
         .run_on_file()
@@ -163,7 +162,7 @@ fn a_variable_that_nobody_reads_is_told_of_and_does_nothing() {
 }
 
 #[test]
-fn what_a_command_is_told_is_no_setting_of_a_trafficcop_in_it() {
+fn variables_of_a_command_are_no_settings_of_an_inner_trafficcop() {
     let scene = Scene::new();
     let inner = scene.path("inner.lock");
     let script = format!(
@@ -178,11 +177,11 @@ fn what_a_command_is_told_is_no_setting_of_a_trafficcop_in_it() {
 }
 
 #[test]
-fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
+fn lock_of_an_outer_trafficcop_is_refused_at_once() {
     let scene = Scene::new();
     for verb in ["run", "elect"] {
         let words = if verb == "run" { "-- true" } else { "" };
-        // Under another name, and from elsewhere.
+        // Under another name, and from another directory.
         let script = format!(
             "ln -sf {lock} {link}; cd /; exec {} {verb} --file {link} {words}",
             env!("CARGO_BIN_EXE_trafficcop"),
@@ -214,7 +213,7 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
         .arg(&lock);
     let finished = run.shell(&script).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-    // Also where another one stands between.
+    // Also with another instance in between.
     let script = format!(
         "exec {me} run -q --file {lock}.3 -- {me} run -w 1s --file {lock} -- true",
         me = env!("CARGO_BIN_EXE_trafficcop"),
@@ -222,7 +221,7 @@ fn a_lock_that_is_held_for_us_is_refused_and_not_waited_for() {
     );
     let finished = scene.run_on_file().arg("-q").shell(&script).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-    // With another lock it works, and so it does on one of several slots.
+    // Another lock works, and so does one of several slots.
     let script = format!(
         "{me} run -q --file {lock}.2 -- true && {me} run -q --slots 2 --file {lock} -- true",
         me = env!("CARGO_BIN_EXE_trafficcop"),
@@ -286,7 +285,7 @@ fn a_proxy_that_cannot_be_used_is_refused_where_a_connection_would_go_through_it
             .command(["true"]);
         assert_ended(&file.finish(), 0, "");
     }
-    // A proxy that answers each request in this way.
+    // A proxy that answers each request like this.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

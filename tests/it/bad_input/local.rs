@@ -1,4 +1,4 @@
-//! Commands and lock files that cannot be.
+//! Commands and lock files that cannot work.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::support::instance::{Ended, assert_ended};
 use crate::support::namespaces::{mounts_or_say_so, unshared_or_say_so};
 use crate::support::scene::Scene;
 
-/// The command's own failures to start: the lock is free again, and exists.
+/// Commands that fail to start: the lock file exists afterwards, and is free.
 #[test]
 fn commands_that_cannot_be_run() {
     let scene = Scene::new();
@@ -29,7 +29,7 @@ fn commands_that_cannot_be_run() {
         (plain.to_str().unwrap(), 126, "cannot run"),
         (scene.directory().to_str().unwrap(), 126, "cannot run"),
     ] {
-        // A directory in PATH that we may not search would make "not found" unknowable.
+        // A directory in PATH without search permission would hide whether a command exists.
         let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
         let finished = run.command([command]).finish();
         judge(&scene, &finished.stderr, finished.ended, status, &[word]);
@@ -43,9 +43,9 @@ fn commands_that_cannot_be_run() {
     );
 }
 
-/// A standby that could never work is found out when it is started, and not by the fail-over.
+/// Such a standby is refused at its start, not at the fail-over.
 #[test]
-fn what_can_never_work_does_not_stand_by() {
+fn standby_that_could_never_run_is_refused_at_its_start() {
     let scene = Scene::new();
     let holder = scene
         .run_on_file()
@@ -80,7 +80,7 @@ fn what_can_never_work_does_not_stand_by() {
             finished.stderr
         );
     }
-    // What a hook is to bring about need not be there yet.
+    // A command that a hook creates need not exist yet.
     let other = scene.path("other.lock");
     let job = scene.path("job");
     let bring = format!("cp /bin/true {}", job.display());
@@ -89,7 +89,8 @@ fn what_can_never_work_does_not_stand_by() {
     assert_ended(&finished, 0, "warning: cannot run");
 }
 
-/// As `env` and `timeout` have it: what lies where we may not look is not known to be missing.
+/// A command counts as missing only if every directory could be searched, as with `env` and
+/// `timeout`.
 #[test]
 fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() {
     let scene = Scene::new();
@@ -102,7 +103,7 @@ fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() 
     for (name, search, status, word) in [
         (&*path, "/bin", 126, "Permission denied"),
         ("job", directory, 126, "is not searchable"),
-        // Found all the same, or where all that may be searched has it not.
+        // Found in another directory; or missing from all that may be searched.
         ("true", &format!("{directory}:/bin"), 0, ""),
         ("job", "/bin", 127, "No such file"),
         ("/etc/passwd/job", "/bin", 126, "Not a directory"),
@@ -114,9 +115,8 @@ fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() 
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-/// An error that names nothing helps nobody who has typed three paths.
 #[test]
-fn where_there_is_no_working_directory_any_more_the_path_is_named() {
+fn removed_working_directory_is_an_error_that_names_the_path() {
     let scene = Scene::new();
     let gone = scene.path("gone");
     for verb in [
@@ -146,9 +146,9 @@ fn where_there_is_no_working_directory_any_more_the_path_is_named() {
     }
 }
 
-/// What the machine cannot do at this moment is no bad usage: whoever starts us again may have it.
+/// Conditions that may pass have a status that service managers restart on.
 #[test]
-fn what_the_machine_refuses_for_now_is_status_69() {
+fn temporary_refusal_of_the_machine_exits_69() {
     let scene = Scene::new();
     for (shell, words) in [
         ("ulimit -n 8; exec \"$@\"", "Too many open files"),
@@ -156,7 +156,7 @@ fn what_the_machine_refuses_for_now_is_status_69() {
             "ulimit -f 0; exec \"$@\"",
             "raise the limit of files' sizes (ulimit -f)",
         ),
-        // Its stderr is all that is there to say so.
+        // The program can report it only on stderr.
         (
             "mount -t tmpfs none /dev && exec \"$@\" <&-",
             "no /dev/null to put in its place",
@@ -179,9 +179,9 @@ fn what_the_machine_refuses_for_now_is_status_69() {
     }
 }
 
-/// In a container without a /dev.
+/// Without a /dev, as in some containers.
 #[test]
-fn without_a_dev_null_a_hook_has_nothing_to_read_all_the_same() {
+fn hook_has_an_empty_stdin_without_dev_null() {
     let scene = Scene::new();
     let shell = "mount -t tmpfs none /dev && exec \"$@\"";
     let Some(mut unshared) = unshared_or_say_so(&["--mount"], shell) else {
@@ -269,7 +269,7 @@ fn a_lock_file_on_a_full_file_system() {
     let scene = Scene::new();
     let mount = scene.path("mount");
     std::fs::create_dir(&mount).unwrap();
-    // Of one page; the shell takes it, then becomes what we test.
+    // One page long; the shell takes it, then becomes the program under test.
     let lock = mount.join("lock");
     let run = scene
         .run()
@@ -303,7 +303,7 @@ fn doctor_advises_to_make_room_on_a_full_file_system() {
     );
 }
 
-/// That the lock is kept as on a shared drive is known by what lies at its path, and by no flag.
+/// A shared drive is recognized by the files at the path, without a flag.
 #[test]
 fn a_cooldown_in_which_no_standby_of_a_shared_drive_looks() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! Stores that are away, let nobody in, or are none.
+//! Stores that are away, deny access, or are no stores.
 
 use super::{SAS, STRING, WRONG_KEY, refused};
 use crate::authority::authority;
@@ -57,7 +57,7 @@ fn a_host_that_does_not_exist() {
 }
 
 #[test]
-fn a_port_where_nobody_listens() {
+fn closed_port_is_reported() {
     let scene = Scene::new();
     let closed = ClosedPort::new();
     let run = scene.run().args(["--blob", "locks/one", "--lease", "15s"]);
@@ -69,7 +69,7 @@ fn a_port_where_nobody_listens() {
     );
 }
 
-/// A server that is none of ours.
+/// Checks the refusal of a server that is no storage service.
 fn strange_server(mode: Mode, words: &[&str]) {
     let scene = Scene::new();
     let server = Proxy::alone(mode);
@@ -110,7 +110,7 @@ fn a_server_that_never_answers() {
     strange_server(Mode::Freeze, &["locks/one"]);
 }
 
-/// A server that speaks TLS with the certificate of the tests' authority, and nothing else.
+/// Starts a TLS server with the certificate of the tests' authority, which answers nothing.
 fn tls_server() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -119,14 +119,14 @@ fn tls_server() -> u16 {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let session = rustls::ServerConnection::new(std::sync::Arc::clone(&config));
-            // It is refused by whoever connects.
+            // The client refuses the certificate.
             let _ = session.unwrap().complete_io(&mut stream);
         }
     });
     port
 }
 
-/// In words that name the server and what to do, and not in those of the library.
+/// The message names the server and what to do, in plain words instead of the library's.
 #[test]
 fn why_there_is_no_tls() {
     let scene = Scene::new();

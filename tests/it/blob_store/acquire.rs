@@ -1,4 +1,4 @@
-//! How control is obtained, and how it is not.
+//! Acquiring control of a blob: success and refusal.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
     let written = &server.of("metadata")[0];
     assert_eq!(written.header("x-ms-lease-id"), id);
     assert_eq!(written.header("if-match"), "\"1\"");
-    // The service refuses a PUT that does not tell its length.
+    // The service refuses a PUT without a length.
     assert_eq!(acquire.header("content-length"), "0");
     assert_eq!(written.header("content-length"), "0");
     for (name, value) in [
@@ -76,7 +76,7 @@ async fn a_free_blob_is_leased_and_signed_and_others_metadata_stay() {
 }
 
 #[tokio::test]
-async fn what_another_holds_is_only_looked_at() {
+async fn held_lock_is_only_looked_at() {
     for state in ["leased", "breaking"] {
         let server = Server::start(vec![(
             "look",
@@ -98,14 +98,14 @@ async fn what_another_holds_is_only_looked_at() {
 }
 
 #[tokio::test]
-async fn what_an_older_version_left_beside_a_lock_is_refused_as_one() {
+async fn leftover_of_an_older_version_is_refused_as_a_lock() {
     let left = seen("available", "\"1\"").meta("trafficcop_standby_of", "job");
     let server = Server::start(vec![("look", left)]);
     let said = server.blob().acquire(later()).await.expect_err("no lock");
     let (why, denied) = fatal(&said);
     assert!(!denied && why.contains("trafficcop_standby_of"), "{why}");
     server.played();
-    // With a record of ours on it, it is somebody's lock.
+    // With a record of trafficcop on it, it is a lock.
     let lock = free()
         .meta("trafficcop_standby_of", "job")
         .meta("trafficcop_token", "6");
@@ -121,7 +121,7 @@ async fn what_an_older_version_left_beside_a_lock_is_refused_as_one() {
 }
 
 #[tokio::test]
-async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
+async fn lost_race_is_held_by_an_unknown_holder() {
     let server = Server::start(vec![
         (
             "look",
@@ -135,7 +135,7 @@ async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
     let blob = server.blob();
     let said = blob.acquire(later()).await.expect_err("held");
     assert_eq!(said, Failure::Held(HolderInfo::default()));
-    // The service said no: there is nothing to ask again for, and nothing to undo.
+    // After a refusal there is nothing to repeat or undo.
     assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
     blob.release(later()).await.expect("nothing to do");
     server.played();
@@ -143,7 +143,7 @@ async fn a_race_that_is_lost_is_held_by_somebody_unknown_yet() {
 
 #[tokio::test]
 async fn a_lost_reply_to_the_record_is_recognised_and_a_foreign_write_is_not_overwritten() {
-    // Our write was done, only its reply was lost: the second look shows it.
+    // The write was done, only its reply was lost: the second look shows it.
     let server = Server::start(vec![
         ("look", free().meta("trafficcop_token", "4")),
         ("acquire", acquired()),
@@ -155,7 +155,7 @@ async fn a_lost_reply_to_the_record_is_recognised_and_a_foreign_write_is_not_ove
     assert_eq!(said.expect("control").token, 5);
     server.played();
 
-    // Somebody wrote between our look and our lease.
+    // Another client wrote between the look and the lease.
     let server = Server::start(vec![
         ("look", free().meta("trafficcop_token", "4")),
         ("acquire", acquired()),
@@ -235,7 +235,7 @@ async fn a_record_that_cannot_be_written_gives_the_lease_back() {
 
 #[tokio::test]
 async fn a_token_never_goes_back() {
-    // Not even if somebody stripped the metadata in between.
+    // Not even if another client removed the metadata in between.
     let server = Server::start(vec![
         ("look", free().meta("trafficcop_token", "41")),
         ("acquire", acquired()),
@@ -250,7 +250,7 @@ async fn a_token_never_goes_back() {
     blob.release(later()).await.expect("released");
     assert_eq!(blob.acquire(later()).await.expect("control").token, 43);
     server.played();
-    // One that cannot be read is refused before anything is leased.
+    // An unreadable token is refused before the lease.
     for bad in ["seven", "-1", "18446744073709551616"] {
         let server = Server::start(vec![("look", free().meta("trafficcop_token", bad))]);
         let said = server.blob().acquire(later()).await.expect_err("no number");
@@ -301,7 +301,8 @@ async fn refusals_are_fatal_at_first_contact_and_doubt_afterwards() {
         assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
         let why = blob.acquire(later()).await.expect_err("refused");
         match denied {
-            // The core counts for how long; all else that has worked before is doubt.
+            // The core limits how long a missing right may last; any other refusal after a success
+            // is doubt.
             true => assert!(fatal(&why).1, "{why}"),
             false => assert!(transient(&why).contains(code), "{why}"),
         }
@@ -330,7 +331,7 @@ async fn everything_else_is_doubt_from_the_first() {
         assert!(transient(&said).contains(word), "{word}: {said}");
         server.played();
     }
-    // Nobody listens.
+    // A closed port.
     let mut server = Server::start(vec![]);
     let closed = ClosedPort::new();
     server.port = closed.port;
@@ -379,7 +380,7 @@ async fn no_attempt_outlasts_its_limit() {
             ("release", hang()),
         ],
     ];
-    // Long enough for a release to be begun within it, on a slow machine, too.
+    // Long enough for a release to begin within it, on a slow machine, too.
     let plays = scripts.map(|script| async {
         let server = Server::start(script);
         let blob = server.blob();

@@ -1,5 +1,5 @@
-//! A machine whose clock is wrong: the service refuses what is dated more than fifteen minutes off
-//! its own, and that must not matter.
+//! A machine whose clock is wrong: the service refuses dates more than fifteen minutes off its own;
+//! that must not matter.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn a_clock_that_jumps_in_mid_tenure_is_no_doubt() {
     server.keeps_time(0);
     let blob = server.blob();
     blob.acquire(later()).await.expect("control");
-    // As after a machine that was frozen, and its clocks with it.
+    // As on a machine that was frozen together with its clocks.
     server.keeps_time(2 * HOUR);
     blob.renew(later())
         .await
@@ -91,14 +91,14 @@ async fn a_refusal_that_is_not_about_the_date_is_not_repeated() {
 
 #[tokio::test]
 async fn only_the_date_is_a_reason_to_ask_again_and_only_once() {
-    // The date is off, but the refusal is about something else: who repeats that, repeats for ever.
+    // The date is off, but the refusal has another reason: repeating it would never end.
     let server = Server::start(vec![("look", error(403, "AuthorizationFailure"))]);
     server.keeps_time(HOUR);
     server.ignores_dates();
     let said = server.blob().acquire(later()).await.expect_err("refused");
     assert!(matches!(said, Failure::Fatal { .. }), "{said:?}");
     server.played();
-    // A wrong key on a machine whose clock is wrong: said after the second refusal.
+    // A wrong key on a machine with a wrong clock: reported after the second refusal.
     let refused = || ("look", error(403, "AuthenticationFailed"));
     let server = Server::start(vec![refused(), refused()]);
     server.keeps_time(HOUR);
@@ -106,7 +106,7 @@ async fn only_the_date_is_a_reason_to_ask_again_and_only_once() {
     let said = server.blob().acquire(later()).await.expect_err("refused");
     assert!(said.to_string().contains("replace it"), "{said}");
     server.played();
-    // What lies between us and the service has no say in what time it is.
+    // The date of an intermediary does not count.
     let server = Server::start(vec![("look", page(403))]);
     server.keeps_time(HOUR);
     server.ignores_dates();

@@ -1,4 +1,4 @@
-//! A blob that is not there: created, or the reason why it cannot be.
+//! A missing blob: created, or the reason why it cannot be.
 
 use trafficcop_lease::LeaseStore;
 use trafficcop_lease::blob::BlobLock;
@@ -6,7 +6,7 @@ use trafficcop_lease::blob::BlobLock;
 use super::server::*;
 
 #[tokio::test]
-async fn what_is_missing_is_created_whoever_is_faster() {
+async fn missing_blob_is_created_even_if_another_client_is_faster() {
     let exists = [
         created(),
         error(409, "BlobAlreadyExists"),

@@ -1,4 +1,4 @@
-//! How the result of a task that is to be done once comes into the metadata, and stays there.
+//! Recording the result of a `--once` task in the metadata, and keeping it there.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn task(per: Option<u64>) -> Task {
     }
 }
 
-/// In control of the task, by the three requests that takes; then this follows.
+/// Takes control of the task with the three requests that this needs, followed by this script.
 async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
     let server = Server::start(vec![
         ("look", free()),
@@ -37,7 +37,7 @@ async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
 }
 
 #[tokio::test]
-async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
+async fn finished_task_is_not_competed_for() {
     for view in [free(), leased()] {
         let server = Server::start(vec![(
             "look",
@@ -56,7 +56,7 @@ async fn a_task_that_is_over_is_not_competed_for_whoever_holds_the_lease() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_the_lease_is_read_again_if_somebody_wrote_meanwhile() {
+async fn record_is_reread_under_the_lease_if_it_changed() {
     let written = seen("leased", "\"9\"")
         .meta("trafficcop_once", DONE)
         .meta("trafficcop_token", "4");
@@ -108,7 +108,7 @@ async fn the_slot_is_the_one_of_the_service_s_date() {
 }
 
 #[tokio::test]
-async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
+async fn answer_without_a_date_runs_nothing() {
     let server = Server::start(vec![
         ("look", free()),
         ("acquire", acquired()),
@@ -124,7 +124,7 @@ async fn without_a_date_nobody_knows_the_slot_and_nothing_is_run() {
 }
 
 #[tokio::test]
-async fn a_result_is_written_on_the_condition_that_nobody_wrote_since() {
+async fn result_is_written_only_over_an_unchanged_record() {
     let (server, blob) = in_control(vec![("metadata", done())]).await;
     blob.update_record(RecordUpdate::Outcome(SUCCESS), later())
         .await
@@ -177,9 +177,10 @@ async fn a_result_whose_reply_was_lost_is_recognised() {
     server.played();
 }
 
-/// Its first write was answered, and changed nothing: only a copy of this machine knows our lease.
+/// The first write was answered, but changed nothing: only a copy of this machine knows the lease
+/// id.
 #[tokio::test]
-async fn a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours() {
+async fn result_of_a_copy_of_this_machine_is_not_mistaken_for_ones_own() {
     let (server, blob) = in_control(vec![
         ("metadata", error(412, "ConditionNotMet")),
         ("look", as_written()),
@@ -218,7 +219,7 @@ async fn a_condition_that_an_announcement_has_changed_is_not_a_result() {
 }
 
 #[tokio::test]
-async fn no_result_is_said_to_be_recorded_that_was_not() {
+async fn unrecorded_result_is_never_reported_as_recorded() {
     for (reply, is_lost) in [
         (error(412, "LeaseLost"), true),
         (error(412, "LeaseIdMismatchWithBlobOperation"), true),

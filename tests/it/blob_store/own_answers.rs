@@ -1,4 +1,4 @@
-//! An answer counts for the request that it answers, and for no other.
+//! An answer counts only for its own request.
 
 use trafficcop_core::Failure;
 use trafficcop_lease::LeaseStore;
@@ -10,7 +10,7 @@ use super::server::*;
 async fn every_request_has_an_id_of_its_own() {
     let (server, blob) = in_control(vec![("renew", renewed()); 2]).await;
     blob.renew(later()).await.expect("renewed");
-    // Refused because of its date, and sent once more within the same attempt.
+    // Refused because of its date, and repeated within the same attempt.
     server.keeps_time(7200);
     blob.renew(later()).await.expect("renewed");
     server.played();

@@ -1,4 +1,4 @@
-//! How a lease is given back, by us and after our death.
+//! Releasing a lease, by the supervisor and after its death.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use trafficcop_lease::release_orphaned;
 use super::renew::in_control;
 use super::server::*;
 
-/// The answers that say that the lease is not ours.
+/// Answers that report a lost lease.
 fn not_ours() -> [Reply; 6] {
     [
         error(409, "LeaseIdMismatchWithLeaseOperation"),
@@ -33,7 +33,7 @@ async fn a_lease_that_is_not_ours_any_more_when_it_is_given_back_was_taken_from_
             "{said:?}"
         );
         assert_eq!(blob.orphan_release().expect("known").release_info, None);
-        // It is said once, and nothing is left to be given back.
+        // It is reported once; then there is nothing left to release.
         blob.release(later()).await.expect("nothing to do");
         server.played();
     }
@@ -89,7 +89,7 @@ async fn a_release_that_was_dropped_may_have_been_done() {
 }
 
 #[tokio::test]
-async fn a_lease_that_an_attempt_may_have_obtained_is_nobody_s_loss() {
+async fn uncertain_lease_is_no_loss() {
     let server = Server::start(vec![("look", free()), ("acquire", lost())]);
     let blob = server.blob();
     blob.acquire(later()).await.expect_err("no answer");
@@ -145,7 +145,8 @@ async fn an_unanswered_release_is_kept_in_mind_and_its_id_is_never_leased_again(
 
 #[tokio::test]
 async fn a_lease_left_to_run_out_is_not_revived() {
-    // The core forgot it without a release: it must end by itself, under nobody's name.
+    // The core forgot the lease without a release: it must end by itself, and the lock must have no
+    // holder's name.
     let (server, blob) = in_control(vec![("look", leased())]).await;
     assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
     server.then(vec![

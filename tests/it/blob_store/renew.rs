@@ -1,4 +1,4 @@
-//! What an answer to a renewal means.
+//! Meanings of the answers to a renewal.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use trafficcop_lease::{LeaseStore, RecordUpdate};
 
 use super::server::*;
 
-/// A store in control, and its server, with `script` to follow.
+/// Takes control; the server continues with `script`.
 pub(crate) async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
     let server = Server::start(vec![
         ("look", free().meta("owner", "ops")),
@@ -49,7 +49,7 @@ async fn only_the_services_own_word_is_a_loss() {
             matches!(&said, Failure::Lost { until: None, why } if why.contains(code)),
             "{said:?}"
         );
-        // Nothing is left to renew or to give back, and nothing is sent.
+        // There is nothing left to renew or release, and no request is sent.
         assert!(matches!(
             blob.renew(later()).await,
             Err(Failure::Lost { until: None, .. })
@@ -117,13 +117,13 @@ async fn a_breaking_lease_tells_its_rest() {
     else {
         panic!("{said:?}");
     };
-    // One second less than said, from before the question.
+    // One second less than the answer said, counted from before the request.
     assert!(until >= before + Duration::from_secs(8));
     assert!(until <= Instant::now() + Duration::from_secs(8));
     let asked = &server.of("break")[0];
     assert_eq!(asked.header("if-match"), "\"2\"");
     assert_eq!(asked.header("x-ms-lease-break-period"), "");
-    // What is left of it can be given back early.
+    // The rest of the lease can be released early.
     blob.release(later()).await.expect("released");
     server.played();
 }
@@ -180,7 +180,7 @@ async fn a_breaking_lease_is_asked_for_again_and_silence_takes_nothing_back() {
 }
 
 #[tokio::test]
-async fn a_broken_lease_may_be_somebody_elses_now() {
+async fn broken_lease_may_have_another_holder() {
     for script in [
         vec![("look", seen("broken", "\"2\""))],
         vec![("look", seen("leased", "\"2\""))],
@@ -220,7 +220,7 @@ async fn a_service_that_hangs_is_doubt_within_the_limit() {
         "{said:?}"
     );
     assert!(Instant::now() >= limit && Instant::now().since(limit) < Duration::from_secs(10));
-    // On a connection of its own: the dead one is not used again.
+    // A new connection: the dead one is not used again.
     blob.renew(later()).await.expect("renewed");
     server.played();
 }
@@ -237,7 +237,7 @@ async fn the_announcement_keeps_what_is_not_ours() {
     assert_eq!(written.header("x-ms-meta-trafficcop_token"), "1");
     assert_eq!(written.header("x-ms-meta-owner"), "ops");
     assert_eq!(written.header("x-ms-meta-trafficcop_health"), "");
-    // A late one must not undo what was written after it.
+    // A late write must not undo later ones.
     assert_eq!(written.header("if-match"), "\"2\"");
     let id = server.of("acquire")[0]
         .header("x-ms-proposed-lease-id")
@@ -251,7 +251,7 @@ fn draining(health: &str) -> RecordUpdate {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_command_is_written_for_its_tenure_until_it_is_well() {
+async fn failing_health_is_written_for_its_tenure_until_the_command_recovers() {
     let (server, blob) = in_control(vec![("metadata", done()); 4]).await;
     let tell = |health: &str| RecordUpdate::Health(health.to_owned());
     for update in [
@@ -273,7 +273,7 @@ async fn what_is_wrong_with_the_command_is_written_for_its_tenure_until_it_is_we
         (of("health"), of("draining"))
     };
     let says = |health: &str, draining: &str| (health.to_owned(), draining.to_owned());
-    // The token is that of this tenure: an older version carries the rest along as if it were somebody's.
+    // The token is this tenure's: an older version copies unknown metadata from tenure to tenure.
     assert_eq!(said(1), says("1 failing: it", "false"));
     assert_eq!(said(2), says("", "false"));
     assert_eq!(said(4), says("1 hung: it", "true"));
@@ -308,7 +308,8 @@ async fn a_write_whose_reply_was_lost_keeps_no_later_one_from_being_made() {
     assert_eq!(written.header("x-ms-meta-colour"), "red");
 }
 
-/// Our first write was answered, and nobody but a copy of us can have written since: it is not fought.
+/// The first write was answered, so only a copy of this machine can have written since: the
+/// instance does not fight it.
 #[tokio::test]
 async fn a_word_of_health_is_not_written_over_what_another_wrote() {
     let (server, blob) = in_control(vec![("metadata", error(412, "ConditionNotMet"))]).await;

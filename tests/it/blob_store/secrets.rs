@@ -1,4 +1,4 @@
-//! What must never be shown, whatever happens.
+//! Secrets that must never be shown.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -22,8 +22,9 @@ impl Write for Log {
     }
 }
 
-/// A day of a store with trouble of every kind, on one thread. To be played alone: what a thread without a
-/// subscriber logs first, while there is one subscriber, is logged nowhere for the rest of the process.
+/// Plays a store with trouble of every kind, on one thread and alone in its process: if a thread
+/// without a subscriber is the first to log an event, that event stays disabled for the rest of the
+/// process.
 fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
     let log = Log::default();
     let writer = log.clone();
@@ -82,8 +83,8 @@ fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
     (told + &log, server)
 }
 
-/// Run by the test below in a process without CA certificates, and with a proxy in its
-/// environment that does not exist.
+/// Runs in a process without CA certificates, whose environment names a proxy that does not exist;
+/// the test below starts it.
 #[test]
 #[ignore = "run in a process of its own by the test below"]
 fn bare_process() {

@@ -1,5 +1,5 @@
-//! A blob service that plays a script: it answers one request after the other as it was told, and
-//! fails the test if another request comes than the script has.
+//! A blob service that plays a script: it gives one answer after the other, and fails the test if a
+//! request comes that is not in the script.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,13 +16,11 @@ use trafficcop_lease::blob::{Blob, BlobLock, Target};
 use trafficcop_lease::once::Task;
 use trafficcop_lease::record::Candidate;
 
-/// A key that must never be seen anywhere: "a very secret key of ours".
+/// A key that must never appear anywhere: "a very secret key of ours".
 pub(crate) const SECRET: &str = "YSB2ZXJ5IHNlY3JldCBrZXkgb2Ygb3Vycw==";
 
-/// What came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// When all of it had come.
     pub(crate) at: Instant,
     pub(crate) op: String,
     pub(crate) target: String,
@@ -40,13 +38,12 @@ impl Request {
 #[derive(Clone, Debug)]
 enum Fate {
     Answer,
-    /// The request is taken, and the connection closed without a reply.
+    /// Closes the connection without a reply.
     Drop,
-    /// The request is taken, and nothing follows.
+    /// Never answers.
     Hang,
 }
 
-/// What is answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     status: u16,
@@ -78,14 +75,14 @@ impl Reply {
         self.headers.clear();
         self
     }
-    /// Without the id of its request.
+    /// Removes the request id.
     pub(crate) fn nameless(self) -> Reply {
         Reply {
             named: false,
             ..self
         }
     }
-    /// With the id of another request.
+    /// Answers with the id of another request.
     pub(crate) fn misnamed(self) -> Reply {
         let other = "99999999-2222-3333-4444-555555555555";
         self.nameless().with("x-ms-client-request-id", other)
@@ -100,14 +97,14 @@ fn view(state: &str, etag: &str) -> Reply {
         .with("x-ms-lease-state", state)
         .with("etag", etag)
 }
-/// A lock that has had no holder yet.
+/// A lock without a holder so far.
 pub(crate) fn free() -> Reply {
     view("available", "\"1\"").meta("trafficcop_token", "0")
 }
 pub(crate) fn seen(state: &str, etag: &str) -> Reply {
     view(state, etag)
 }
-/// Leased, with the metadata that were sent last: what a write did whose reply was lost.
+/// A leased lock with the last metadata that were sent: the effect of a write whose reply was lost.
 pub(crate) fn as_written() -> Reply {
     Reply {
         mirror: true,
@@ -117,7 +114,7 @@ pub(crate) fn as_written() -> Reply {
 pub(crate) fn leased() -> Reply {
     view("leased", "\"1\"")
 }
-/// The lease id asked for, and the ETag that [`free`] has.
+/// An acquired lease with the requested id, and the ETag of [`free`].
 pub(crate) fn acquired() -> Reply {
     Reply {
         echo: true,
@@ -172,18 +169,17 @@ struct Play {
     script: VecDeque<(&'static str, Reply)>,
     seen: Vec<Request>,
     wrong: Vec<String>,
-    /// By how many seconds its clock is ahead of ours, if it has one: then its answers are dated.
+    /// Seconds by which its clock is ahead, if it dates its answers.
     clock: Option<i64>,
-    /// It does not look at the dates of requests.
+    /// Whether it ignores the dates of requests.
     lenient: bool,
-    /// What it refused because of its date.
+    /// Requests that it refused because of their dates.
     misdated: Vec<String>,
-    /// The ids of all requests.
     ids: Vec<String>,
 }
 
 impl Play {
-    /// As the service does with what is dated more than fifteen minutes off its own clock.
+    /// Whether the date is more than fifteen minutes off, which the service refuses.
     fn is_misdated(&self, request: &Request) -> bool {
         let Some(ahead) = self.clock.filter(|_| !self.lenient) else {
             return false;
@@ -203,7 +199,7 @@ impl Play {
     }
 }
 
-/// The date of a clock that is so many seconds ahead of ours.
+/// Returns the date of a clock that is this many seconds ahead.
 pub(crate) fn date(ahead: i64) -> String {
     let date = OffsetDateTime::from_unix_timestamp(now() + ahead).expect("a date");
     to_rfc7231(&date)
@@ -213,7 +209,7 @@ pub(crate) fn now() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp()
 }
 
-/// The server; listening until the test's process ends.
+/// The server; it listens until the test's process ends.
 pub(crate) struct Server {
     pub(crate) port: u16,
     play: Arc<Mutex<Play>>,
@@ -237,27 +233,25 @@ impl Server {
         Server { port, play }
     }
 
-    /// Adds to the script.
     pub(crate) fn then(&self, script: Vec<(&'static str, Reply)>) {
         self.locked().script.extend(script);
     }
 
-    /// From now on its clock is so many seconds ahead of ours, and it holds us to it.
+    /// Sets its clock this many seconds ahead; from now on it refuses other dates.
     pub(crate) fn keeps_time(&self, ahead: i64) {
         self.locked().clock = Some(ahead);
     }
 
-    /// It dates its answers but does not look at the dates of requests.
+    /// Lets it date its answers, but ignore the dates of requests.
     pub(crate) fn ignores_dates(&self) {
         self.locked().lenient = true;
     }
 
-    /// What it refused because of its date.
     pub(crate) fn misdated(&self) -> Vec<String> {
         self.locked().misdated.clone()
     }
 
-    /// The ids of all requests so far, also of those that were refused because of their date.
+    /// Returns the ids of all requests so far, including those refused because of their dates.
     pub(crate) fn ids(&self) -> Vec<String> {
         self.locked().ids.clone()
     }
@@ -266,17 +260,15 @@ impl Server {
         self.play.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All requests so far, in their order.
     pub(crate) fn seen(&self) -> Vec<Request> {
         self.locked().seen.clone()
     }
 
-    /// The requests of one kind.
     pub(crate) fn of(&self, op: &str) -> Vec<Request> {
         self.seen().into_iter().filter(|r| r.op == op).collect()
     }
 
-    /// Waits until there is one of this kind.
+    /// Waits for a request of this kind.
     pub(crate) async fn comes(&self, op: &str) {
         let limit = Instant::now() + Duration::from_secs(60);
         while self.of(op).is_empty() {
@@ -285,7 +277,7 @@ impl Server {
         }
     }
 
-    /// The script was played to its end, and nothing else came.
+    /// Checks that the whole script was played, and no other request came.
     #[track_caller]
     pub(crate) fn played(&self) {
         let play = self.locked();
@@ -294,7 +286,7 @@ impl Server {
         assert!(left.is_empty(), "never came: {left:?}");
     }
 
-    /// An account on this server, with a key.
+    /// Makes an account on this server, with a key.
     pub(crate) fn account(&self) -> Account {
         let string = format!(
             "AccountName=testacct;AccountKey={SECRET};BlobEndpoint=http://127.0.0.1:{}/testacct",
@@ -304,12 +296,12 @@ impl Server {
         Account::find(&get, &AuthOptions::default(), None).expect("an account")
     }
 
-    /// The store on this server.
+    /// Makes a store on this server.
     pub(crate) fn blob(&self) -> Blob {
         open(&self.lock())
     }
 
-    /// The same, to do this task once.
+    /// Makes a store on this server, for a task to be done once.
     pub(crate) fn blob_for(&self, task: Task) -> Blob {
         let competitor = Competitor {
             task: Some(task),
@@ -343,12 +335,12 @@ fn competitor() -> Competitor {
     Competitor::new(candidate, Duration::from_secs(30))
 }
 
-/// A limit that is not meant to be met.
+/// A limit that no test reaches.
 pub(crate) fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Why it will never work, and whether that is for lack of a right.
+/// Returns the reason of a fatal failure, and whether a right is missing.
 pub(crate) fn fatal(failure: &Failure) -> (&str, bool) {
     match failure {
         Failure::Fatal { why, denied } => (why, *denied),
@@ -356,7 +348,6 @@ pub(crate) fn fatal(failure: &Failure) -> (&str, bool) {
     }
 }
 
-/// Why it is in doubt.
 #[track_caller]
 pub(crate) fn transient(failure: &Failure) -> &str {
     match failure {

@@ -1,5 +1,5 @@
-//! An attempt that was not answered, or not as it should be: it may have done its work, and is asked for
-//! again or undone.
+//! Attempts without an answer, or with a wrong one: they may have had their effect, and are
+//! repeated or undone.
 
 use trafficcop::Instant;
 use trafficcop_lease::LeaseStore;
@@ -69,7 +69,7 @@ async fn an_acquire_that_is_dropped_in_flight_is_undone_by_release() {
     }
     blob.release(later()).await.expect("undone");
     server.played();
-    // And once it is undone, there is nothing more to undo.
+    // Undone once, there is nothing more to undo.
     blob.release(later()).await.expect("nothing to do");
     server.played();
 }
@@ -90,7 +90,7 @@ async fn an_answer_counts_only_with_our_id_in_whatever_case() {
         ]);
         let blob = server.blob();
         transient(&blob.acquire(later()).await.expect_err("not ours"));
-        // It may be ours all the same.
+        // The lease may still be granted.
         blob.release(later()).await.expect("undone");
         server.played();
     }

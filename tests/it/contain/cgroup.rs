@@ -1,5 +1,5 @@
-//! Cgroups: a family dies as one, what the dead have left is swept away, a user without privilege
-//! can have one.
+//! Cgroups: a family dies together, leftovers of dead instances are swept away, and a user without
+//! privileges can have one.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,9 +17,9 @@ use crate::contain::PATIENCE;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
 use crate::support::scene::Scene;
 
-/// Forks into the cgroup a family that ignores everything: a child, and a daemon of a daemon in a
-/// session of its own, which has closed its descriptors. Returns the two pids once both live (the
-/// daemon's as it knows it itself).
+/// Forks into the cgroup a family that ignores everything: a child, and a double-forked daemon in a
+/// session of its own, with closed descriptors. Returns the two pids once both live (the daemon's
+/// as it knows it itself).
 pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i32) {
     let (from, to) = nix::unistd::pipe().expect("a pipe");
     match fork().expect("a child") {
@@ -27,7 +27,7 @@ pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i3
             ignore_everything();
             // SAFETY: one thread; the children only wait.
             unsafe {
-                // As an exec would: nothing of the guardian's stays open.
+                // As an exec would: no descriptor of the guardian stays open.
                 libc::dup2(to.as_raw_fd(), 0);
                 libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
                 let between = libc::fork();
@@ -55,7 +55,7 @@ pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i3
                 file.read_exact(&mut number).expect("both live");
                 numbers.push(i32::from_ne_bytes(number));
             }
-            // In a namespace of their own they do not know the numbers that we see.
+            // In a pid namespace of its own the family knows other numbers.
             numbers.retain(|pid| *pid != main);
             if let [pid] = numbers[..] {
                 daemon = pid;
@@ -93,7 +93,7 @@ fn send_own_pid() {
     unsafe { libc::write(0, (&raw const pid).cast(), 4) };
 }
 
-/// What a guardian gets where nothing was asked for by name.
+/// Returns the containment that a guardian gets without `--contain`.
 fn kind_by_default() -> Option<Contain> {
     let guardian = trafficcop_guardian::fork(Setup {
         programs: vec![Program::command(vec!["true".into()])],
@@ -159,7 +159,7 @@ fn role_cgroup() {
     say(daemon);
     assert_eq!(told(), "kill");
     kill_all_of(&cgroup);
-    // Its next command is not taken for one that was being born when the last one was killed.
+    // The next command is not mistaken for one that was being forked at the last kill.
     assert!(!cgroup.bears());
     // SAFETY: one thread.
     let (main, daemon) = family(|| unsafe { cgroup.fork() });
@@ -182,8 +182,8 @@ fn kill_all_of(cgroup: &Cgroup) {
     }
 }
 
-/// Plays the test of this name, of this file, in a process that has a cgroup of its own: in ours,
-/// whoever starts sweeps. Says whether that was done; in that process it is for the caller to do.
+/// Plays this test in a process with a cgroup of its own, where no other start sweeps. Returns
+/// whether it did; in that process it returns false, and the caller plays the test.
 fn was_played_apart(name: &str) -> bool {
     use std::io::Write;
     use std::os::unix::process::CommandExt;
@@ -212,8 +212,8 @@ fn was_played_apart(name: &str) -> bool {
 }
 
 #[test]
-fn what_dead_instances_left_is_swept_away_and_the_living_are_spared() {
-    if was_played_apart("what_dead_instances_left_is_swept_away_and_the_living_are_spared") {
+fn cgroups_of_dead_instances_are_swept_and_of_living_ones_spared() {
+    if was_played_apart("cgroups_of_dead_instances_are_swept_and_of_living_ones_spared") {
         return;
     }
     let mut left = Role::start("cgroup::role_cgroup_left", 0, &[]);
@@ -230,14 +230,14 @@ fn what_dead_instances_left_is_swept_away_and_the_living_are_spared() {
     other.remove().expect("removed");
 
     left.kill();
-    assert!(!within(&daemon, 0), "nobody is left to kill it");
+    assert!(!within(&daemon, 0), "no process is left to kill it");
     let other = cgroup_or_say_so().expect("there was one before");
     assert!(dies(&main) && dies(&daemon));
     assert!(!place.exists(), "{} is still there", place.display());
     other.remove().expect("removed");
 }
 
-/// In a container every supervisor can be process 1, and there always is one.
+/// Every supervisor can be process 1 of a container, so a process with that pid always exists.
 #[test]
 fn a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name() {
     if was_played_apart("a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name") {
@@ -250,7 +250,7 @@ fn a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name() {
     let left = home.join("trafficcop-12345.1.0");
     fs::create_dir(&left).expect("made");
     let other = cgroup_or_say_so().expect("there was one before");
-    assert!(!left.exists(), "nobody watches over it");
+    assert!(!left.exists(), "no guardian has it");
     assert!(ours.path().exists() && other.path() != ours.path());
     for made in [ours, other] {
         made.remove().expect("removed");
@@ -350,7 +350,7 @@ fn role_delegated() {
             say("refused outside");
         }
     }
-    // Into a leaf beside those that will be made, as systemd does it.
+    // A leaf next to those that will be made, as systemd does it.
     fs::create_dir(place.join("us")).expect("a leaf");
     fs::write(place.join("cgroup.procs"), "0").expect("moved");
     become_user();

@@ -25,8 +25,8 @@ fn the_keeper_holds_the_lock_until_the_namespace_is_empty() {
         let file = file.expect("readable by us");
         assert!(file.try_lock().is_err(), "the guardian holds it");
         kill(Pid::from_raw(guardian), Signal::SIGKILL).expect("killed");
-        // The main process has come to the role, which reaps nobody, as a container's process 1 may not:
-        // so long the kernel does not end the namespace, and nothing but the dead is in it.
+        // The role inherits the main process and, like some containers' process 1, reaps nothing:
+        // the kernel keeps the namespace meanwhile, with only dead processes in it.
         assert!(all[1..].iter().all(dies));
         assert!(dies(&keeper), "the keeper ends by itself");
         file.try_lock().expect("free");
@@ -37,7 +37,7 @@ fn the_keeper_holds_the_lock_until_the_namespace_is_empty() {
     });
 }
 
-/// A supervisor whose guardian has the namespace.
+/// Plays a supervisor whose guardian has the namespace.
 #[test]
 #[ignore = "a role"]
 fn role_keeper() {

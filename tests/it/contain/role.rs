@@ -1,5 +1,5 @@
-//! A role of this test binary: a program of its own that a test starts and talks with over its stdin
-//! and stdout.
+//! A role: this test binary as a separate program, which a test starts and controls over stdin and
+//! stdout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -13,7 +13,6 @@ use nix::unistd::Pid;
 use crate::contain::PATIENCE;
 use crate::support::programs::{Ourselves, ourselves};
 
-/// A role of this test binary, as a process that we talk with over its stdin and stdout.
 pub(crate) struct Role {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -22,7 +21,6 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// The role of this name, as it is called within this room.
     pub(crate) fn start(name: &str, user: u32, arguments: &[&str]) -> Role {
         let program = ourselves();
         let mut command = Command::new(&program.path);
@@ -47,7 +45,7 @@ impl Role {
         }
     }
 
-    /// The next line the role says with `say`; panics at its end.
+    /// Returns the next line that the role says with `say`; panics at its end.
     pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -87,7 +85,7 @@ impl Role {
 }
 
 impl Drop for Role {
-    /// For a test that fails.
+    /// Kills the role if the test fails.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -98,8 +96,8 @@ pub(crate) const MARK: &str = "role says: ";
 
 pub(crate) fn say(what: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{MARK}{what}").expect("somebody listens");
-    out.flush().expect("somebody listens");
+    writeln!(out, "{MARK}{what}").expect("the test reads");
+    out.flush().expect("the test reads");
 }
 
 pub(crate) fn told() -> String {
@@ -117,7 +115,7 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A pidfd: readable when the process is dead.
+/// Opens a pidfd, which becomes readable when the process is dead.
 pub(crate) fn pidfd(pid: i32) -> OwnedFd {
     // SAFETY: an integer in, a new descriptor out.
     unsafe {

@@ -1,4 +1,4 @@
-//! Terminal: the command has it, and job control works.
+//! The command has the terminal, and job control works.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -21,15 +21,15 @@ struct Shell(
 );
 
 impl Drop for Shell {
-    /// For a test that fails; its job dies with it.
+    /// Kills the shell if the test fails; its job dies with it.
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A supervisor on a terminal of its own, as a shell would start it: leader of the session, in the
-/// foreground. What it says comes out of the terminal.
+/// Starts a role on a terminal of its own, as a shell would be: leader of the session, in the
+/// foreground. The terminal shows its output.
 fn on_a_terminal(name: &str) -> (Shell, File, BufReader<File>) {
     let pty = crate::support::pty::open(None);
     let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
@@ -79,14 +79,14 @@ fn the_command_has_the_terminal_and_job_control_works() {
     // The command reads from the terminal, in a group of its own.
     keys.write_all(b"hello\n").expect("typed");
     assert_eq!(heard(&mut screen), "read hello");
-    // Ctrl-C: the command, once, and nobody else.
+    // Ctrl-C: SIGINT for the command only, once.
     keys.write_all(b"\x03").expect("typed");
     assert_eq!(heard(&mut screen), "interrupted");
     // Ctrl-Z: the command stops, then the supervisor, and the shell has the terminal.
     keys.write_all(b"\x1a").expect("typed");
     assert_eq!(heard(&mut screen), "shell sees a stop");
     assert_eq!(heard(&mut screen), "shell has the terminal true");
-    // fg: the supervisor goes on, gives the terminal, and the command reads again.
+    // fg: the supervisor continues, gives the terminal to the command, and that reads again.
     assert_eq!(heard(&mut screen), "supervisor goes on");
     keys.write_all(b"again\n").expect("typed");
     assert_eq!(heard(&mut screen), "read again");
@@ -118,7 +118,7 @@ fn interrupts() -> u8 {
     INTERRUPTED.load(std::sync::atomic::Ordering::SeqCst)
 }
 
-/// A shell with one job: a supervisor with a command, each in a group of its own.
+/// Plays a shell with one job: a supervisor and its command, each in a group of its own.
 #[test]
 #[ignore = "a role"]
 fn role_shell() {
@@ -128,7 +128,8 @@ fn role_shell() {
     let ForkResult::Parent { child: job } = (unsafe { fork() }).expect("a job") else {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("allowed");
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
-        // The shell puts its job into the foreground, and so do we, not to race with it.
+        // Shell and job both put the job into the foreground, so that neither has to wait for the
+        // other.
         let tty = std::io::stdin();
         nix::sys::signal::SigSet::from(Signal::SIGTTOU)
             .thread_block()
@@ -148,7 +149,7 @@ fn role_shell() {
     );
     say("shell sees a stop");
     let terminal = nix::unistd::tcgetpgrp(std::io::stdin());
-    // The supervisor took it back for its own group: the shell is not left without it.
+    // The supervisor took it back for its own group: the shell gets it from there.
     say(format!("shell has the terminal {}", terminal == Ok(job)));
     kill(job, Signal::SIGCONT).expect("fg");
     let ended = waitpid(job, None);
@@ -196,7 +197,7 @@ fn job_on_terminal() {
 
 fn command_on_terminal() {
     use nix::sys::signal::SigSet;
-    // Taken only while we wait, so that none comes between a look and the wait.
+    // Unblocked only during the wait, so that no signal comes between a look and the wait.
     SigSet::from(Signal::SIGINT).thread_block().expect("a mask");
     let mut known = 0;
     loop {

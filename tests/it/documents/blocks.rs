@@ -1,5 +1,5 @@
-//! The README's blocks do what they show: the first three commands say what stands below them, the
-//! recipes run, and the library's lines are compiled.
+//! The README's blocks work: the first three commands print what is shown below them, the recipes
+//! run, and the library's lines are compiled.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -13,7 +13,6 @@ use crate::documents::{root, text};
 const TRAFFICCOP: &str = env!("CARGO_BIN_EXE_trafficcop");
 const LONG: Duration = Duration::from_secs(60);
 
-/// The blocks of this kind, in their order.
 fn blocks(document: &str, kind: &str) -> Vec<String> {
     let begin = format!("\n```{kind}\n");
     let parts = document.split(&*begin).skip(1);
@@ -21,7 +20,7 @@ fn blocks(document: &str, kind: &str) -> Vec<String> {
     blocks.collect()
 }
 
-/// A shell in this directory, with our binary in its path and nothing of ours in its environment.
+/// Makes a shell in this directory, with the tested binary in its path and a clean environment.
 fn shell(directory: &Path, line: &str) -> Command {
     let binary = Path::new(TRAFFICCOP).parent().expect("a directory");
     let path = std::env::var("PATH").unwrap_or_default();
@@ -30,7 +29,7 @@ fn shell(directory: &Path, line: &str) -> Command {
         .args(["-c", &format!("exec {line}")])
         .current_dir(directory)
         .env("PATH", format!("{}:{path}", binary.display()))
-        // The example's job lasts for longer than a busy machine makes the test.
+        // The example's job lasts longer than the test on a busy machine.
         .env("SECONDS_OF_WORK", "100")
         .stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -42,8 +41,7 @@ fn shell(directory: &Path, line: &str) -> Command {
     command
 }
 
-/// What differs from one run to the next is replaced: times, hosts, process ids, directories, how many
-/// seconds were worked.
+/// Replaces what differs from run to run: times, hosts, process ids, directories, seconds of work.
 fn normal(line: &str, pids: &[(u32, &str)]) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.split(' ') {
@@ -61,7 +59,7 @@ fn normal(line: &str, pids: &[(u32, &str)]) -> String {
     }
     let mut text = words.join(" ");
     for (pid, name) in pids {
-        // HOST-PID, with whatever host.
+        // HOST-PID, with any host.
         while let Some(at) = text.find(&format!("-{pid}")) {
             let begin = text[..at].rfind([' ', '[']).map_or(0, |before| before + 1);
             text.replace_range(begin..at + 1 + pid.to_string().len(), name);
@@ -82,14 +80,14 @@ fn normal(line: &str, pids: &[(u32, &str)]) -> String {
     }
 }
 
-/// Lines that say the same as the one before are said once.
+/// Joins repeated lines.
 fn story(lines: impl Iterator<Item = String>, pids: &[(u32, &str)]) -> Vec<String> {
     let mut story: Vec<String> = lines.map(|line| normal(&line, pids)).collect();
     story.dedup();
     story
 }
 
-/// The process ids in `trafficcop[HOST-PID]`, in their order.
+/// Returns the process ids in `trafficcop[HOST-PID]`, in order.
 fn pids_in(text: &str) -> Vec<u32> {
     let parts = text.split("trafficcop[").skip(1);
     let mut pids: Vec<u32> = parts
@@ -99,7 +97,7 @@ fn pids_in(text: &str) -> Vec<u32> {
     pids
 }
 
-/// A terminal of the README: what runs in it, and its lines as they come, of both streams.
+/// A terminal of the README: its process, and the lines of both streams.
 struct Terminal {
     child: Child,
     lines: Receiver<String>,
@@ -127,7 +125,7 @@ impl Terminal {
         }
     }
 
-    /// Reads until a line has this in it.
+    /// Reads until a line contains this.
     fn await_line(&mut self, what: &str) {
         let end = Instant::now() + LONG;
         while !self.seen.iter().any(|line| line.contains(what)) {
@@ -176,8 +174,7 @@ fn the_first_three_commands_say_what_stands_below_them() {
     let (ours, theirs) = (one.child.id(), two.child.id());
     let ours = [(ours, "ONE"), (theirs, "TWO")];
     let readme_s = [(in_the_readme, "ONE"), (pids_in(&shown[1])[0], "TWO")];
-    // What shells say of a child that a signal ended, some and sometimes: the terminal's of trafficcop,
-    // the job's of its sleep. And the mark of an end that is left out.
+    // Shells sometimes report a child that a signal ended. And the mark for an omitted end.
     let of_trafficcop = |line: &&str| !["Killed", "Terminated", "..."].contains(line);
     for (terminal, shown) in [(&one, &shown[0]), (&two, &shown[1])] {
         let wanted = shown.lines().filter(of_trafficcop).map(str::to_owned);
@@ -187,7 +184,7 @@ fn the_first_three_commands_say_what_stands_below_them() {
     }
 }
 
-/// Each with its own lock on a file here and with a command that there is; the settings are the README's.
+/// Each recipe has a lock on a file and a simple command instead; its settings are the README's.
 #[test]
 fn the_readme_s_recipes_run() {
     let there = tempfile::tempdir().expect("a directory");
@@ -230,7 +227,7 @@ fn the_readme_s_recipes_run() {
     assert!(ran >= 6, "only {ran} recipes were run");
 }
 
-/// The README's lines, as a program has them. It is compiled, not run.
+/// The README's lines in a program that is compiled, but not run.
 #[expect(dead_code, reason = "what is compiled is what is tested")]
 mod library {
     async fn rebuild_the_index(_token: u64) {}

@@ -1,10 +1,9 @@
-//! The command lines in README, book and examples of the help can be parsed.
+//! The command lines in README, book and the help's examples can be parsed.
 
 use trafficcop::internals::args;
 
 use crate::documents::{definition, manual, root};
 
-/// The lines of a document's shell blocks.
 pub(crate) fn lines_of(document: &str) -> Vec<String> {
     let mut inside = false;
     let mut lines = Vec::new();
@@ -19,8 +18,8 @@ pub(crate) fn lines_of(document: &str) -> Vec<String> {
     lines
 }
 
-/// The words of the command line of ours in this line of a shell, of which a crontab line has its five
-/// fields before it, and a script its own beginnings.
+/// Returns the words of trafficcop's command line in this line of a shell. A crontab line has five
+/// fields before it, and a script's line may have a prefix.
 pub(crate) fn words_of(line: &str) -> Option<Vec<String>> {
     let rest = match line.find("trafficcop ") {
         Some(at) => &line[at + "trafficcop ".len()..],
@@ -75,7 +74,7 @@ fn the_manual_s_command_lines_can_be_parsed() {
 }
 
 #[test]
-fn what_the_blocks_name_of_the_examples_is_there() {
+fn examples_named_in_code_blocks_exist() {
     let mut seen = 0;
     for (path, text) in manual() {
         for line in lines_of(&text) {

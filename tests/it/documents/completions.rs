@@ -1,5 +1,5 @@
-//! The scripts that complete command lines: what is packaged is what the program writes, and shells
-//! take it.
+//! The completion scripts: the packaged ones are those that the program writes, and shells accept
+//! them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use super::{fresh, text};
 
 const TRAFFICCOP: &str = env!("CARGO_BIN_EXE_trafficcop");
 
-/// Where the script for a shell lies in the package.
+/// Paths of the scripts in the package.
 const SCRIPTS: [(&str, &str); 3] = [
     ("bash", "completions/trafficcop.bash"),
     ("zsh", "completions/_trafficcop"),
@@ -17,7 +17,7 @@ const SCRIPTS: [(&str, &str); 3] = [
 
 fn script(shell: &str) -> Vec<u8> {
     let mut command = Command::new(TRAFFICCOP);
-    // An empty variable changes the definitions: as they are without any.
+    // An empty variable would change the definitions.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TRAFFICCOP_") {
             command.env_remove(name);
@@ -40,7 +40,7 @@ fn the_packaged_completions_are_the_program_s() {
 }
 
 #[test]
-fn nothing_hidden_is_offered_and_every_verb_is() {
+fn completions_offer_every_verb_and_nothing_hidden() {
     for (shell, path) in SCRIPTS {
         let script = text(path);
         for hidden in ["announce", "find-locked", "find__locked"] {
@@ -54,7 +54,7 @@ fn nothing_hidden_is_offered_and_every_verb_is() {
             );
         }
     }
-    // For the other two it is written, too.
+    // The other two shells have scripts, too.
     for shell in ["elvish", "powershell"] {
         assert!(!script(shell).is_empty(), "{shell}");
     }
@@ -64,7 +64,7 @@ fn nothing_hidden_is_offered_and_every_verb_is() {
     assert_eq!(unknown.expect("it runs").status.code(), Some(64));
 }
 
-/// What the shell says to this script of its own; `None` without such a shell.
+/// Returns a shell's output for this script; `None` without such a shell.
 fn shell(name: &str, options: &[&str], said: &str) -> Option<String> {
     let home = tempfile::tempdir().expect("a directory");
     let ran = Command::new(name)
@@ -111,14 +111,14 @@ fn bash_offers_verbs_flags_and_files() {
     assert_eq!(lines[2], "<--once-key>", "{text}");
     assert_eq!(lines[3], "<auto><cgroup><pidns><none>", "{text}");
     assert_eq!(lines[4], "<Cargo.toml>", "{text}");
-    // The command's own completion; without one, files, which bash itself adds.
+    // The command's own completion; without one, bash adds files itself.
     assert!(lines[5].starts_with("<basename>"), "{text}");
     assert!(["<>", "<README.md>"].contains(&lines[6]), "{text}");
 }
 
 #[test]
 fn zsh_takes_its_completions() {
-    // As a login shell finds them: by name, in a directory of the path of functions.
+    // As a login shell finds them: by name, in a directory of `fpath`.
     let said = "fpath=($PWD/completions $fpath); autoload -Uz compinit && compinit -u -D
         print -r -- ${_comps[trafficcop]}; autoload +X _trafficcop && print -r -- loaded
         [[ $functions[_trafficcop] == *'*::command'*_cmdambivalent* ]] && print -r -- command";

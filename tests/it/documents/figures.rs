@@ -1,12 +1,12 @@
-//! The book's tables of figures have the shape of those that `cargo bench` prints. The figures are of
-//! one machine and one day; what is compared is not.
+//! The book's tables of figures have the shape of those that `cargo bench` prints. Only the shape
+//! is compared: the figures are those of one machine on one day.
 
 #[path = "../../../benches/figures/rows.rs"]
 mod rows;
 
 use crate::documents::text;
 
-/// The chapter has a table with these names, and a cell for each.
+/// Checks that the chapter has a table with these names, and a value in each cell.
 fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
     let chapter = text("docs/figures.md");
     let (_, figures) = chapter.split_once(after).expect("what goes before");

@@ -1,15 +1,15 @@
-//! The guarantees: what happens in each fault, how long it takes, and which test shows it; and what
-//! nothing on the machine can promise. The one source of the tables in `docs/guarantees.md` and of
-//! `man/trafficcop-guarantees.7`, both written by `promises.rs`.
+//! The guarantees: the effect of each fault, how long it takes, and the test that shows it; and the
+//! limits of what a machine can promise. `promises.rs` writes the tables in `docs/guarantees.md`
+//! and `man/trafficcop-guarantees.7` from it.
 //!
-//! Data and nothing else; what is between backticks is typed as it is. It must never claim what no
-//! named test shows: `promises.rs` looks for each of them.
+//! Only data; text between backticks is set as typed. Every claim needs a named test: `promises.rs`
+//! looks for each of them.
 
-/// Tests of one room of `tests/it/` or binary of `tests/` (`lib`: of the crate itself; `faults`: the
-/// suite's faults).
+/// Tests of one folder of `tests/it/` or one binary of `tests/` (`lib`: of the crate itself;
+/// `faults`: the suite's faults).
 pub(crate) type Shown = (&'static str, &'static [&'static str]);
 
-/// A fault and what comes of it.
+/// A fault and its effect.
 pub(crate) struct Guarantee {
     pub(crate) fault: &'static str,
     pub(crate) happens: &'static str,
@@ -17,14 +17,15 @@ pub(crate) struct Guarantee {
     pub(crate) shown: &'static [Shown],
 }
 
-/// What cannot be closed locally, and its answer.
+/// A limit: a gap that no local process can close, and the remedy.
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
     pub(crate) answer: &'static str,
     pub(crate) shown: &'static [Shown],
 }
 
-/// A setting, or several of a kind, and what follows where two instances on one lock have different values.
+/// A setting, or several of a kind, and the effect if two instances on one lock have different
+/// values.
 pub(crate) struct Setting {
     pub(crate) flags: &'static str,
     pub(crate) may_differ: bool,
@@ -32,14 +33,14 @@ pub(crate) struct Setting {
     pub(crate) shown: &'static [Shown],
 }
 
-/// What was counted when the suites were last run as a whole: rows of the promise in the fault
-/// suite and the faults injected in them (the line "the promise" at its end) ...
+/// Number of the promise's rows in the last full run of the fault suite; `INJECTED_FAULTS` counts
+/// the faults in them (the line "the promise" at its end).
 pub(crate) const PROMISE_ROWS: usize = 530;
 pub(crate) const INJECTED_FAULTS: usize = 582;
-/// ... and schedules of the simulated fleet, from seed 1 on.
+/// Number of schedules in the simulated fleet's last full run, from seed 1 on.
 pub(crate) const SCHEDULES: u64 = 20_000;
 
-/// The counted proof. The figures are those above.
+/// Returns the sentence with these figures.
 pub(crate) fn proof() -> String {
     let mut schedules = SCHEDULES.to_string();
     schedules.insert(schedules.len() - 3, ',');
@@ -50,19 +51,17 @@ pub(crate) fn proof() -> String {
     )
 }
 
-/// What the columns refer to.
+/// Text that explains the columns.
 pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. With the default lease of 60 s \
     the command gets the stop signal at `t0`+48 s and SIGKILL at `t0`+58 s; of 30 s at `t0`+24 s and `t0`+29 s; of 15 s at \
     `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local disk has no such \
     deadline: its lock lasts as long as the processes that hold it.";
 
-/// How what shows them is run.
 pub(crate) const TESTS: &str = "Run a test with `cargo test --test it -- NAME` (`lib`: `cargo test --workspace --lib NAME`; \
     `fleet` and `supervise` instead of `it` for theirs). A name under `faults` is a fault that the suite plays on every lock, \
     against a plain, a TERM-ignoring, a daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. The \
     suite names rows that it cannot run on a machine.";
 
-/// The table.
 pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "trafficcop (the supervisor) is SIGKILLed or crashes",
@@ -92,10 +91,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         happens: "A holder keeps control. Before the start, trafficcop names what is missing and exits 69.",
         how_long: "trafficcop retries the start of a process for 0.3 s.",
         shown: &[
-            (
-                "run_blob",
-                &["a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same"],
-            ),
+            ("run_blob", &["store_is_resolved_without_a_spare_thread"]),
             (
                 "service_bus",
                 &["a_machine_without_a_thread_to_spare_keeps_its_message"],
@@ -104,7 +100,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "run_file",
                 &[
                     "a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command",
-                    "too_few_descriptors_are_said_before_anything_starts",
+                    "too_few_descriptors_are_reported_before_anything_starts",
                     "a_process_that_cannot_be_had_for_a_moment_is_asked_for_again",
                 ],
             ),
@@ -156,7 +152,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             "shared_file",
             &[
                 "a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_competes_again",
-                "an_answer_that_comes_after_the_lease_gives_nobody_control",
+                "answer_after_the_lease_grants_no_control",
                 "terminate_ends_an_instance_whose_drive_hangs",
                 "a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease",
                 "a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll",
@@ -259,8 +255,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "an_endpoint_that_answers_500_costs_nothing_while_the_token_is_good_and_is_doubt_after",
                 "a_credential_that_is_revoked_in_mid_tenure_is_doubt",
                 "a_credential_that_stays_away_lets_the_command_run_until_its_time_is_up",
-                "tokens_that_end_soon_are_renewed_and_nobody_notices",
-                "the_death_of_the_supervisor_hands_over_though_no_token_is_to_be_had_any_more",
+                "short_lived_tokens_are_renewed_unnoticed",
+                "guardian_releases_although_no_new_token_is_available",
             ],
         )],
     },
@@ -272,7 +268,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "run_blob",
                 &[
-                    "a_standby_that_stands_still_is_passed_over_and_harms_nobody_when_it_goes_on",
+                    "stopped_standby_is_passed_over_and_harmless_when_continued",
                     "a_standby_that_is_killed_leaves_nothing_behind_and_another_takes_over",
                 ],
             ),
@@ -316,8 +312,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "shared_file",
                 &[
-                    "who_is_broken_at_the_end_of_its_lease_is_asked_to_end_and_has_nothing_to_own_up_to",
-                    "whose_lease_is_broken_with_a_period_has_no_more_than_that",
+                    "break_at_the_leases_end_stops_the_command_without_an_overlap",
+                    "break_with_a_period_leaves_no_more_than_the_period",
                 ],
             ),
         ],
@@ -400,8 +396,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "before_the_command_another_runs_it",
                 "during_the_command_another_runs_it",
                 "after_a_success_that_was_not_recorded_another_runs_it_again",
-                "after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob",
-                "after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file",
+                "recorded_task_on_a_blob_does_not_run_again_without_a_release",
+                "recorded_task_on_a_file_does_not_run_again_without_a_release",
                 "a_result_survives_every_later_record_and_a_crash_while_it_is_written",
             ],
         )],
@@ -414,7 +410,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             "work",
             &[
                 "a_killed_worker_s_message_comes_again_after_its_lock_and_its_command_is_dead_before",
-                "what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use",
+                "message_directory_of_a_killed_worker_is_swept_by_the_next",
             ],
         )],
     },
@@ -486,16 +482,16 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "work",
                 &[
-                    "it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside",
-                    "a_message_that_was_taken_too_often_is_put_aside_and_not_run",
-                    "a_body_that_cannot_be_handed_over_is_put_aside_and_says_why",
-                    "a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves",
+                    "failed_message_is_retried_and_dead_lettered_on_the_last_attempt",
+                    "message_taken_too_often_is_dead_lettered_unrun",
+                    "unusable_body_is_dead_lettered_with_its_reason",
+                    "message_that_cannot_be_dead_lettered_is_not_run_and_five_end_the_worker",
                 ],
             ),
             (
                 "storage_queue",
                 &[
-                    "what_is_put_aside_is_kept_word_for_word_and_for_ever",
+                    "dead_letter_is_kept_verbatim_and_for_ever",
                     "a_copy_in_doubt_is_put_again_rather_than_lost",
                 ],
             ),
@@ -508,10 +504,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         shown: &[(
             "work",
             &[
-                "what_runs_may_finish_while_its_lock_is_renewed",
+                "running_command_may_finish_while_its_lock_is_renewed",
                 "after_the_grace_it_is_stopped_and_its_message_is_there_at_once",
                 "the_second_signal_ends_everything_at_once_and_still_gives_back",
-                "however_often_and_whenever_it_is_stopped_nothing_stays_locked",
+                "repeated_stops_leave_no_lock",
             ],
         )],
     },
@@ -534,10 +530,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "no_message_is_run_twice_at_a_time_and_none_is_lost",
                 "answers_that_come_late_twice_or_out_of_order_cost_no_lock",
                 "an_answer_that_comes_after_its_time_never_stands_for_the_next_one",
-                "a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock",
+                "message_that_arrived_during_a_pause_is_not_run_on_an_old_lock",
                 "a_worker_that_is_killed_leaves_its_message_to_the_next_after_its_command_is_dead",
                 "a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed",
-                "however_often_and_whenever_it_is_stopped_nothing_stays_locked_and_nothing_counts",
+                "repeated_stops_leave_no_lock_and_count_no_attempt",
             ],
         )],
     },
@@ -549,13 +545,13 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "run_if",
                 &[
-                    "one_that_is_not_fit_takes_nothing_that_is_free_and_takes_it_once_it_is_fit",
-                    "one_that_waits_and_turns_unfit_is_not_handed_the_lock",
-                    "one_that_is_rung_while_it_is_asked_takes_nothing_before_the_answer",
+                    "unfit_instance_takes_a_free_lock_only_once_it_is_fit",
+                    "standby_that_becomes_unfit_does_not_get_the_lock",
+                    "ring_during_the_condition_takes_nothing_before_its_answer",
                     "a_holder_that_turns_unfit_keeps_control_and_is_not_asked",
-                    "one_that_hangs_is_killed_with_its_tree_and_counts_as_a_no",
-                    "what_it_leaves_behind_is_killed_before_its_answer_counts",
-                    "nothing_of_it_outlives_a_killed_supervisor",
+                    "hanging_condition_is_killed_with_its_tree_and_counts_as_no",
+                    "leftovers_of_a_condition_are_killed_before_its_answer_counts",
+                    "condition_does_not_outlive_a_killed_supervisor",
                 ],
             ),
             ("lib", &["the_promise_holds_whatever_happens"]),
@@ -577,9 +573,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ),
             (
                 "run_once",
-                &[
-                    "a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate_runs_it",
-                ],
+                &["hung_command_has_failed_and_the_next_candidate_runs_it"],
             ),
             ("faults", &["Hang"]),
             (
@@ -599,10 +593,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "health",
                 &[
-                    "nothing_of_a_check_that_hangs_outlives_its_time_or_control",
+                    "hanging_check_is_killed_with_its_tree_at_its_time_limit",
                     "a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is",
-                    "what_a_check_leaves_behind_is_killed_and_it_has_succeeded",
-                    "what_a_check_prints_is_thrown_away_however_much_it_is",
+                    "leftovers_of_a_successful_check_are_killed",
+                    "output_of_a_check_is_discarded_in_any_amount",
                     "a_supervisor_that_is_killed_takes_the_check_with_it_before_control_is_given_back",
                 ],
             ),
@@ -628,8 +622,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                 "a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins",
                 "a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins",
                 "worker_with_a_longer_lock_delay_has_its_command_dead_before_a_worker_with_the_default_begins",
-                "one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt",
-                "it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed",
+                "failed_message_is_retried_before_the_next_and_dead_lettered_at_last",
+                "state_is_stored_just_before_the_completion_if_it_changed",
             ],
         )],
     },
@@ -681,12 +675,11 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
 ];
 
-/// What the table of settings is about.
 pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, you can change \
     a setting on one machine after another. All instances must name the same lock; on a shared drive they must also run as \
     the same user.";
 
-/// What may differ between instances.
+/// Settings that may differ between instances.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lease`",
@@ -752,7 +745,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             &[
                 "instance_without_shared_stands_by_while_one_with_it_is_in_control",
                 "the_other_protocol_at_one_path_is_refused_by_both",
-                "of_two_protocols_at_one_path_each_refuses_the_other",
+                "two_protocols_at_one_path_refuse_each_other",
             ],
         )],
     },
@@ -764,7 +757,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "run_once",
             &[
                 "smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances",
-                "with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number",
+                "first_failure_is_final_for_all_with_on_failure_stop",
             ],
         )],
     },
@@ -811,7 +804,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// What nothing on the machine can promise.
+/// Limits of what a machine can promise.
 pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "Supervisor *and* guardian are stopped past the lease",
@@ -824,7 +817,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ),
             (
                 "fencing",
-                &["a_writer_whose_watchers_stand_still_is_refused_once_the_next_holder_wrote"],
+                &["writer_with_stopped_watchers_is_refused_once_the_next_holder_wrote"],
             ),
         ],
     },
@@ -836,7 +829,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ("supervise", &["both_killed_at_once"]),
             (
                 "contain",
-                &["what_dead_instances_left_is_swept_away_and_the_living_are_spared"],
+                &["cgroups_of_dead_instances_are_swept_and_of_living_ones_spared"],
             ),
             (
                 "run_file",
@@ -872,13 +865,10 @@ pub(crate) const LIMITS: &[Limit] = &[
         what: "A machine is cloned, or restored from a snapshot, while it has control",
         answer: "Stop trafficcop before you copy a machine. Both copies have the same token.",
         shown: &[
-            (
-                "run_blob",
-                &["a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease"],
-            ),
+            ("run_blob", &["write_of_a_copied_machine_is_reported"]),
             (
                 "blob_store",
-                &["a_result_that_a_copy_of_us_has_recorded_is_not_taken_for_ours"],
+                &["result_of_a_copy_of_this_machine_is_not_mistaken_for_ones_own"],
             ),
         ],
     },
@@ -903,9 +893,7 @@ pub(crate) const LIMITS: &[Limit] = &[
             ),
             (
                 "shared_file",
-                &[
-                    "who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_client_shows_it",
-                ],
+                &["broken_holder_makes_no_version_after_the_operators"],
             ),
         ],
     },
@@ -916,12 +904,9 @@ pub(crate) const LIMITS: &[Limit] = &[
             ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
             (
                 "run_file",
-                &["a_lock_file_replaced_under_its_holder_is_owned_up_to_when_it_is_given_back"],
+                &["lock_file_replaced_under_its_holder_is_reported_at_the_release"],
             ),
-            (
-                "file_store",
-                &["it_can_be_told_that_the_lock_is_not_ours_any_more"],
-            ),
+            ("file_store", &["renewal_notices_a_lost_lock"]),
         ],
     },
     Limit {
@@ -956,7 +941,6 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
 ];
 
-/// The recipe of the fencing token, a paragraph each.
 pub(crate) const FENCING: &[&str] = &[
     "`TRAFFICCOP_TOKEN` is a number that grows with every tenure. The resource that the command writes to remembers the \
      greatest token it has seen, and refuses every write with a smaller one. It compares and writes in one step (one \

@@ -1,16 +1,16 @@
-//! The help: `-h` fits on a screen and says what most people need, `--help` says everything.
+//! The help: `-h` fits on a screen and has what most people need, `--help` has everything.
 
 use std::process::Command;
 
 use super::definition;
 
-/// A screen, in lines and columns.
+/// Size of a screen, in lines and columns.
 const LINES: usize = 60;
 const COLUMNS: usize = 80;
 
 fn help(words: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trafficcop"));
-    // An empty variable changes the definitions.
+    // An empty variable would change the definitions.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TRAFFICCOP_") {
             command.env_remove(name);
@@ -69,7 +69,7 @@ fn the_short_help_fits_on_a_screen() {
             has_variables,
             "{name}"
         );
-        // The command stands before all flags.
+        // The command is before all flags.
         if verb
             .get_arguments()
             .any(|arg| arg.get_id() == "command" && !arg.is_hide_set())
@@ -101,7 +101,7 @@ fn help_of_a_command_is_found_by_any_of_its_names() {
 
 #[test]
 fn the_rights_of_a_sas_are_those_of_what_it_is_for() {
-    // As it was written, however it is laid out.
+    // Compare without the layout.
     let rights = |verb: &str| {
         let long = help(&[verb, "--help"]);
         let words: Vec<&str> = long.split_whitespace().collect();
@@ -131,7 +131,7 @@ fn no_flag_is_hidden_from_the_long_help() {
                 );
             }
         }
-        // Columns that were laid out for a wider terminal would be broken anew.
+        // Columns for a wider terminal would be wrapped again.
         for line in long.lines() {
             let width = line.chars().count();
             assert!(

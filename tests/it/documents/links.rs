@@ -1,12 +1,12 @@
-//! What the documents link to is there: files, directories, headings. And the book's summary names its
-//! pages, each once.
+//! The targets of the documents' links exist: files, directories, headings. And the book's summary
+//! names each page once.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use crate::documents::{chapters, root, text};
 
-/// What is read by people on the forge and in the book.
+/// Lists the documents that people read on the forge and in the book.
 fn documents() -> Vec<String> {
     let more = [
         "README.md",
@@ -27,7 +27,7 @@ fn documents() -> Vec<String> {
     paths.chain(templates).collect()
 }
 
-/// The document without its blocks of code, and without code in its lines if `inline` is not wanted.
+/// Removes a document's code blocks and, unless `inline` is set, the code within its lines.
 fn prose(document: &str, inline: bool) -> String {
     let mut inside = false;
     let mut prose = String::new();
@@ -46,7 +46,7 @@ fn prose(document: &str, inline: bool) -> String {
     prose
 }
 
-/// The targets of `[text](target)`; the text can go over two lines.
+/// Returns the targets of `[text](target)`; the text may span two lines.
 fn targets(document: &str) -> Vec<String> {
     let prose = prose(document, false);
     let parts = prose.split("](").skip(1);
@@ -54,7 +54,7 @@ fn targets(document: &str) -> Vec<String> {
     targets.collect()
 }
 
-/// The anchors of a document's headings, as forges and mdBook make them.
+/// Returns the anchors of a document's headings, as forges and mdBook make them.
 fn anchors(document: &str) -> Vec<String> {
     let prose = prose(document, true);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -76,7 +76,7 @@ fn anchors(document: &str) -> Vec<String> {
     anchors
 }
 
-/// `a/b/../c` is `a/c`; a path that leads out of the repository is none.
+/// Resolves `a/b/../c` to `a/c`; returns `None` for a path that leads out of the repository.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -93,7 +93,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// What is wrong with a link of the document at `path`.
+/// Returns what is wrong with a link of the document at `path`.
 fn flaw(path: &str, document: &str, target: &str) -> Option<String> {
     if target.starts_with("https://") {
         return None;
@@ -169,9 +169,9 @@ fn a_link_that_leads_nowhere_is_found() {
     }
 }
 
-/// Sources, units and manual pages name documents as they lie from the root.
+/// Sources, units and manual pages name documents by their paths from the root.
 #[test]
-fn what_the_sources_name_of_the_documents_is_there() {
+fn documents_named_in_sources_exist() {
     let mut look = |path: &Path, text: &str| {
         let part = |c: char| c.is_ascii_alphanumeric() || "/._-#".contains(c);
         for (at, _) in text.match_indices(".md#") {
@@ -205,13 +205,14 @@ fn the_summary_names_every_page_once_and_nothing_else() {
     named.sort();
     let named: Vec<String> = named.iter().map(|name| format!("docs/{name}")).collect();
     assert_eq!(named, chapters());
-    // And mdbook finds it.
+    // mdBook finds it.
     let settings = text("docs/book.toml");
     assert!(settings.contains("src = \".\""));
     assert!(targets(&text("README.md")).contains(&"docs/SUMMARY.md".to_owned()));
 }
 
-/// mdBook would make `.html` of the end of such a link, and nothing else is made of what lies outside.
+/// mdBook would replace the `.md` of such a link by `.html`, but makes no page from a file outside
+/// of the book.
 #[test]
 fn no_page_leads_to_a_document_outside_of_the_book() {
     for path in chapters() {

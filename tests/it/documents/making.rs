@@ -1,4 +1,4 @@
-//! What all man pages are made with: clap's sections of a definition, and sections of our own.
+//! Tools for making man pages: clap's sections of a definition, and additional sections.
 
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
@@ -7,8 +7,8 @@ use crate::documents::definition;
 
 const WRITE: &str = "a vector takes everything";
 
-/// The definition of a verb, by the name of its page. Sections of our own follow; what clap appends to
-/// the help would be there twice.
+/// Returns the definition of a verb, by the name of its page, without clap's text after the help,
+/// which additional sections contain.
 pub(crate) fn definition_of(verb: &str) -> clap::Command {
     let whole = definition();
     let found = whole.find_subcommand(verb);
@@ -19,11 +19,11 @@ pub(crate) fn definition_of(verb: &str) -> clap::Command {
     found.name(name).display_name(name).after_long_help("")
 }
 
-/// Clap's sections of this definition, with this synopsis in the place of clap's, and then the rest.
+/// Makes a page: clap's sections of this definition, but with this synopsis, and then the rest.
 pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff) -> Vec<u8> {
     let has_verbs = command.has_subcommands();
-    // The help says once that each flag has a variable; here it stands with each. Of a flag that the
-    // short help leaves out the page would leave out what it says.
+    // The page shows each flag's variable, which the help mentions only once. A flag hidden from
+    // the short help would lose its text here.
     let command = command.mut_args(|arg| arg.hide_env(false).hide_short_help(false));
     let man = Man::new(command).date("");
     let mut page = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff)
     page
 }
 
-/// A page without a definition.
+/// Makes a page without a definition.
 pub(crate) fn page_of(roff: &Roff) -> Vec<u8> {
     let mut page = Vec::new();
     roff.to_writer(&mut page).expect(WRITE);
@@ -63,7 +63,7 @@ pub(crate) fn section(page: &mut Roff, title: &str, list: &[(&str, &str)]) {
     rows(page, list);
 }
 
-/// That each option has its variable, `option` for one.
+/// States that each option has a variable, with `option` as the example.
 pub(crate) fn by_variable(option: &str) -> String {
     let variable = option.replace("--", "TRAFFICCOP_").replace('-', "_");
     let variable = variable.to_uppercase();
@@ -86,7 +86,7 @@ pub(crate) fn examples(page: &mut Roff, examples: &[(&str, &str)]) {
     }
 }
 
-/// References, with their sections.
+/// Adds references, with their sections.
 pub(crate) fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
     page.control("SH", ["SEE ALSO"]);
     let mut text = Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
     page.text(text);
 }
 
-/// What is between backticks in bold, what is between stars in italics.
+/// Sets text between backticks in bold, and text between stars in italics.
 pub(crate) fn inlines(text: &str) -> Vec<Inline> {
     let mut inlines = Vec::new();
     for (number, part) in text.split('`').enumerate() {

@@ -1,4 +1,4 @@
-//! The man pages and the help are what the definitions say.
+//! The man pages and the help agree with the definitions.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use crate::documents::verbs::{
 };
 use crate::documents::{definition, fresh, root, text};
 
-/// What packages bring for systemd.
+/// Units for systemd in the packages.
 const UNITS: [&str; 4] = [
     "examples/trafficcop@.service",
     "examples/work/trafficcop-work@.service",
@@ -61,7 +61,7 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
             "{path}"
         );
     }
-    // What the package names is there.
+    // The files that the package names exist.
     for line in package.lines().filter(|line| line.starts_with("    [\"")) {
         let path = line.split('"').nth(1).expect("a path");
         let built = path.starts_with("target/");
@@ -70,7 +70,7 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
     }
 }
 
-/// To rpm they are nobody's directories: it leaves them where it erases the package.
+/// rpm leaves directories that no package owns behind when it erases a package.
 #[test]
 fn the_directories_of_the_rpm_that_are_ours_alone_go_with_it() {
     let package = text("Cargo.toml");
@@ -116,14 +116,14 @@ fn the_binary_writes_every_page() {
         assert!(written == std::fs::read(&page).expect("the page"), "{name}");
         count += 1;
     }
-    // What is compiled into it is there where the example builds it.
+    // The example's build has the files that are compiled into the binary.
     assert!(text("examples/Dockerfile").contains("\nCOPY man man\n"));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         said.starts_with(&format!("{count} pages written to ")),
         "{said}"
     );
-    // What is in the way is named.
+    // The error names the obstacle.
     std::fs::write(dir.path().join("file"), "").expect("a file");
     let output = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
         .args([

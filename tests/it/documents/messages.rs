@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::root;
 
-/// Words that a reader has to go over twice, as `prose.py` counts them.
+/// Words that make a reader stop, as in `prose.py`.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -45,10 +45,10 @@ const RIDDLES: &[&str] = &[
     "all the same",
 ];
 
-/// Words for the program that only the program itself would use.
+/// Pronouns for the program, which is to be called by its name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
 
-/// Riddles in 10,000 words, at most.
+/// Largest number of riddles in 10,000 words.
 const LIMIT: usize = 3;
 
 /// Macros whose strings are for programmers.
@@ -110,7 +110,7 @@ fn strings(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The hashes of a raw string that begins here.
+/// Returns the number of hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();
@@ -123,7 +123,7 @@ fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, 
     let before = source[..at].rsplit([';', '{', '}']).next();
     let before = before.unwrap_or_default();
     let is_for_users = !NOT_FOR_USERS.iter().any(|name| before.contains(name));
-    // A line that goes on in the next one.
+    // A line that continues in the next one.
     let mut words = text.split("\\\n");
     let first = words.next().unwrap_or_default().to_owned();
     let text = words.fold(first, |text, more| text + more.trim_start());
@@ -132,7 +132,7 @@ fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, 
     }
 }
 
-/// Every message, with its file and line.
+/// Returns every message, with its file and line.
 fn messages() -> Vec<(String, usize, String)> {
     let mut all = Vec::new();
     for folder in ["src", "crates"] {

@@ -1,5 +1,5 @@
-//! What is written about the program agrees with the program: man pages, README, book, CI script.
-//! `BLESS=1 cargo test --test it -- documents::` writes the man pages and the guarantees' tables anew.
+//! The documents agree with the program: man pages, README, book, CI script. `BLESS=1 cargo test
+//! --test it -- documents::` updates the man pages and the guarantees' tables.
 
 mod blocks;
 mod commands;
@@ -39,7 +39,7 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
 }
 
-/// The pages of the book, as paths from the root: what is in `docs/`.
+/// Returns the pages of the book in `docs/`, as paths from the root.
 fn chapters() -> Vec<String> {
     let entries = std::fs::read_dir(root().join("docs")).expect("the book");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
@@ -50,14 +50,14 @@ fn chapters() -> Vec<String> {
     names.iter().map(|name| format!("docs/{name}")).collect()
 }
 
-/// The README and the book: what is written for those who use the program.
+/// Returns the README and the book.
 fn manual() -> Vec<(String, String)> {
     let paths = ["README.md".to_owned()].into_iter().chain(chapters());
     paths.map(|path| (path.clone(), text(&path))).collect()
 }
 
-/// The definition as it is without the environment of whoever runs the tests, as every test here
-/// wants it; `build` gives subcommands their full names. `help` is clap's, and has no page.
+/// Returns the definition independent of the tests' environment. `build` gives subcommands their
+/// full names. `help` is clap's, and has no page.
 fn definition() -> clap::Command {
     let mut definition = args::definition().disable_help_subcommand(true);
     definition.build();
@@ -67,7 +67,7 @@ fn definition() -> clap::Command {
 fn fresh(path: &str, wanted: &[u8]) {
     let path = root().join(path);
     if std::env::var_os("BLESS").is_some() {
-        // Readers (another test, a packager) see the old page or the new one.
+        // A concurrent reader (another test, a packager) sees the old page or the new one.
         let beside = path.with_extension(format!("tmp{}", std::process::id()));
         std::fs::write(&beside, wanted).expect("the page can be written");
         std::fs::rename(&beside, &path).expect("the page can be put in place");

@@ -1,4 +1,4 @@
-//! The bugs that are planted to try the detectors can still be planted, and each has its row.
+//! The planted bugs, which test the detectors, can still be applied, and each has its row.
 
 use std::process::Command;
 

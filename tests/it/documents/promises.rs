@@ -1,4 +1,4 @@
-//! The guarantees: their man page, their chapter of the book, and that the tests they name exist.
+//! The guarantees: their man page, their chapter of the book, and the existence of the named tests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::documents::guarantees::{FENCING, GUARANTEES, LIMITS, SETTINGS, Shown}
 use crate::documents::making::{inlines, page_of, see_also};
 use crate::documents::{fresh, guarantees, root, table, text};
 
-/// `ROOM: NAME, NAME; ROOM: NAME`
+/// Formats as `ROOM: NAME, NAME; ROOM: NAME`.
 fn tests_of(shown: &[Shown]) -> String {
     let of_one = |(room, names): &Shown| {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
@@ -72,12 +72,11 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
     page_of(&page)
 }
 
-/// The answer to whether a setting may differ.
 fn answer(may_differ: bool) -> &'static str {
     if may_differ { "yes" } else { "no" }
 }
 
-/// In lines as long as the chapter's.
+/// Wraps text to the chapter's line length.
 fn filled(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;
@@ -95,7 +94,6 @@ fn filled(text: &str) -> String {
 }
 
 const CHAPTER: &str = "docs/guarantees.md";
-/// Where a resource that refuses is to be seen.
 const RESOURCE: &str = "[examples/fencing](../examples/fencing) is such a resource in SQLite and PostgreSQL, with a \
     script that shows it refuse a stale holder. Use it where correctness depends on it.";
 const BEGIN: &str =
@@ -131,7 +129,6 @@ fn appendix() -> String {
     made
 }
 
-/// The chapter with its guarantees as they are meant.
 fn chapter_with_guarantees() -> String {
     let mut made = format!("\n{}\n", filled(&guarantees::proof()));
     made += "## Faults\n\n| | fault | what happens | how long |\n|---|---|---|---|\n";
@@ -184,7 +181,7 @@ fn shown() -> impl Iterator<Item = (&'static str, &'static str)> {
     all.flat_map(|(room, names)| names.iter().map(move |name| (*room, *name)))
 }
 
-/// All text of Rust below this path, or of the file.
+/// Collects all Rust text in this file or below this path.
 fn sources(path: &Path, into: &mut String) {
     if path.is_dir() {
         for entry in std::fs::read_dir(path).expect("a directory") {
@@ -195,7 +192,6 @@ fn sources(path: &Path, into: &mut String) {
     }
 }
 
-/// Whether there is a test of this name, not just a function.
 fn is_a_test(sources: &str, name: &str) -> bool {
     let mut attributed = false;
     for line in sources.lines().map(str::trim_start) {
@@ -286,7 +282,7 @@ fn the_counted_proof_counts_what_the_suites_play() {
     };
     let random = constant(&text("tests/faults/main.rs"), "const RANDOM: u64 = ");
     assert_eq!(guarantees::PROMISE_ROWS, promised + random);
-    // Each row is one fault, each random one is two or three rounds of one or two.
+    // Each row has one fault; a random row has two or three rounds of one or two.
     let faults = guarantees::INJECTED_FAULTS - promised;
     assert!((2 * random..=6 * random).contains(&faults), "{faults}");
     let schedules = constant(&text("tests/fleet.rs"), "number(\"FLEET_COUNT\", ");

@@ -1,4 +1,4 @@
-//! The README keeps its measure and its order; README, book and CI script say what is so.
+//! The README keeps its length and its order; README, book and CI script are true.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::documents::making::definition_of;
 use crate::documents::verbs::VERBS;
 use crate::documents::{definition, manual, root, text};
 
-/// What a reader of ten minutes reads, and no more.
+/// Longest README, in lines: ten minutes of reading.
 const LINES: usize = 220;
 const BYTES: usize = 10 * 1024;
-/// Its sections, in their order.
+/// Sections of the README, in order.
 const ORDER: [&str; 9] = [
     "Install",
     "A minute to try",
@@ -57,7 +57,7 @@ fn the_manual_mentions_every_flag() {
         if let Some(long) = arg.get_long() {
             let told = manual
                 .match_indices(&format!("--{long}"))
-                // `--grace` is not mentioned by `--grace-on-loss`.
+                // A mention of `--grace-on-loss` is none of `--grace`.
                 .any(|(at, flag)| {
                     !manual[at + flag.len()..]
                         .starts_with(|c: char| c == '-' || c.is_alphanumeric())
@@ -87,7 +87,7 @@ fn the_manual_mentions_every_flag() {
     }
 }
 
-/// They stand in the help and, made from the same table, in the manual page; by hand nowhere.
+/// Only the help and the manual page, made from the same table, list them.
 #[test]
 fn the_exit_statuses_stand_once() {
     let page = text("man/trafficcop-run.1");
@@ -122,7 +122,7 @@ fn ci_runs_the_readme_s_test_command() {
         text("README.md").contains("`cargo test`"),
         "README.md has no test command"
     );
-    // In parts, of which some run beside others.
+    // In parts, some of which run concurrently.
     let lines = ci.lines().map(str::trim);
     let parts = lines.filter(|line| line.contains(" cargo test ") && !line.starts_with('#'));
     let parts: Vec<&str> = parts.flat_map(str::split_whitespace).collect();
@@ -151,7 +151,7 @@ fn the_readme_runs_its_main_job_and_its_tests_on_a_fresh_machine() {
 }
 
 #[test]
-fn what_the_examples_start_can_be_run() {
+fn scripts_of_the_examples_are_executable() {
     for path in [
         "examples/cron-job.sh",
         "examples/check/worker.sh",

@@ -20,7 +20,6 @@ struct Flag {
     commands: Vec<String>,
 }
 
-/// Returns the default that a help text names.
 fn default_in(help: &str) -> String {
     let named = help
         .split_once("[default: ")
@@ -64,7 +63,7 @@ fn flags() -> BTreeMap<String, Flag> {
     flags
 }
 
-/// Returns the commands of a flag, with one word for those that many flags share.
+/// Returns the commands of a flag, or one word for a common group.
 fn commands(of: &[String]) -> String {
     let looking: Vec<&str> = VERBS.iter().map(|verb| verb.0).collect();
     let mut names: Vec<&str> = of.iter().map(String::as_str).collect();
@@ -75,7 +74,7 @@ fn commands(of: &[String]) -> String {
     names.join(", ")
 }
 
-/// Replaces what stands between the marks of this name.
+/// Replaces the text between the marks of this name.
 fn replaced(page: &str, name: &str, made: &str) -> String {
     let (begin, end) = (
         format!("<!-- {name}: made by a test, see CONTRIBUTING.md -->\n"),

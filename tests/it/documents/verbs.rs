@@ -23,7 +23,7 @@ pub(crate) fn page_of_check() -> Vec<u8> {
     page(definition_of("check"), None, &rest)
 }
 
-/// A verb that looks or intervenes: its name, lists of its own, its exit statuses, examples.
+/// A verb that looks or intervenes: its name, own lists, exit statuses, examples.
 type Verb<'a> = (
     &'a str,
     &'a [(&'a str, &'a [(&'a str, &'a str)])],
@@ -113,7 +113,7 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
     page(definition_of("timeline"), None, &rest)
 }
 
-/// How a timeline is made from logs.
+/// Text on how a timeline is made from logs.
 const TIMELINE: &[&str] = &[
     "A tenure begins when its instance reports control, and ends when the lease was given back. Two tenures overlap if one begins before the last process of the other's command was gone. The moments are those of the machine's boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by their wall clocks; see `--skew`.",
     "No log has the end of an instance that was killed, or whose machine died. Of such a tenure only the last line is certain, and lines of its last moment may be missing, because trafficcop does not wait for the log. The timeline ends it at its last known deadline, at which the guardian has killed its command, or earlier when the next instance was given control: a guardian that outlives trafficcop gives the lease back as soon as no process of the command lives. A later line in the logs would still show an overlap.",

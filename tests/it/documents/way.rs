@@ -1,8 +1,8 @@
-//! The list of functions that a run goes through, in CONTRIBUTING.md, is what the sources say.
+//! The list of functions on a run's way, in CONTRIBUTING.md, agrees with the sources.
 
 use super::text;
 
-/// A row of the list: a function, the file it is in, and who calls it (nobody of ours: the first).
+/// Row of the list: a function, its file, and its caller (none for the first).
 struct Row {
     function: String,
     file: String,
@@ -25,7 +25,7 @@ fn rows(page: &str) -> Vec<Row> {
     list.lines().filter_map(row).collect()
 }
 
-/// What stands between the braces of this function, which is a method where a type is named before it.
+/// Returns the body of this function, or of this method if the name has a type in front.
 fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
     let (of, name) = function
         .split_once("::")
@@ -49,7 +49,7 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
             from = Some((at, depth));
         }
         at += line.len();
-        // rustfmt closes it where it began.
+        // rustfmt puts the closing brace at the indentation of the first line.
         if let Some((from, depth)) = from
             && line.trim_end() == format!("{}}}", " ".repeat(depth))
         {
@@ -62,7 +62,7 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
 fn calls(body: &str, function: &str) -> bool {
     let name = function.rsplit("::").next().unwrap_or(function);
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    // Behind the signature, or each would call itself.
+    // Without the signature, or each would call itself.
     let (_, code) = body.split_once("{\n").unwrap_or_default();
     let code: Vec<&str> = code
         .lines()
@@ -90,7 +90,7 @@ fn a_run_goes_through_the_functions_that_are_listed() {
         let (function, file) = (&row.function, &row.file);
         assert!(body(&source, function).is_some(), "no {function} in {file}");
         let Some(caller) = &row.caller else {
-            assert_eq!(at, 0, "{function} is called by nobody");
+            assert_eq!(at, 0, "{function} has no caller");
             continue;
         };
         let before = rows[..at].iter().rfind(|row| row.function == *caller);

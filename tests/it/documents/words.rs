@@ -1,11 +1,11 @@
-//! Words that have gone stay gone: names that only this house had for what the field has a term for.
+//! Retired words stay retired: names of this project for things that the field has a term for.
 
 use std::path::Path;
 
 use crate::documents::{chapters, root, text};
 
-/// A word that has gone, and what is said instead. Only words that mean nothing else here: `audience` is
-/// one of OAuth, `page` one of memory, `cast` one of Rust.
+/// A retired word, and its replacement. Only words without another meaning here: `audience` is
+/// OAuth's, `page` memory's, `cast` Rust's.
 const GONE: &[(&str, &str)] = &[
     ("afterlife", "what happens once the supervisor is dead"),
     ("aftermath", "the --on-lost hook"),
@@ -39,7 +39,7 @@ const GONE: &[(&str, &str)] = &[
     ("vitals", "health check"),
 ];
 
-/// Whether the text has this word, alone or as a plural.
+/// Whether the text has this word in singular or plural.
 fn has(text: &str, word: &str) -> bool {
     let text = text.to_lowercase();
     let part = |c: char| c.is_alphanumeric() || c == '_';
@@ -50,8 +50,8 @@ fn has(text: &str, word: &str) -> bool {
     })
 }
 
-/// Comments and strings of a source, a line for each, with the number of its first line; names in the code
-/// are the compiler's and the reviewers' to judge.
+/// Returns the comments and strings of a source, each with the number of its first line. Names in
+/// code are not checked.
 fn said(source: &str) -> Vec<(usize, String)> {
     let bytes = source.as_bytes();
     let mut said = Vec::new();
@@ -69,7 +69,7 @@ fn said(source: &str) -> Vec<(usize, String)> {
                 .find(&end)
                 .map_or(rest.len(), |to| begin + to + end.len())
         } else {
-            // A quote as a character is no beginning of a string.
+            // A quote in a character literal begins no string.
             let step = ["'\"'", "'\\\"'"]
                 .iter()
                 .find(|quote| rest.starts_with(**quote));
@@ -85,7 +85,7 @@ fn said(source: &str) -> Vec<(usize, String)> {
     said
 }
 
-/// The length of the string that begins here.
+/// Returns the length of the string that begins here.
 fn quoted(rest: &str) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -99,7 +99,7 @@ fn quoted(rest: &str) -> usize {
     rest.len()
 }
 
-/// A raw string begins here, with so many hashes.
+/// Returns the number of hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();
@@ -157,7 +157,7 @@ fn comments_and_messages_speak_the_field_s_words() {
 }
 
 #[test]
-fn what_is_said_is_found_and_what_is_code_is_not() {
+fn retired_words_are_found_in_text_and_not_in_code() {
     let source = "let cage = '\"'; // a vigil\nlet x = r#\"the \"desk\"\"#;\nsay(\"a \\\"lane\");\nlet vault = 1;\n";
     let said: Vec<(usize, String)> = said(source);
     let lines: Vec<usize> = said.iter().map(|(line, _)| *line).collect();

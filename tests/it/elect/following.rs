@@ -1,5 +1,5 @@
-//! Control goes from one instance to the next, and no two readers believe at the same time that it is
-//! theirs.
+//! Control passes from one instance to the next, and no two readers believe at the same time that
+//! they have it.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::support::azurite::azurite;
 use crate::support::processes::{Process, marked};
 use crate::support::proxy::{Mode, Proxy};
 
-/// Waits for the holder among them that has this token; there must be one, and nobody else new.
+/// Waits for the one new holder, which must have this token.
 fn holder(pairs: &[Pair], token: u64) -> usize {
     let wanted = format!("holder {token}");
     await_for(
@@ -32,7 +32,7 @@ fn holder(pairs: &[Pair], token: u64) -> usize {
     )
 }
 
-/// Three instances; the holders end one after another, killed, asked to, and hung up on.
+/// Three instances whose holders end one after another: killed, asked to stop, hung up on.
 fn one_after_another(mut start: impl FnMut(&str) -> Pair) {
     let mut pairs: Vec<Pair> = ["a", "b", "c"].iter().map(|name| start(name)).collect();
     let mut left: BTreeSet<usize> = (0..3).collect();
@@ -100,7 +100,7 @@ fn a_holder_whose_store_is_frozen_says_standby_before_another_can_hold() {
     proxy.set(Mode::Freeze);
     let told = first.heard.await_line("standby unknown");
     let held = second.heard.await_line("holder 2");
-    // Grace (3 s) and margin (1 s) lie between, but for what a busy machine takes to print.
+    // Grace (3 s) and margin (1 s) lie between, minus the time that a busy machine takes to print.
     assert!(held > told + 2 * SECOND, "told {} ns before", held - told);
     proxy.set(Mode::Pass);
     first.heard.await_line("standby second");
@@ -108,7 +108,7 @@ fn a_holder_whose_store_is_frozen_says_standby_before_another_can_hold() {
 }
 
 #[test]
-fn a_holder_that_is_stopped_says_standby_all_the_same_and_nothing_else_when_continued() {
+fn reader_of_a_stopped_holder_is_told_standby_once() {
     let scene = Scene::new();
     let port = azurite().port;
     let first = Pair::start("first", on_blob(&scene, port, "elect/stopped"));
@@ -141,8 +141,8 @@ fn a_holder_all_of_whose_processes_were_stopped_says_standby_first() {
     let second = Pair::start("second", on_blob(&scene, port, "elect/all-stopped"));
     second.heard.await_line("holder 2");
     assert_eq!(first.heard.texts(), ["holder 1"]);
-    // The guardian before the supervisor, which would finish for a silent one. The teller may be
-    // killed before its turn.
+    // Continue the guardian before the supervisor, which would kill a silent one. The teller may be
+    // dead by then.
     for process in all.iter().rev() {
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGCONT);
     }
@@ -154,7 +154,7 @@ fn a_holder_all_of_whose_processes_were_stopped_says_standby_first() {
 #[test]
 fn max_hold_hands_control_round_with_a_line_each() {
     let scene = Scene::new();
-    // Looking often enough to be there while the other stands back.
+    // Polls often enough to look while the other cools down.
     let turns = [
         "--max-hold",
         "2s",

@@ -1,7 +1,7 @@
-//! `trafficcop elect`: a reader is told who is in control, end to end.
+//! `trafficcop elect`, end to end: a reader is told which instance is in control.
 //!
-//! Read as a specification: each test is one sentence of it. A reader stamps each line with
-//! CLOCK_BOOTTIME when it has read it, and the stamps are judged as the journals of commands are.
+//! A reader stamps each line with CLOCK_BOOTTIME once it has read it; the stamps are judged like
+//! the journals of commands.
 
 mod ending;
 mod following;
@@ -25,7 +25,7 @@ const PIPE: Ended = Ended::Died(Signal::SIGPIPE);
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// What a reader knows: lines with their stamps, and when the end came.
+/// Lines that a reader has read, with their stamps, and the time of the end of file.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Hearing>>);
 
@@ -45,7 +45,7 @@ impl Heard {
         self.0.lock().unwrap().1
     }
 
-    /// Waits for a line, and says when it was read.
+    /// Waits for a line; returns when it was read.
     fn await_line(&self, wanted: &str) -> u64 {
         await_for(
             &format!("the line {wanted:?}"),
@@ -54,7 +54,7 @@ impl Heard {
         )
     }
 
-    /// From when to when the reader believed that it was in control, with which token.
+    /// Returns the spans in which the reader believed that it was in control, with their tokens.
     fn tenures(&self) -> Vec<(u64, u64, u64)> {
         let mut found = Vec::new();
         let mut since = None;
@@ -106,7 +106,7 @@ impl Pair {
     }
 }
 
-/// An instance whose reader is in our hands.
+/// Starts an instance whose output the test reads or leaves.
 fn unread(run: Run<'_>) -> (Instance, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     (run.stdout(writer).start(), reader)
@@ -133,7 +133,7 @@ fn on_blob<'a>(scene: &'a Scene, port: u16, blob: &str) -> Run<'a> {
         .args(["--lease", "15s", "--poll", "500ms", "--blob", blob])
 }
 
-/// No two readers believed at the same time, and tokens grow.
+/// Checks that no two readers believed to be in control at the same time, and that tokens grow.
 fn judge(pairs: &[Pair]) {
     let mut all: Vec<(u64, u64, u64, &str)> = Vec::new();
     for pair in pairs {

@@ -1,4 +1,4 @@
-//! Readers that hang up, read late or never, and a stdout that is no reader at all.
+//! Readers that hang up, read late or never, and a stdout that is no reader.
 
 use std::io::{PipeWriter, Write};
 
@@ -11,7 +11,7 @@ use crate::support::proxy::{Call, Proxy};
 #[test]
 fn a_reader_that_hangs_up_on_a_holder_ends_it_by_sigpipe_and_frees_the_lock_at_once() {
     let scene = Scene::new();
-    // A grace that nobody would wait for.
+    // A grace that would be noticed.
     let run = on_file(&scene).args(["--grace", "1h"]);
     let (mut instance, mut reader) = unread(run);
     assert_eq!(first_line(&mut reader), "holder 1");
@@ -33,7 +33,6 @@ fn a_reader_that_hangs_up_on_a_standby_ends_it_by_sigpipe_though_nothing_is_said
     assert_eq!(first.heard.texts(), ["holder 1"]);
 }
 
-/// Fills a pipe, so that nothing more goes in.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
@@ -54,7 +53,7 @@ fn a_reader_that_never_reads_stops_no_renewal_and_is_not_told_what_is_not_true_a
         proxy.await_next(Call::Renew);
     }
     instance.assert_running();
-    // Nobody was told anything, so nobody needs the grace.
+    // The reader was not told anything, so it needs no grace.
     instance.signal(Signal::SIGTERM);
     assert_eq!(instance.wait(), TERM);
     let mut all = String::new();
@@ -72,7 +71,8 @@ fn a_reader_that_reads_late_is_told_where_we_stand_then() {
     second.await_log("standing by");
     first.instance.signal(Signal::SIGTERM);
     second.await_log("in control, token 2");
-    // Only now whoever waited for the pipe is forgotten: it is said before the teller is made.
+    // Only now the process that waited for the pipe is dismissed; that is logged before the teller
+    // is made.
     let guardian = second.guardian();
     let children = format!("/proc/{guardian}/task/{guardian}/children");
     let is_there = || Some(()).filter(|()| std::fs::read(&children).is_ok_and(|it| !it.is_empty()));
@@ -103,7 +103,7 @@ fn a_full_disk_is_no_reader_that_hung_up() {
 }
 
 #[test]
-fn where_nobody_can_hear_of_control_it_is_not_competed_for() {
+fn instance_without_a_reader_does_not_compete() {
     let scene = Scene::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

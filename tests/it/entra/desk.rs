@@ -1,4 +1,4 @@
-//! Who issues tokens: Entra ID's token endpoint, a platform's identity endpoint and a machine's
+//! An issuer of tokens: Entra ID's token endpoint, a platform's identity endpoint and a machine's
 //! metadata service in one, each answering as it is told.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,26 +12,23 @@ use rustls::{ServerConnection, StreamOwned};
 use crate::authority::authority;
 use crate::support::await_for;
 
-/// Stands in every token, so that one can be found wherever it has got to.
+/// Text in every token, by which one is found wherever it ends up.
 pub(crate) const MARK: &str = "t0k3n-0f-3ntra";
 
-/// What it does with who asks.
+/// Reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// A token for so many seconds.
+    /// Issues a token for this many seconds.
     Issue(u64),
-    /// Takes the question and says nothing.
+    /// Never answers.
     Hang,
-    /// Answers this.
     Answer(u16, String),
 }
 
-/// A question.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// The first line and the headers.
     pub(crate) head: String,
-    /// What follows.
     pub(crate) body: String,
 }
 
@@ -42,15 +39,14 @@ struct State {
     over: bool,
 }
 
-/// See the module's text. Ends with its scope.
+/// The issuer; see the module's text. Dropping it ends it.
 pub(crate) struct Desk {
-    /// Its port on 127.0.0.1.
     pub(crate) port: u16,
     secure: bool,
     state: Arc<Mutex<State>>,
 }
 
-/// A token as Azurite believes it, good for so many seconds.
+/// Makes a token that Azurite accepts, valid for this many seconds.
 pub(crate) fn token(seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a clock").as_secs();
@@ -67,12 +63,10 @@ pub(crate) fn token(seconds: u64) -> String {
 }
 
 impl Desk {
-    /// Over https.
     pub(crate) fn secure() -> Desk {
         Desk::start(true)
     }
 
-    /// Over plain http.
     pub(crate) fn plain() -> Desk {
         Desk::start(false)
     }
@@ -104,28 +98,25 @@ impl Desk {
         }
     }
 
-    /// Where it is.
     pub(crate) fn address(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// From now on, do this; also with who is waiting.
+    /// Changes the reaction, also to requests that wait.
     pub(crate) fn set(&self, manner: Manner) {
         lock(&self.state).manner = manner;
     }
 
-    /// All that was asked.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         lock(&self.state).asked.clone()
     }
 
-    /// All tokens that it gave away.
     pub(crate) fn issued(&self) -> Vec<String> {
         lock(&self.state).issued.clone()
     }
 
-    /// Waits until so many were asked for in all.
+    /// Waits until it has had this many requests.
     pub(crate) fn await_asked(&self, count: usize) {
         await_for(
             &format!("{count} questions for a token"),
@@ -138,7 +129,7 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         lock(&self.state).over = true;
-        // Wakes the thread that accepts, which looks and leaves.
+        // Wakes the accepting thread, which sees the end.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -186,7 +177,7 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<State>) {
                 state.issued.push(token.clone());
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
                 let until = now.expect("a clock").as_secs() + seconds;
-                // What Entra ID says and what platforms say, in one.
+                // The fields of Entra ID's answers and of platforms' in one.
                 let text = format!(
                     r#"{{"token_type":"Bearer","expires_in":{seconds},"ext_expires_in":{seconds},"expires_on":"{until}","resource":"https://storage.azure.com","access_token":"{token}"}}"#
                 );

@@ -1,4 +1,4 @@
-//! The guardian gives the lease back after the supervisor's death, with the token that was there.
+//! The guardian releases the lease after the supervisor's death, with the supervisor's token.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::*;
 use crate::entra::desk::Manner;
 
 #[test]
-fn the_death_of_the_supervisor_hands_over_though_no_token_is_to_be_had_any_more() {
+fn guardian_releases_although_no_new_token_is_available() {
     let stage = Stage::new("by-death");
     let journal = &stage.scene.journal;
-    // Renewed once before: the guardian, which was forked before the first, has the latest.
+    // Renewed once: the guardian, which was forked before the first token, has the latest.
     stage.desk.set(Manner::Issue(10));
     let options = ["--lease", "60s", "--grace-on-loss", "1s", "--grace", "1s"];
     let run = stage.with_secret(stage.run()).args(options);
@@ -23,7 +23,7 @@ fn the_death_of_the_supervisor_hands_over_though_no_token_is_to_be_had_any_more(
     let run = stage.with_secret(stage.run()).args(options);
     let mut second = stage.instance(run, "second", &[]);
     second.await_log("standing by: first is in control");
-    // Longer than the first of the first's tokens was good.
+    // Longer than the first token was valid.
     let first_token_over = Instant::now() + Duration::from_secs(10);
     stage.desk.set(Manner::Answer(500, "no".into()));
     while Instant::now() < first_token_over {

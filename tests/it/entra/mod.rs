@@ -1,8 +1,7 @@
-//! Tokens of Entra ID: Azurite over https with `--oauth basic`, under an authority of the tests'
-//! own, and a token endpoint that issues, hangs, fails and refuses on command.
+//! Tokens of Entra ID: Azurite over https with `--oauth basic`, with a certificate authority of the
+//! tests, and a token endpoint that issues, hangs, fails and refuses on command.
 //!
-//! Read as a specification: each test is one sentence of it. Azurite looks at a token's shape and
-//! its time, not at its signature.
+//! Azurite checks a token's format and time, not its signature.
 
 mod desk;
 mod guardian;
@@ -24,16 +23,16 @@ use desk::Desk;
 
 const TENANT: &str = "contoso.example";
 const CLIENT: &str = "0f0f0f0f-aaaa-bbbb-cccc-121212121212";
-/// The client's secret, and what Kubernetes would have put into the federated token's file.
+/// The client's secret, and the content of Kubernetes' federated token file.
 const SECRET: &str = "cl13nt~s3cr3t";
 const ASSERTION: &str = "f3d3rat3d.t0k3n.0f-kub3rn3t3s";
-/// What the platform wants to see from who asks its identity endpoint.
+/// Header that the platform's identity endpoint requires.
 const HEADER: &str = "pl4tf0rm-h3ad3r";
-/// So long is a token good that nobody wants to see the end of.
+/// Lifetime of a token whose end does not matter.
 const HOUR: u64 = 3600;
 const SECOND: u64 = 1_000_000_000;
 
-/// The store of this binary, over https.
+/// Returns the store of this binary, over https.
 fn store() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| {
@@ -55,7 +54,7 @@ fn store() -> &'static Azurite {
     })
 }
 
-/// A scene, a blob, and who issues the tokens for it.
+/// A scene, a blob, and the issuer of its tokens.
 struct Stage {
     scene: Scene,
     desk: Desk,
@@ -63,12 +62,12 @@ struct Stage {
 }
 
 impl Stage {
-    /// With an endpoint as Entra ID's, over https.
+    /// Makes a stage with an endpoint like Entra ID's, over https.
     fn new(container: &str) -> Stage {
         Stage::with(container, Desk::secure())
     }
 
-    /// With an endpoint as platforms have it beside each machine, over plain http.
+    /// Makes a stage with an endpoint of the machine's platform, over plain http.
     fn local(container: &str) -> Stage {
         Stage::with(container, Desk::plain())
     }
@@ -82,7 +81,7 @@ impl Stage {
         }
     }
 
-    /// A verb on the blob, without a credential yet.
+    /// Starts a verb on the blob, without a credential yet.
     fn verb(&self, verb: &str) -> Run<'_> {
         self.scene
             .verb(verb)
@@ -91,7 +90,6 @@ impl Stage {
             .args(["--blob", &self.blob])
     }
 
-    /// `trafficcop run` on the blob.
     fn run(&self) -> Run<'_> {
         self.verb("run")
             .env("TRAFFICCOP_LEASE", "15s")
@@ -117,7 +115,7 @@ impl Stage {
             .env("IDENTITY_HEADER", HEADER)
     }
 
-    /// An instance whose command writes into the journal until [`Stage::let_end`].
+    /// Starts an instance whose command writes into the journal until [`Stage::let_end`].
     fn instance(&self, run: Run<'_>, name: &str, command: &[&str]) -> Instance {
         let done = self.scene.path(&format!("{name}.done"));
         let mut words = vec!["--until", done.to_str().expect("text")];
@@ -130,7 +128,7 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).expect("a file");
     }
 
-    /// Fails if a command was ever asked to end.
+    /// Fails if a command got a stop signal.
     fn assert_undisturbed(&self) {
         let journal = &self.scene.journal;
         let term = |line: &crate::support::journal::Line| line.what == What::Term;
@@ -138,7 +136,7 @@ impl Stage {
     }
 }
 
-/// It was refused with this status, in one line that has all of this in it, and no secret.
+/// Checks a refusal: this status, one line with all these words, and no secret.
 fn refused(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     let lines = finished.stderr.lines();

@@ -1,4 +1,4 @@
-//! Neither token nor client secret is anywhere but in requests.
+//! Tokens and client secrets appear nowhere but in requests.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::entra::desk::Manner;
 use crate::support::processes;
 
 #[test]
-fn nothing_that_is_written_and_no_process_shows_one() {
+fn outputs_and_processes_show_no_secret() {
     let stage = Stage::new("secrets");
     let (status, events) = (stage.scene.path("status"), stage.scene.path("events"));
     stage.desk.set(Manner::Issue(6));
@@ -22,7 +22,7 @@ fn nothing_that_is_written_and_no_process_shows_one() {
     let run = run.arg("--event-log").arg(&events);
     let mut one = stage.instance(run, "one", &["--children", "1"]);
     stage.scene.journal.await_tag(What::Beat, "one");
-    // There is a second token, and trouble with the third.
+    // A second token was issued, and the third fails.
     stage.desk.await_asked(2);
     stage.desk.set(Manner::Answer(500, "no".into()));
     one.await_log("no new token");
@@ -34,7 +34,7 @@ fn nothing_that_is_written_and_no_process_shows_one() {
             let path = format!("/proc/{}/{file}", process.pid);
             let bytes = std::fs::read(path).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
-            // The secret was in the environment before us.
+            // The secret was in the environment from the start.
             let text = match file {
                 "environ" => text.replace(&format!("AZURE_CLIENT_SECRET={SECRET}"), ""),
                 _ => text.into_owned(),
@@ -70,9 +70,9 @@ impl Write for Log {
 }
 
 #[test]
-fn the_libraries_beneath_us_show_none_at_their_highest_level() {
-    // Of a process with other threads it is not said how much of it is logged.
-    let this = "entra::secrets::the_libraries_beneath_us_show_none_at_their_highest_level";
+fn libraries_show_no_secret_at_their_highest_log_level() {
+    // A process with other threads may log only a part of it.
+    let this = "entra::secrets::libraries_show_no_secret_at_their_highest_log_level";
     if crate::support::programs::was_played_alone(this) {
         return;
     }

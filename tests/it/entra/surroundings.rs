@@ -1,4 +1,4 @@
-//! Whom https trusts, which way it takes, and what is refused before anything starts.
+//! Trust and proxies of https, and settings that are refused before anything starts.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
@@ -51,10 +51,10 @@ fn an_authority_s_file_that_will_not_do_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn without_the_authority_nobody_is_believed_and_ssl_cert_file_is_as_good() {
+fn unknown_authority_is_refused_unless_in_ssl_cert_file() {
     let stage = Stage::new("ca-none");
     let run = stage.with_secret(stage.run()).env("TRAFFICCOP_CA_FILE", "");
-    // The machine's own authorities, if it has any, do not vouch for it.
+    // The machine's own authorities have not signed it.
     let run = run.env("SSL_CERT_FILE", &authority().file);
     let finished = run.shell("echo run").finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
@@ -68,7 +68,7 @@ fn without_the_authority_nobody_is_believed_and_ssl_cert_file_is_as_good() {
 }
 
 #[test]
-fn what_has_no_meaning_for_a_file_is_refused() {
+fn options_for_blobs_are_refused_on_a_file() {
     let scene = Scene::new();
     for flags in [["--auth", "entra"], ["--ca-file", "/etc/hostname"]] {
         let run = scene.run_on_file().args(flags).shell("echo run");
@@ -79,10 +79,10 @@ fn what_has_no_meaning_for_a_file_is_refused() {
         status.args(flags).finish()
     };
     refused(&status(["--auth", "entra"]), 64, &["--auth", "on a file"]);
-    // In a unit's environment that is for what --health asks there.
+    // In a unit's environment this is for the checks of `--health`.
     let finished = status(["--ca-file", "/etc/hostname"]);
     assert_eq!(finished.ended, Ended::Code(1), "{finished:?}");
-    // What is set for others does not matter to it: nothing of it is looked at.
+    // Settings for other stores do not matter, and are not read.
     let run = scene.run_on_file().env("AZURE_CLIENT_SECRET", SECRET);
     let run = run
         .env("AZURE_AUTHORITY_HOST", "nonsense://")
@@ -91,7 +91,7 @@ fn what_has_no_meaning_for_a_file_is_refused() {
     assert_eq!(run.shell("true").finish().ended, Ended::Code(0));
 }
 
-/// A proxy that connects where it is told to, and remembers where.
+/// Starts a proxy that connects where it is told to, and records where.
 fn proxy() -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
@@ -147,7 +147,7 @@ fn https_takes_the_way_that_the_environment_says() {
         let line = format!("CONNECT 127.0.0.1:{to} HTTP/1.1");
         assert!(seen.contains(&line), "no {line} in {seen:?}");
     }
-    // That is all a proxy gets to know.
+    // A proxy sees nothing more.
     no_secret(&seen.join("\n"));
 
     told.lock().expect("a list").clear();

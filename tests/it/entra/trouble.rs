@@ -1,11 +1,10 @@
-//! The token endpoint fails: control is not lost for that while there is a token, nor while there
-//! is time.
+//! Failures of the token endpoint do not cost control while there is a valid token, or time.
 
 use super::*;
 use crate::entra::desk::Manner;
 
-/// Tokens of 36 seconds, a lease of 30. The endpoint fails from the first token on, until a renewal
-/// has failed for want of one; then it recovers.
+/// Plays tokens of 36 seconds with a lease of 30. The endpoint fails from the first token on, until
+/// a renewal has failed for want of one; then it recovers.
 fn outage(container: &str, manner: Manner) {
     let stage = Stage::new(container);
     let journal = &stage.scene.journal;
@@ -15,7 +14,7 @@ fn outage(container: &str, manner: Manner) {
     let mut one = stage.instance(run, "one", &["--term", "60000:9"]);
     journal.await_tag(What::Beat, "one");
     stage.desk.set(manner);
-    // The new token is asked for, and does not come. With the old one renewals go on, without
+    // The new token is requested, and does not come. Renewals continue with the old one, without
     // waiting for the endpoint.
     stage.desk.await_asked(2);
     let renewed = one.stderr().matches("renewed").count();
@@ -69,13 +68,13 @@ fn a_credential_that_stays_away_lets_the_command_run_until_its_time_is_up() {
 }
 
 #[test]
-fn tokens_that_end_soon_are_renewed_and_nobody_notices() {
+fn short_lived_tokens_are_renewed_unnoticed() {
     let stage = Stage::new("short-lived");
     let journal = &stage.scene.journal;
     stage.desk.set(Manner::Issue(6));
     let run = stage.with_workload(stage.run()).arg("-v");
     let mut one = stage.instance(run, "one", &[]);
-    // More than two of their lives, more than one lease.
+    // More than two of their lifetimes, more than one lease.
     stage.desk.await_asked(7);
     one.assert_running();
     stage.let_end("one");
@@ -111,7 +110,7 @@ fn a_standby_waits_for_an_endpoint_that_is_away_at_first() {
 #[test]
 fn a_token_that_the_store_refuses_is_asked_for_anew() {
     let stage = Stage::new("stale");
-    // It says that it is good for an hour, and is for twelve seconds: a clock is off.
+    // The token claims an hour, and is valid for twelve seconds: a clock is wrong.
     let until = 4_000_000_000_u64;
     let stale = format!(
         r#"{{"token_type":"Bearer","expires_in":3600,"expires_on":"{until}","access_token":"{}"}}"#,

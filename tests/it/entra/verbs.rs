@@ -1,4 +1,4 @@
-//! The verbs prove who they are as `run` does.
+//! The verbs authenticate as `run` does.
 
 use super::*;
 use crate::entra::desk::Manner;

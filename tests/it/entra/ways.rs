@@ -1,4 +1,4 @@
-//! Each way to a token leads to control, and they are tried in their order.
+//! Each way to a token leads to control, and the ways are tried in their order.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::entra::desk::Manner;
 use crate::support::namespaces::network_or_say_so;
 
-/// It gets control, says by which credential, and the command ends well.
+/// Checks that it gets control, names this credential, and the command ends well.
 fn gets_control(stage: &Stage, run: Run<'_>, kind: &str) -> Finished {
     let finished = run.arg("-v").shell("echo run").finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
@@ -50,7 +50,7 @@ fn a_client_secret_before_a_managed_identity() {
 fn a_managed_identity_by_the_platform_s_endpoint() {
     let stage = Stage::local("way-managed");
     let run = stage.with_endpoint(stage.run());
-    // No proxy gets to see it.
+    // No proxy sees it.
     let run = run
         .env("AZURE_AUTHORITY_HOST", "")
         .env("HTTP_PROXY", "http://127.0.0.1:1");
@@ -87,7 +87,7 @@ fn a_user_assigned_managed_identity_by_the_machine_s_metadata_service() {
     assert!(head.contains("metadata: true"), "{head}");
 }
 
-/// An `az` that says this, first on the way to programs.
+/// Puts an `az` with this script first in the PATH.
 fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
     let directory = stage.scene.path("bin");
     std::fs::create_dir_all(&directory).expect("a directory");
@@ -97,12 +97,12 @@ fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
     let path = std::env::var("PATH").expect("a way");
     let path = format!("{}:{path}", directory.display());
     run.env("PATH", path)
-        // Nobody is there.
+        // A closed port.
         .env("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1")
 }
 
 #[test]
-fn whoever_is_logged_in_with_the_azure_cli_where_there_is_no_managed_identity() {
+fn azure_cli_is_used_without_a_managed_identity() {
     let stage = Stage::new("way-cli");
     let asked = stage.scene.path("asked");
     let script = format!(
@@ -129,7 +129,7 @@ fn whoever_is_logged_in_with_the_azure_cli_where_there_is_no_managed_identity() 
 }
 
 #[test]
-fn nobody_to_ask_is_77_in_one_line_that_says_what_would_help() {
+fn no_source_of_tokens_exits_77_with_advice_in_one_line() {
     let stage = Stage::new("way-none");
     let script = "echo \"ERROR: Please run 'az login' to setup account.\" >&2; exit 1";
     let finished = with_az(&stage, stage.run(), script)
@@ -147,7 +147,7 @@ fn nobody_to_ask_is_77_in_one_line_that_says_what_would_help() {
 }
 
 #[test]
-fn a_machine_without_a_network_yet_is_doubt_although_nobody_is_logged_in() {
+fn machine_without_a_network_is_doubt_not_a_missing_login() {
     if !network_or_say_so() {
         return;
     }
@@ -165,7 +165,7 @@ fn a_machine_without_a_network_yet_is_doubt_although_nobody_is_logged_in() {
 }
 
 #[test]
-fn a_secret_that_is_refused_is_77_and_what_is_said_of_it_is_told_and_the_secret_is_not() {
+fn refused_secret_exits_77_with_the_reason_and_is_not_shown() {
     let stage = Stage::new("way-refused");
     let text = format!(
         r#"{{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123"}}"#

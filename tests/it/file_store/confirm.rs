@@ -1,4 +1,4 @@
-//! Whether what was locked is still the file at the path.
+//! Checks whether the locked file is still the file at the path.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use nix::libc;
 use super::*;
 
 #[tokio::test]
-async fn it_can_be_told_that_the_lock_is_not_ours_any_more() {
+async fn renewal_notices_a_lost_lock() {
     let (_directory, path) = temporary();
     let renew = async |store: &File| in_time(store.renew(late())).await;
     let is_lost = |reply| matches!(reply, Err(Failure::Lost { until: None, .. }));
@@ -19,9 +19,9 @@ async fn it_can_be_told_that_the_lock_is_not_ours_any_more() {
     acquire(&a).await;
     assert_eq!(renew(&a).await, Ok(()));
 
-    // A process with the same description unlocks it: flock(2)'s lock, then the other one.
+    // A process with the same description unlocks both: first flock(2)'s lock, then the other.
     let file = fs::File::from(descriptor(&a));
-    // Dropped, nix's type unlocks.
+    // nix's type unlocks when dropped.
     drop(Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("ours"));
     assert!(is_lost(renew(&a).await), "without flock(2)'s");
     release(&a).await;

@@ -1,4 +1,4 @@
-//! How control is obtained, kept by whoever has the descriptor, and given back.
+//! Control of a file is obtained, kept by every process that has the descriptor, and released.
 
 use std::fs;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ async fn an_inherited_descriptor_keeps_the_lock_and_its_end_wakes_the_standby() 
         async move { b.until_free().await }
     });
     drop(a);
-    // The supervisor's descriptor is closed; that of the tree is not.
+    // The supervisor's descriptor is closed; the tree's is not.
     assert_eq!(held(&b).await.holder.as_deref(), Some("a"));
     assert!(!standby.is_finished());
     bury(child);
@@ -80,10 +80,10 @@ async fn tokens_grow_over_a_hundred_tenures_whatever_happens_to_the_record() {
     let (_directory, path) = temporary();
     let mut last = 0;
     for round in 0..100 {
-        // A store of its own each time: nothing is remembered but in the file.
+        // A new store each time: only the file remembers.
         let store = open(&path, "a");
-        // The one before is dropped, not released: a child that a neighbouring test is forking at
-        // this moment has its descriptor, and the lock, until it execs.
+        // Closing is not enough: a child that another test is forking just now has the descriptor,
+        // and the lock, until it execs.
         let token = stand_by(&store).await.token;
         assert!(token > last, "round {round}: {token} after {last}");
         last = token;
@@ -107,7 +107,7 @@ async fn tokens_grow_over_a_hundred_tenures_whatever_happens_to_the_record() {
 }
 
 #[tokio::test]
-async fn the_release_tells_of_a_file_that_was_replaced_and_unlocks_it_all_the_same() {
+async fn release_reports_a_replaced_file_and_still_unlocks_it() {
     for unlinked in [true, false] {
         let (_directory, path) = temporary();
         let (a, b) = (open(&path, "a"), open(&path, "b"));
@@ -123,9 +123,9 @@ async fn the_release_tells_of_a_file_that_was_replaced_and_unlocks_it_all_the_sa
             matches!(told, Err(Failure::Lost { until: None, .. })),
             "{told:?}"
         );
-        // Said once.
+        // Reported once.
         release(&a).await;
-        // `b` has the old file open: it finds that free, and goes over to the new one.
+        // `b` has the old file open: it finds that free, and changes to the new one.
         assert_eq!(acquire(&b).await.token, 2);
         assert_eq!(acquire(&open(&kept, "c")).await.token, 2, "unlocked");
         release(&b).await;

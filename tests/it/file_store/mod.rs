@@ -1,5 +1,5 @@
-//! The file store against real files, real descriptions and real processes. Two stores in one
-//! process exclude each other like two machines would: their lock belongs to the description.
+//! The file store against real files, descriptions and processes. Two stores in one process exclude
+//! each other like two machines: a lock belongs to its description.
 
 mod confirm;
 mod control;
@@ -27,7 +27,7 @@ fn try_to_open(path: &Path, identity: &str) -> Result<File, OpenError> {
         command: "./job --all".into(),
         bell: None,
     };
-    // The kernel's locks know no lease.
+    // The kernel's locks have no lease.
     File::open(path, &Competitor::new(candidate, Duration::ZERO))
 }
 
@@ -39,7 +39,7 @@ fn late() -> Instant {
     Instant::now() + Duration::from_secs(120)
 }
 
-/// Far beyond what a loaded machine needs; a test that gets there has hung.
+/// Limits a wait far beyond the needs of a loaded machine; a test that gets there has hung.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), what)
         .await
@@ -61,7 +61,7 @@ async fn held(store: &File) -> HolderInfo {
     }
 }
 
-/// Waits until `store` can have the lock, as a standby does, and acquires it.
+/// Waits for `store`'s lock, as a standby does, and acquires it.
 async fn stand_by(store: &File) -> Grant {
     in_time(async {
         loop {
@@ -75,13 +75,13 @@ async fn stand_by(store: &File) -> Grant {
     .await
 }
 
-/// What keeps `store`'s lock for whoever has it open.
+/// Returns the descriptor that keeps `store`'s lock.
 fn descriptor(store: &File) -> OwnedFd {
     let ours = store.orphan_release().expect("duplicated");
     ours.descriptor.expect("a lock")
 }
 
-/// A process that has `store`'s descriptor open until its standard input ends.
+/// Starts a process that has `store`'s descriptor open until its standard input ends.
 fn heir(store: &File) -> Child {
     let descriptor = descriptor(store);
     Command::new("sh")

@@ -1,4 +1,4 @@
-//! Files that are no lock, and disks and users that cannot have one.
+//! Files that are no locks, and disks and users that cannot have one.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -19,7 +19,7 @@ async fn a_file_with_other_content_is_refused_and_left_alone() {
     fs::write(&path, "#!/bin/sh\n").expect("a script");
     let error = try_to_open(&path, "b").err().expect("a refusal");
     assert!(error.why.contains("not a lock record"), "{error}");
-    // And if it came to be between opening and locking:
+    // Created between opening and locking:
     let failure = early.acquire(late()).await.expect_err("a refusal");
     assert!(matches!(failure, Failure::Fatal { denied: false, .. }));
     assert_eq!(fs::read(&path).expect("the script"), b"#!/bin/sh\n");
@@ -38,7 +38,7 @@ fn a_link_is_followed_and_links_to_nowhere_are_created_through() {
 }
 
 #[test]
-fn what_is_no_lock_file_is_refused_before_anything_starts() {
+fn non_lock_file_is_refused_before_anything_starts() {
     let (directory, path) = temporary();
     let refuse = |path: &Path, word: &str| {
         let error = try_to_open(path, "a").err().expect(word);
@@ -55,7 +55,7 @@ fn what_is_no_lock_file_is_refused_before_anything_starts() {
     refuse(&fifo, "not a regular file");
 }
 
-/// Mounts a small tmpfs, or says why this test cannot.
+/// A small tmpfs, or the reason why this test cannot have one.
 struct Tmpfs(TempDir);
 
 impl Tmpfs {
@@ -78,11 +78,11 @@ impl Tmpfs {
 
     fn make_read_only(&self) {
         let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
-        // Until it execs, the fork of a test beside has what we have open for writing.
+        // Until it execs, a fork of a concurrent test has this process's files open for writing.
         let busy = Err(nix::errno::Errno::EBUSY);
         let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
         let done = || Some(remount()).filter(|done| *done != busy);
-        await_for("nobody to write there", done, String::new).expect("to remount it");
+        await_for("no process to write there", done, String::new).expect("to remount it");
     }
 }
 
@@ -100,7 +100,7 @@ async fn a_full_disk_means_not_acquired_and_nothing_stays_locked() {
     let path = small.0.path().join("lock");
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     let ballast = small.0.path().join("ballast");
-    // It takes what there is, and then fails.
+    // It fills the disk, and then fails.
     fs::write(&ballast, [1; 16384]).expect_err("a full disk");
     let failure = a.acquire(late()).await.expect_err("no room");
     assert!(
@@ -109,7 +109,7 @@ async fn a_full_disk_means_not_acquired_and_nothing_stays_locked() {
     );
     fs::remove_file(&ballast).expect("to make room");
     assert_eq!(acquire(&b).await.token, 1);
-    // A holder whose disk is full goes on: it needs no room.
+    // A holder on a full disk continues: it needs no space.
     fs::write(&ballast, [1; 16384]).expect_err("a full disk");
     in_time(b.renew(late())).await.expect("still ours");
 }
@@ -129,7 +129,7 @@ async fn a_read_only_file_system_is_refused() {
     assert!(error.why.contains("read-only") && !error.denied, "{error}");
 }
 
-/// Where `a_user_without_permission_is_denied` tells its second self what to open.
+/// Variable that tells the second process of `a_user_without_permission_is_denied` what to open.
 const OPEN_THIS: &str = "FILE_STORE_OPEN_THIS";
 
 #[test]
@@ -144,7 +144,7 @@ fn a_user_without_permission_is_denied() {
     fs::write(&path, "").expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("read-only");
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("open to all");
-    // This very program, where everybody can reach it, as a user who may only read.
+    // This very program in a place that every user can reach, as a user who may only read.
     let program = ourselves();
     for path in [path.clone(), directory.path().join("new")] {
         let mut child = Command::new(&program.path);

@@ -1,6 +1,6 @@
-//! Everything that reads the bytes of others, given bytes that are wrong: for each target 10,000 inputs made
-//! of valid ones, the same on every run. `FUZZ_COUNT` makes more of them and `FUZZ_SEED` others;
-//! `fuzz/` has the same targets for libFuzzer.
+//! Readers of foreign bytes, given broken bytes: for each target 10,000 inputs made from valid
+//! ones, the same on every run. `FUZZ_COUNT` sets the number and `FUZZ_SEED` the seed; `fuzz/` has
+//! the same targets for libFuzzer.
 
 mod mutator;
 #[expect(unreachable_pub, reason = "fuzz/ has the same file, as a library")]
@@ -16,7 +16,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// Plays a target, and says which input it was that broke it.
+/// Plays a target; a failure names the input.
 fn play(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name);
     let target = target.expect("one of the targets");

@@ -1,12 +1,12 @@
-//! Makes broken bytes of valid ones: bits flipped, parts cut, repeated, moved or taken from another seed,
-//! and lengths that lie. The same for the same seed.
+//! Mutations of valid bytes: bits flipped, parts cut, repeated, moved or taken from another seed,
+//! and false lengths. The same for the same seed.
 
 use fastrand::Rng;
 
-/// The most that is made of a seed: more than any reader takes at once.
+/// Longest input: longer than any reader takes at once.
 const LONGEST: usize = 16 * 1024;
 
-/// Numbers that readers are wrong about.
+/// Numbers that readers get wrong.
 const NUMBERS: [&[u8]; 12] = [
     b"0",
     b"-1",
@@ -22,7 +22,7 @@ const NUMBERS: [&[u8]; 12] = [
     &[0, 0, 0, 7],
 ];
 
-/// Another input, made of one or two of the seeds.
+/// Makes an input from one or two of the seeds.
 pub(super) fn mutated(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = seeds[rng.usize(..seeds.len())].clone();
     for _ in 0..=rng.usize(..4) {
@@ -32,12 +32,12 @@ pub(super) fn mutated(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Somewhere in it, its end included.
+/// Returns a random position, the end included.
 fn place(rng: &mut Rng, bytes: &[u8]) -> usize {
     rng.usize(..=bytes.len())
 }
 
-/// A part of it; short ones are likelier.
+/// Returns a random part; short ones are likelier.
 fn part(rng: &mut Rng, bytes: &[u8]) -> std::ops::Range<usize> {
     let begin = place(rng, bytes);
     let most = (bytes.len() - begin) >> rng.usize(..8);
@@ -63,7 +63,7 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             bytes.drain(gone);
         }
         4 => {
-            // Repeated, often enough to pass every bound.
+            // Repeat a part, often enough to pass every bound.
             let piece = bytes[part(rng, bytes)].to_vec();
             let most = LONGEST / piece.len().max(1);
             let times = rng.usize(..=most) >> rng.usize(..16);
@@ -77,7 +77,7 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             bytes.splice(gone, piece);
         }
         6 => {
-            // A length or a number that lies.
+            // A false length or number.
             let number = NUMBERS[rng.usize(..NUMBERS.len())];
             let digits: Vec<usize> = (0..bytes.len())
                 .filter(|at| bytes[*at].is_ascii_digit())
@@ -98,7 +98,7 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             let at = place(rng, bytes);
             bytes.splice(at..at, noise);
         }
-        // Two parts change places.
+        // Swap two parts.
         _ => {
             let at = place(rng, bytes);
             bytes.rotate_left(at);

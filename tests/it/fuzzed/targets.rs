@@ -1,9 +1,9 @@
-//! What must hold of everything that reads the bytes of others: one function for each reader, which panics
-//! where something does not. Each takes any bytes; [`TARGETS`] has them with seeds that are valid.
+//! Properties of every reader of foreign bytes: one function for each reader, which takes any bytes
+//! and panics if a property does not hold. [`TARGETS`] lists them with valid seeds.
 //!
-//! Called by the bounded test beside this file, on every run, and by `fuzz/`, where libFuzzer makes up
-//! the bytes. Depends on nothing of either. The memory that is asked for is bounded by what comes out: no
-//! reader returns more than a stated multiple of what it was given.
+//! The bounded test in this folder calls them on every run, and `fuzz/` with libFuzzer's bytes;
+//! this file depends on neither. It bounds memory by the output: no reader returns more than a
+//! stated multiple of its input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -25,19 +25,18 @@ use trafficcop_lease::version_record::{self as shared_record, VersionRecord};
 use trafficcop_timeline::Record as EventRecord;
 use url::Url;
 
-/// A reader of bytes, and what is known of it.
+/// A reader of bytes, with its property and seeds.
 pub struct Target {
-    /// As it is called on command lines.
+    /// Name on command lines.
     pub name: &'static str,
-    /// Panics where a property does not hold.
+    /// Function that panics if a property does not hold.
     pub holds: fn(&[u8]),
-    /// Valid bytes, to begin with.
+    /// Valid bytes to begin with.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
 macro_rules! targets {
     ($($name:ident $seeds:ident,)*) => {
-        /// All of them.
         pub const TARGETS: &[Target] = &[$(Target {
             name: stringify!($name),
             holds: $name,
@@ -60,7 +59,6 @@ targets! {
     doorbell doorbells,
 }
 
-/// How long all texts of a record are.
 fn texts(record: &Record) -> usize {
     let Record {
         holder,
@@ -94,7 +92,7 @@ const RESULTS: &str = r#"[{"key":"vé\n","slots":true,"over":{"slot":3600,"exit"
 
 // --- the record in a lock file ---
 
-/// Of a lock file, whatever stands in it.
+/// Checks a lock file with any content.
 pub fn lock_record(bytes: &[u8]) {
     let content = file_record::decode(bytes);
     match &content {
@@ -105,7 +103,7 @@ pub fn lock_record(bytes: &[u8]) {
             let Content::Record(back) = file_record::decode(&written) else {
                 panic!("what was written is no record");
             };
-            // Texts may be cut, what counts may not, and a second time nothing changes.
+            // Texts may be cut, but not what counts; a second round changes nothing.
             assert_eq!(
                 (back.token, back.pid, back.draining),
                 (record.token, record.pid, record.draining)
@@ -115,7 +113,7 @@ pub fn lock_record(bytes: &[u8]) {
                 assert_eq!(&back, record);
             }
         }
-        // A token is read, and never made up.
+        // A token is read, and never invented.
         Content::Damaged(Some(token)) => {
             let text = String::from_utf8_lossy(bytes);
             let mut numbers = text.split(|c: char| !c.is_ascii_digit());
@@ -123,7 +121,7 @@ pub fn lock_record(bytes: &[u8]) {
         }
         Content::Damaged(None) | Content::Empty | Content::Shared | Content::Foreign => {}
     }
-    // Of a record that is torn in the middle of a write the token never goes back: the bytes say where.
+    // The token of a torn record never goes back; the bytes say where it is torn.
     let (Some(at), Some(by)) = (bytes.first(), bytes.get(1)) else {
         return;
     };
@@ -131,7 +129,7 @@ pub fn lock_record(bytes: &[u8]) {
         token,
         ..a_record()
     };
-    // Where the next one has a digit more.
+    // Where the next number has a digit more.
     let old = 10_u64.pow(u32::from(by % 20)) - 1;
     let (before, after) = (
         file_record::encode(&record(old)),
@@ -165,13 +163,13 @@ fn fnv(bytes: &[u8]) -> u64 {
 
 const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
 
-/// These bytes as the record's line, with a check that is right: by chance it never is.
+/// Makes these bytes the line of a record with a valid checksum, which they never have by chance.
 fn sealed(line: &[u8]) -> Vec<u8> {
     let check = format!("\n{:016x}\n", fnv(line));
     [FIRST_LINE, line, check.as_bytes()].concat()
 }
 
-/// Of a version's record, or the hint, whole or not.
+/// Checks a version's record, or the hint, whole or torn.
 pub fn version_record(bytes: &[u8]) {
     let line = bytes.strip_prefix(FIRST_LINE).unwrap_or(bytes);
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -189,13 +187,13 @@ pub fn version_record(bytes: &[u8]) {
         assert_eq!(VersionRecord::decode(&hint).as_ref(), Some(&back));
         assert_eq!(back.version, record.version);
         assert_eq!(back.record.token, record.record.token);
-        // Results for which there is no room are not forgotten in silence.
+        // Results that have no room are not forgotten silently.
         assert!(back.unread == record.unread || back.unread && back.record.once == TaskLog::EMPTY);
         assert_eq!(back.encode(), written);
         if long < 1024 {
             assert_eq!(back, record);
         }
-        // A trafficcop that locks files by the kernel takes none of it for its own.
+        // A trafficcop that uses the kernel's locks takes it for a foreign file.
         assert_eq!(file_record::decode_record(&written), Content::Foreign);
         assert_eq!(file_record::decode(&written), Content::Shared);
         // Cut anywhere, it is no record, and not another one.
@@ -226,12 +224,12 @@ fn version_records() -> Vec<Vec<u8>> {
 
 // --- the record as a blob's metadata ---
 
-/// Of pairs, one a line, as `KEY:VALUE`.
+/// Checks pairs, one a line, as `KEY:VALUE`.
 pub fn blob_metadata(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    // The service compares names without regard to case, and has each once.
+    // The service ignores the case of names, and has each once.
     let mut seen = BTreeSet::new();
     let pairs: Vec<(&str, &str)> = text
         .lines()
@@ -239,7 +237,7 @@ pub fn blob_metadata(bytes: &[u8]) {
         .filter(|(key, _)| seen.insert(key.to_ascii_lowercase()))
         .collect();
     let found = metadata::read(pairs.iter().copied());
-    // Nothing that is not ours is ever lost or changed.
+    // Foreign metadata is never lost or changed.
     for (key, value) in &found.others {
         assert!(pairs.contains(&(key, value)));
     }
@@ -249,9 +247,9 @@ pub fn blob_metadata(bytes: &[u8]) {
         return;
     };
     assert!(texts(record) <= bytes.len());
-    // A token that is no number is told, and never read as one.
+    // A token that is no number is reported, and never read as one.
     assert!(found.broken_token.is_none() || record.token == 0);
-    // What an older write of results left there unread is replaced, if there are new ones.
+    // New results replace unreadable ones that an older write left.
     let mut others = found.others.clone();
     if record.once != TaskLog::EMPTY {
         others.retain(|key, _| !key.eq_ignore_ascii_case("trafficcop_once"));
@@ -296,7 +294,7 @@ fn blob_metadatas() -> Vec<Vec<u8>> {
 
 // --- results of tasks ---
 
-/// Of results as text, and as one of the two lines of a lock file.
+/// Checks results as text, and as one of the two lines of a lock file.
 pub fn task_log(bytes: &[u8]) {
     let edition = bytes
         .iter()
@@ -304,7 +302,7 @@ pub fn task_log(bytes: &[u8]) {
     if let Some((_, task_log)) = once_log::decode(bytes) {
         reads_back(&task_log, edition, bytes.len());
     }
-    // By chance no line is whole: what stands in it is tried alone as well.
+    // Random lines are never whole: so their content is tried alone, too.
     let value = serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let text = match value.get("once") {
         Some(once) => once.to_string(),
@@ -317,7 +315,7 @@ pub fn task_log(bytes: &[u8]) {
 
 fn reads_back(task_log: &TaskLog, edition: u64, length: usize) {
     let text = task_log.text();
-    // Of `[]` each entry can be made of fields that are left out when they are empty.
+    // Each entry of `[]` may have fields that are omitted when empty.
     assert!(text.len() <= 8 * length + 2);
     let back = match text.as_str() {
         "" => TaskLog::EMPTY,
@@ -329,7 +327,7 @@ fn reads_back(task_log: &TaskLog, edition: u64, length: usize) {
     if task_log.fits() {
         assert_eq!(once_log::decode(&line), Some((edition, back)));
     }
-    // Torn, with what stood there before behind it, it is one of the two or none.
+    // A line torn over an older one is one of the two, or none.
     let before = once_log::encode(&TaskLog::EMPTY, edition.wrapping_sub(1));
     let cut = length % line.len();
     let torn = [&line[..cut], &before[cut..]].concat();
@@ -354,10 +352,10 @@ fn task_logs() -> Vec<Vec<u8>> {
 const KEY: &str = "c2VjcmV0LW9mLXRoZS1hY2NvdW50";
 const SIGNATURE: &str = "c2lnbmF0dXJlLW9mLXRoZS1zYXM";
 
-/// That what is said of it, good or bad, is short and shows no secret.
+/// Reads an account: a message about it is short and shows no secret.
 fn finds(variable: &'static str, bytes: &[u8]) -> Option<Account> {
     let text = String::from_utf8_lossy(bytes).into_owned();
-    // Without it no surroundings are looked into.
+    // Without this, it looks for credentials in the machine's environment.
     let options = AuthOptions {
         auth: Auth::Auto,
         ..AuthOptions::default()
@@ -379,7 +377,7 @@ fn finds(variable: &'static str, bytes: &[u8]) -> Option<Account> {
         }
         if let Ok(account) = account {
             let endpoint = account.endpoint();
-            // Nobody on the way reads along, and the address bears no secret of its own.
+            // The connection is encrypted, and the address has no secret.
             let local = ["localhost", "127.", "[::1]"];
             let host = endpoint.host_str().expect("a host");
             assert!(
@@ -395,7 +393,7 @@ fn finds(variable: &'static str, bytes: &[u8]) -> Option<Account> {
     found
 }
 
-/// Of `AZURE_STORAGE_CONNECTION_STRING`.
+/// Checks `AZURE_STORAGE_CONNECTION_STRING`.
 pub fn connection_string(bytes: &[u8]) {
     finds("AZURE_STORAGE_CONNECTION_STRING", bytes);
 }
@@ -411,9 +409,9 @@ fn connection_strings() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Of `AZURE_STORAGE_SAS_TOKEN`.
+/// Checks `AZURE_STORAGE_SAS_TOKEN`.
 pub fn sas(bytes: &[u8]) {
-    // A variable of blanks is none: then it is Entra's to say who we are.
+    // A blank variable does not count; then Entra ID provides the credential.
     if let Some(account) = finds("AZURE_STORAGE_SAS_TOKEN", bytes) {
         let blank = String::from_utf8_lossy(bytes).trim().is_empty();
         assert_eq!(account.kind() == "SAS", !blank);
@@ -433,7 +431,7 @@ fn sas_tokens() -> Vec<Vec<u8>> {
 
 // --- what is named ---
 
-/// Of a blob's or a queue's name or URL.
+/// Checks the name or URL of a blob or a queue.
 pub fn target_url(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -443,7 +441,7 @@ pub fn target_url(bytes: &[u8]) {
         match read(text) {
             Ok(target) => {
                 assert!(target.container().len() + target.name().len() <= text.len() + 8);
-                // A name is no secret, whatever it is made of.
+                // A name is not secret, whatever it contains.
                 let shown = format!("{target:?}");
                 let named = format!("{}/{}", target.container(), target.name());
                 assert!(
@@ -455,7 +453,7 @@ pub fn target_url(bytes: &[u8]) {
         }
     }
     if let Ok(target) = blob::Target::parse(text) {
-        // The address leads to this blob, and to no other: read again, it names the same.
+        // The address leads to this blob only: read again, it names the same.
         let address = target.blob_url(&endpoint);
         assert!(address.as_str().starts_with(endpoint.as_str()));
         let again = blob::Target::parse(address.as_str()).expect("our own address");
@@ -467,7 +465,7 @@ pub fn target_url(bytes: &[u8]) {
     }
     match storage::Target::parse(text) {
         Ok(target) => {
-            // What a URL's parser leaves out, or reads.
+            // Characters that a URL's parser drops or decodes.
             let is_read = text.contains(['%', '\t', '\r', '\n']);
             assert!(text.contains(target.queue()) || is_read);
             let poison = target.poison(None);
@@ -477,9 +475,9 @@ pub fn target_url(bytes: &[u8]) {
     }
 }
 
-/// One line, with no secret in it.
+/// Checks that an error is one line without a secret.
 fn says_no_more(error: &str, text: &str) {
-    // As long as it can be known for one.
+    // Whenever it can be recognized.
     let signed = text.contains(&format!("sig={SIGNATURE}"));
     assert!(!signed || !error.contains(SIGNATURE), "{error}");
     assert!(error.len() <= 3 * text.len() + 1024, "{error}");
@@ -504,7 +502,7 @@ fn target_urls() -> Vec<Vec<u8>> {
 
 // --- what a broker sends ---
 
-/// Of the stream of a broker: the first byte says in which pieces it comes.
+/// Checks a broker's stream; the first byte says in what pieces it comes.
 pub fn amqp_frames(bytes: &[u8]) {
     let Some((piece, stream)) = bytes.split_first() else {
         return;
@@ -524,22 +522,22 @@ pub fn amqp_frames(bytes: &[u8]) {
         }
         (events, None)
     };
-    // The same is read however it is cut.
+    // The pieces do not change what is read.
     let (events, short) = read(usize::MAX);
     let (others, other) = read(usize::from(*piece) + 1);
     assert_eq!(events, others);
-    // In pieces a part of the broken frame's beginning has gone by already, which is shorter than a size.
+    // In pieces, a part of a broken frame has gone by already, which is shorter than a size.
     assert_eq!(short.is_some(), other.is_some());
     if let (Some(whole), Some(cut)) = (short, other) {
         assert!(whole <= cut && cut - whole < 4, "{whole}, {cut}");
     }
-    // No frame is shorter than its header, and each says one thing at most.
+    // No frame is shorter than its header, and each yields one event at most.
     assert!(events.len() <= stream.len() / 8);
     let long: usize = events
         .iter()
         .map(|event| match event {
             FrameEvent::Attach { name, .. } => name.len(),
-            // Whatever is no UTF-8 is shown by a character of three bytes.
+            // An invalid UTF-8 byte is shown as a character of three bytes.
             other => format!("{other:?}").len().saturating_sub(128) / 8,
         })
         .sum();
@@ -589,11 +587,11 @@ fn amqp_streams() -> Vec<Vec<u8>> {
 
 // --- event logs ---
 
-/// Of logs as instances, crashes and editors leave them.
+/// Checks logs as instances, crashes and editors leave them.
 pub fn event_log(bytes: &[u8]) {
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     for line in &lines {
-        // What is read is written as it was, but for what is not known and left out.
+        // A record is written as it was read, without unknown fields.
         if let Ok(record) = serde_json::from_slice::<EventRecord>(line) {
             let written = serde_json::to_vec(&record).expect("JSON");
             assert!(written.len() <= 8 * line.len() + 512);
@@ -603,7 +601,7 @@ pub fn event_log(bytes: &[u8]) {
     }
     let log = trafficcop_timeline::read([("log", bytes)]);
     let merged = trafficcop_timeline::merge(&log, 100_000_000);
-    // A copy beside it, and lines in another order, change nothing that is told.
+    // A copy, and another order of lines, do not change the report.
     let turned: Vec<&[u8]> = lines.iter().rev().copied().collect();
     let turned = turned.join(&b'\n');
     let again = trafficcop_timeline::merge(
@@ -660,7 +658,7 @@ fn event_logs() -> Vec<Vec<u8>> {
 
 // --- between supervisor and guardian ---
 
-/// Of frames, one after another, and of an environment's changes behind them.
+/// Checks frames in sequence, followed by the changes of an environment.
 pub fn control_frames(bytes: &[u8]) {
     let (frames, rest) = bytes.as_chunks::<{ wire::FRAME }>();
     for frame in frames {
@@ -683,7 +681,7 @@ pub fn control_frames(bytes: &[u8]) {
             .map(|(name, value)| name.len() + value.as_ref().map_or(0, |value| value.len()))
             .sum();
         assert!(long <= bytes.len());
-        // Each could be handed to a command: no NUL in it, and a name without `=`.
+        // Each could be passed to a command: no NUL, and a name without `=`.
         for (name, value) in &changes {
             let whole = |text: &std::ffi::OsString| !text.as_encoded_bytes().contains(&0);
             assert!(whole(name) && value.as_ref().is_none_or(whole));
@@ -730,7 +728,7 @@ fn frame_sequences() -> Vec<Vec<u8>> {
 
 // --- the doorbell ---
 
-/// Of the record's word for a bell, of what a holder greets with, and of what it says then.
+/// Checks a record's doorbell, a holder's greeting, and its messages.
 pub fn doorbell(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(bell) = text.parse::<Bell>()
@@ -755,7 +753,7 @@ fn says(words: &[u8]) {
     let mut rings = 0;
     let last = understand(words, |_| rings += 1);
     assert!(rings <= words.len());
-    // The same is understood however it comes: word by word, up to the last.
+    // Word by word, the same is understood, up to the last.
     let mut others = 0;
     let other = words
         .iter()

@@ -1,5 +1,5 @@
-//! `--health https://…`: a server whose certificate an authority vouches for, that of the tests, and servers
-//! that are not believed.
+//! `--health https://…`: a server with a certificate of the tests' authority, and servers that are
+//! not trusted.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -22,17 +22,17 @@ use crate::support::scene::Scene;
 
 const WELL: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
-/// How a server begins.
+/// Beginning of a server's connection.
 enum Begins {
-    /// As it should, with this certificate.
+    /// TLS with this certificate.
     With(Arc<ServerConfig>),
-    /// It takes the connection, and says nothing.
+    /// Silence after the connection is accepted.
     Never,
-    /// It speaks something else.
+    /// Plain text instead of TLS.
     Plain,
 }
 
-/// A server that answers so, and how many of its answers were sent.
+/// A server with this behaviour, and the number of its answers.
 struct Server {
     port: u16,
     answered: Arc<AtomicUsize>,
@@ -83,7 +83,7 @@ impl Server {
     }
 }
 
-/// Reads a request and answers it; `None` where the other end hangs up.
+/// Reads a request and answers it; `None` if the client hangs up.
 fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>, says: &str) -> Option<()> {
     let mut reader = BufReader::new(&mut stream);
     loop {
@@ -100,8 +100,8 @@ fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>, says: &str) -> O
     stream.flush().ok()
 }
 
-/// A server of an authority that nobody trusts yet, for this name; its own certificate where it `is_ca`. And
-/// the authority's, in PEM.
+/// Makes a server with a certificate for this name from an untrusted authority, or, if `is_ca`,
+/// with the authority's own. Returns the authority's certificate in PEM, too.
 fn other_server(name: &str, is_ca: bool) -> (Arc<ServerConfig>, String) {
     let key = || KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new([]).expect("no names");
@@ -172,7 +172,7 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
     }
 }
 
-/// Two checks fail so, the second of which is one too many.
+/// Checks that two failing checks, the second of which is one too many, cost control.
 fn costs_control(run: Run<'_>, url: &str, why: &str) {
     let mut one = asked(run, url, pace(why)).start();
     one.await_log(&format!("--health {why}"));
@@ -182,7 +182,7 @@ fn costs_control(run: Run<'_>, url: &str, why: &str) {
 }
 
 #[test]
-fn a_server_that_nobody_vouches_for_is_not_believed_and_what_to_do_is_said() {
+fn untrusted_server_fails_the_check_with_advice() {
     let scene = Scene::new();
     let server = Server::that(Begins::With(Arc::clone(&authority().server)), WELL);
     let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE";
@@ -231,7 +231,7 @@ fn a_server_that_is_trusted_and_does_not_answer_well_costs_control() {
             "was answered 302, a redirect, which is not followed",
         ),
         (with(), "HTTP/1.1 503 Busy\r\n\r\n", "was answered 503"),
-        // The time of a check is that of its handshake, too.
+        // The time of a check includes its handshake.
         (Begins::Never, "", TOO_LONG),
         (
             Begins::Plain,

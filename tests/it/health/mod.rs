@@ -1,7 +1,5 @@
-//! `trafficcop run --watchdog` and `--health`: a command that does not work any more loses control, and
-//! one that works keeps it.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! `trafficcop run --watchdog` and `--health`: a command that hangs loses control, and one that
+//! works keeps it.
 
 #[cfg(any(feature = "entra", feature = "service-bus"))]
 mod https;
@@ -21,30 +19,31 @@ use crate::support::journal::{Line, What};
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-/// Long enough for another to take over, and for the rest of a test.
+/// Long enough for another instance to take over, and for the rest of a test.
 const COOL: [&str; 2] = ["--cooldown", "1h"];
 
-/// How often a command is asked whose checks are to take too long.
+/// Pace of checks that shall take too long.
 const QUICK: [&str; 4] = ["--health-every", "1s", "--health-timeout", "1s"];
-/// And one whose checks are to answer: on a busy machine a process may start more than a second late.
+/// Pace of checks that shall succeed: a process may start more than a second late on a busy
+/// machine.
 const PATIENT: [&str; 4] = ["--health-every", "5s", "--health-timeout", "5s"];
 /// The second failure is one too many.
 const TWO_FAIL: [&str; 2] = ["--health-failures", "2"];
 
-/// What is said of a check whose answer did not come in its time.
+/// Log text for a check that did not answer in its time.
 const TOO_LONG: &str = "took too long";
 
-/// How often to ask whoever is to fail so.
+/// Returns the pace for checks that shall fail for this reason.
 fn pace(why: &str) -> [&'static str; 4] {
     if why == TOO_LONG { QUICK } else { PATIENT }
 }
 
-/// Where the instances of a scene write what happens.
+/// Path of the event log of a scene's instances.
 fn events(scene: &Scene) -> String {
     scene.path("events").display().to_string()
 }
 
-/// What `trafficcop timeline` makes of that: its text, and its picture.
+/// Returns the text and the picture of `trafficcop timeline`.
 fn timeline(scene: &Scene) -> (String, String) {
     let picture = scene.path("control.svg");
     let output = Command::new(programs::trafficcop())
@@ -63,7 +62,7 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).expect("it is there and ours");
 }
 
-/// The first beat of the command with this tag that is not of this process.
+/// Waits for the first beat of the command with this tag in another process.
 fn await_next(scene: &Scene, tag: &str, after: i32) -> Line {
     scene
         .journal
@@ -72,13 +71,12 @@ fn await_next(scene: &Scene, tag: &str, after: i32) -> Line {
         })
 }
 
-/// Asks it to end, and waits for that.
 fn stop(instance: &mut Instance) {
     instance.signal(Signal::SIGTERM);
     instance.wait();
 }
 
-/// Waits until so many lines are in this file.
+/// Waits until this file has so many lines.
 fn await_lines(path: &Path, count: usize) {
     let text = || std::fs::read_to_string(path).unwrap_or_default();
     await_for(

@@ -1,4 +1,4 @@
-//! `--health CMD`: a command that asks, under the promise like the command that is asked.
+//! `--health CMD`: a command that checks, under the same promise as the command that it checks.
 
 use std::fs::File;
 
@@ -12,7 +12,7 @@ use crate::support::processes::Process;
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-/// An instance whose command writes into the journal, and is asked by this script.
+/// Starts an instance whose command writes into the journal, with this script as its check.
 fn asked<'a>(scene: &'a Scene, run: Run<'a>, name: &str, script: &str) -> Instance {
     asked_every(PATIENT, scene, run, name, script)
 }
@@ -32,14 +32,13 @@ fn asked_every<'a>(
         .start()
 }
 
-/// An instance on a lock that no descriptor keeps.
+/// Runs on a lock that is not kept by a descriptor.
 fn on_share(scene: &Scene) -> Run<'_> {
     scene
         .run_on_file()
         .args(["--shared", "--lease", "20s", "--poll", "200ms"])
 }
 
-/// A script that becomes a journalist who belongs to `name`.
 fn journalist(scene: &Scene, name: &str, options: &str) -> String {
     let journalist = programs::journalist().display();
     let journal = scene.journal.path().display();
@@ -80,7 +79,7 @@ fn a_command_whose_checks_fail_loses_control_to_another_instance() {
 fn checks_that_fail_now_and_then_stop_nothing() {
     let scene = Scene::new();
     let asked = scene.path("asked");
-    // Two of three fail, and never three in a row.
+    // Two of three fail, but never three in a row.
     let script = format!(
         "echo >> {0}; [ $(($(wc -l < {0}) % 3)) = 0 ]",
         asked.display()
@@ -106,7 +105,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     let mut one = asked_every(often, &scene, run, "one", "true");
     scene.journal.await_tag(What::Beat, "one");
     scene.refuse("fork");
-    // Twice as many as would be too many.
+    // Twice the number that would be too many.
     one.await_log_times("this is no failure of the command and does not count", 4);
     scene.grant("fork");
     assert!(!one.stderr().contains("hung"), "{}", one.stderr());
@@ -114,9 +113,9 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     assert_eq!(scene.journal.tenures().len(), 1);
 }
 
-/// It forks a daemon that ignores TERM, ignores it itself, and never ends.
+/// The check forks a daemon that ignores TERM, ignores TERM itself, and never ends.
 #[test]
-fn nothing_of_a_check_that_hangs_outlives_its_time_or_control() {
+fn hanging_check_is_killed_with_its_tree_at_its_time_limit() {
     let scene = Scene::new();
     let script = journalist(&scene, "one", "--term ignore --daemon --children 2");
     let mut one = asked_every(QUICK, &scene, scene.run_on_file(), "one", &script);
@@ -127,7 +126,7 @@ fn nothing_of_a_check_that_hangs_outlives_its_time_or_control() {
     stop(&mut two);
     stop(&mut one);
     scene.await_nobody();
-    // Those of the checks are of their command's tenure.
+    // The checks belong to their command's tenure.
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
@@ -139,7 +138,7 @@ fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
     let mut one = on_share(&scene)
         .args(["--identity", "one", "--health", &script])
         .args(slow)
-        // It does not feed it, and is ended for that while it is asked.
+        // The command does not feed the watchdog, and is stopped for that during a check.
         .args(["--watchdog", "2s", "--watchdog-start", "2s"])
         .args(COOL)
         .journalist("one", &[])
@@ -157,7 +156,7 @@ fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
 }
 
 #[test]
-fn what_a_check_leaves_behind_is_killed_and_it_has_succeeded() {
+fn leftovers_of_a_successful_check_are_killed() {
     let scene = Scene::new();
     let left = scene.path("left");
     let script = format!(
@@ -185,7 +184,7 @@ fn what_a_check_leaves_behind_is_killed_and_it_has_succeeded() {
 }
 
 #[test]
-fn what_a_check_prints_is_thrown_away_however_much_it_is() {
+fn output_of_a_check_is_discarded_in_any_amount() {
     let scene = Scene::new();
     let script = "yes; yes >&2";
     let finished = scene
@@ -301,7 +300,7 @@ fn without_the_guardian_of_its_checks_an_instance_ends_in_order() {
         .args(["--health-timeout", "1h"])
         .journalist("one", &["--term", "100:0"])
         .start();
-    // Both: whoever is stopped before it could write a line has no end in the journal.
+    // Wait for both: a process that is stopped before its first line has no end in the journal.
     scene.journal.await_tag(What::Beat, "one");
     let check = scene.journal.await_tag(What::Beat, "one/health");
     signal(parent_of(check.pid), Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! `--health URL`: a server that answers, and servers that do not.
+//! `--health URL`: servers that answer, and servers that do not.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use crate::support::await_for;
 use crate::support::closed_port::ClosedPort;
 use crate::support::scene::Scene;
 
-/// What a server does with a connection whose request was read.
+/// Reaction of a server to a connection whose request was read.
 type Answer = fn(TcpStream);
 
-/// A server that does this with everybody, and how many came.
+/// A server with this reaction, and the number of its connections.
 struct Server {
     url: String,
     came: Arc<AtomicUsize>,
@@ -52,7 +52,7 @@ impl Server {
 }
 
 fn say(mut stream: TcpStream, text: &str) {
-    // Who has hung up is not told.
+    // The client may have hung up.
     let _ = stream.write_all(text.as_bytes());
 }
 
@@ -73,7 +73,7 @@ fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
             .args(["--health", &server.url])
             .args(PATIENT)
             .args(TWO_FAIL)
-            // No proxy is asked about this machine.
+            // Checks of this machine do not use a proxy.
             .env("http_proxy", "http://127.0.0.1:1")
             .command(["sleep", "1000"])
             .start();
@@ -134,13 +134,13 @@ fn a_server_that_does_not_answer_well_costs_control() {
         one.await_log(&format!("2 times in a row; the last time it {why}"));
         one.await_log("cooling down");
         let asked = server.came.load(Ordering::SeqCst);
-        assert_eq!(asked, 2, "a redirect was followed, or somebody asked again");
+        assert_eq!(asked, 2, "a redirect was followed, or a check repeated");
         stop(&mut one);
     }
 }
 
 #[test]
-fn a_port_where_nobody_listens_costs_control() {
+fn closed_port_costs_control() {
     let closed = ClosedPort::new();
     let url = format!("http://localhost:{}/", closed.port);
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! `--watchdog`: what the command says of itself, and what it does not.
+//! `--watchdog`: messages of the command, and their absence.
 
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
@@ -15,8 +15,8 @@ use crate::support::journal::What;
 use crate::support::scene::Scene;
 use crate::support::{await_for, processes};
 
-/// A command that feeds its watchdog, and hangs once there is a file. It has three seconds for that, as for more than
-/// one it may not be scheduled on a busy machine.
+/// Starts a command that feeds its watchdog until a file exists. Its limit is three seconds,
+/// because a busy machine may not schedule it for more than one.
 fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
     let deadlock = scene.path(&format!("{name}.deadlock"));
     run.args(["--identity", name, "--watchdog", "3s", "--event-log"])
@@ -29,7 +29,8 @@ fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
         .start()
 }
 
-/// Control has gone from `one`, whose command hangs, to `two`; they end, and the timeline says why.
+/// Checks that control went from `one`, whose command hangs, to `two`, and that the timeline has
+/// the cause.
 fn control_moved(scene: &Scene, mut one: Instance, mut two: Instance) {
     scene.journal.await_tag(What::Beat, "two");
     one.await_log("hung: no WATCHDOG=1 for 3s");
@@ -97,12 +98,12 @@ fn a_supervisor_that_was_stopped_does_not_take_that_for_its_command_s_silence() 
     };
     let now = || trafficcop::Instant::now().as_nanos();
     let twice_its_time = 6_000_000_000;
-    // Alone: the command goes on, and nobody hears it.
+    // The supervisor alone: the command continues, unheard.
     one.freeze();
     beats(now() + twice_its_time);
     one.signal(Signal::SIGCONT);
     beats(now() + twice_its_time);
-    // With everything that is ours: what a machine that sleeps looks like.
+    // All processes: as on a machine in suspend.
     for pid in [one.pid(), guardian, first.pid] {
         signal(pid, Signal::SIGSTOP);
         processes::await_stopped(pid);
@@ -128,7 +129,7 @@ fn with_restart_a_command_that_hangs_is_started_again_and_control_is_kept() {
     let run = scene
         .run_on_file()
         .args(["--restart", "on-failure"])
-        // Asked to end it exits 0, and has failed all the same.
+        // It exits 0 after the stop signal, and has still failed.
         .args(["--grace", "1m"]);
     let starts = scene.path("starts");
     let script = format!(
@@ -145,7 +146,7 @@ fn with_restart_a_command_that_hangs_is_started_again_and_control_is_kept() {
     stop(&mut one);
 }
 
-/// A script that says where its socket is, and lasts.
+/// Returns a script that prints the address of its socket, and runs on.
 fn telling(scene: &Scene) -> String {
     let found = scene.path("found");
     format!(
@@ -180,7 +181,7 @@ fn the_command_finds_what_systemd_would_tell_it_and_can_say_that_it_hangs() {
             .run_on_file()
             .args(["--watchdog", "1h"])
             .args(COOL)
-            // Of the service manager, if there were one, and nobody else's business.
+            // The service manager's variables, which are not meant for the command.
             .env("WATCHDOG_USEC", "77")
             .env("WATCHDOG_PID", "1")
             .shell(&telling(&scene))
@@ -210,7 +211,7 @@ fn watchdog_counts_from_the_first_word_and_not_from_the_start() {
         .run_on_file()
         .args(["--watchdog", "1s"])
         .args(COOL)
-        // Its start takes longer than it may be silent later.
+        // Its start takes longer than later silence may.
         .shell(&format!("sleep 3; {}", telling(&scene)))
         .start();
     let [socket, ..] = &told(&scene)[..] else {
@@ -267,7 +268,7 @@ fn extend_timeout_gives_a_start_more_time() {
     stop(&mut one);
 }
 
-/// The client that scripts use.
+/// systemd-notify is the client for scripts.
 #[test]
 fn systemd_notify_feeds_the_watchdog() {
     let there = std::process::Command::new("systemd-notify")
@@ -282,7 +283,7 @@ fn systemd_notify_feeds_the_watchdog() {
         .run_on_file()
         .args(["--watchdog", "2s"])
         .args(COOL)
-        // Three times as long as it may be silent.
+        // Three times the limit.
         .shell(
             "for n in $(seq 30); do systemd-notify WATCHDOG=1 || exit 9; sleep 0.2; done; exit 7",
         )

@@ -1,4 +1,4 @@
-//! Whoever asks: one request on one connection, by hand, so that nothing is repaired on the way.
+//! A client without repairs: one request on one connection, written by hand.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -9,16 +9,15 @@ use std::path::Path;
 use crate::support::instance::Instance;
 use crate::support::{PATIENCE, await_for};
 
-/// What was answered.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Names in lower case.
+    /// Headers, with names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
 
-/// Where this instance answers over TCP: its log says so.
+/// Returns the TCP address in this instance's log.
 pub(crate) fn address(instance: &Instance) -> SocketAddr {
     let words = "answering at http://";
     instance.await_log(words);
@@ -38,7 +37,7 @@ pub(crate) fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n")
 }
 
-/// Reads all there is until the end of the connection.
+/// Reads until the end of the connection.
 pub(crate) fn read(mut stream: impl Read) -> io::Result<Reply> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
@@ -74,7 +73,7 @@ pub(crate) fn get(to: SocketAddr, path: &str) -> Reply {
 }
 
 pub(crate) fn get_at(path: &Path, page: &str) -> Reply {
-    let mut stream = UnixStream::connect(path).expect("somebody answers there");
+    let mut stream = UnixStream::connect(path).expect("an instance listens there");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     stream
         .write_all(request("GET", page).as_bytes())
@@ -82,7 +81,6 @@ pub(crate) fn get_at(path: &Path, page: &str) -> Reply {
     read(stream).expect("an answer")
 }
 
-/// `/status`, as JSON.
 pub(crate) fn status(to: SocketAddr) -> serde_json::Value {
     let reply = get(to, "/status");
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -90,7 +88,7 @@ pub(crate) fn status(to: SocketAddr) -> serde_json::Value {
     serde_json::from_str(&reply.body).unwrap_or_else(|why| panic!("{why}: {reply:?}"))
 }
 
-/// Waits until `/status` says what is looked for.
+/// Waits until `/status` fulfils a condition.
 pub(crate) fn await_status(
     to: SocketAddr,
     what: &str,
@@ -103,12 +101,11 @@ pub(crate) fn await_status(
     )
 }
 
-/// Waits until it says that this is its state.
+/// Waits until `/status` has this state.
 pub(crate) fn await_state(to: SocketAddr, state: &str) -> serde_json::Value {
     await_status(to, state, |status| status["state"] == state)
 }
 
-/// Waits until it leads.
 pub(crate) fn await_leader(to: SocketAddr) {
     await_for(
         "it to lead",

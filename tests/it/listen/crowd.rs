@@ -1,4 +1,4 @@
-//! A crowd at the door: it is kept small, nobody waits behind it, and no renewal either.
+//! A crowd of clients is limited, and delays neither other clients nor a renewal.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::support::processes::allow_ourselves_files;
 use crate::support::proxy::{Call, Proxy};
 use crate::support::scene::Scene;
 
-/// What the server says that it has at most, and what an instance has open besides.
+/// Largest number of connections that the server accepts.
 const CONNECTIONS: usize = 64;
 const OF_ITS_OWN: usize = 64;
 
@@ -32,7 +32,7 @@ fn a_request_that_never_ends_is_cut_off() {
         let mut stream = connect(at).expect("a connection");
         stream.write_all(beginning.as_bytes()).expect("sent");
         let mut rest = Vec::new();
-        // With or without a word of reproach: it ends, within the patience of `connect`.
+        // With or without an answer, it ends within the time limit of `connect`.
         let _ = stream.read_to_end(&mut rest);
         let said = String::from_utf8_lossy(&rest).into_owned();
         assert!(!said.contains("200 OK"), "{said}");
@@ -41,7 +41,7 @@ fn a_request_that_never_ends_is_cut_off() {
 }
 
 #[test]
-fn those_who_only_hold_connections_keep_nobody_out() {
+fn idle_connections_do_not_block_other_clients() {
     let scene = Scene::new();
     let (one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at);
@@ -49,15 +49,15 @@ fn those_who_only_hold_connections_keep_nobody_out() {
     for _ in 0..4 * CONNECTIONS {
         crowd.push(connect(at).expect("a connection"));
     }
-    // Not after the others were cut off: at once, while they are there.
+    // Answered at once, while the others are still connected.
     let reply = try_ask(at, "GET", "/leader").expect("an answer");
     assert_eq!(reply.status, 200);
     let open = open_files(one.pid());
     assert!(open < CONNECTIONS + OF_ITS_OWN, "{open} open files");
 }
 
-/// Holds as many connections as it can get, sends a byte on each now and then, and opens those
-/// that were closed anew.
+/// Holds as many connections as possible, sends a byte on each now and then, and replaces those
+/// that were closed.
 fn besiege(at: SocketAddr, size: usize, opened: &AtomicUsize, stop: &AtomicBool) {
     let mut crowd: Vec<TcpStream> = Vec::with_capacity(size);
     let fresh = || {
@@ -89,7 +89,7 @@ fn besiege(at: SocketAddr, size: usize, opened: &AtomicUsize, stop: &AtomicBool)
 
 #[test]
 fn ten_thousand_who_hold_on_cost_no_renewal() {
-    // This test's other half is in the same process, and so are other tests.
+    // This process has the client's half, and other tests.
     let files = allow_ourselves_files(11_000);
     let size = usize::try_from(files.saturating_sub(600).min(10_000)).expect("a number");
     let scene = Scene::new();
@@ -144,12 +144,12 @@ fn ten_thousand_who_hold_on_cost_no_renewal() {
     let times = renewals();
     for pair in times.windows(2) {
         let gap = Duration::from_nanos(pair[1] - pair[0]);
-        // Every 5 s; one that was missed would make it 10.
+        // Every 5 s; a missed one would make it 10.
         assert!(gap < Duration::from_secs(9), "{gap:?} without a renewal");
     }
 }
 
-/// Who asks in a crowd can be pushed out before it was heard: it asks again.
+/// Asks again if the crowd has displaced the request.
 fn await_leader_among_many(at: SocketAddr) {
     await_for(
         "an answer in the crowd",

@@ -1,4 +1,4 @@
-//! What is told of a command's health, and that one that hangs does not lead.
+//! Reports about a command's health: a command that hangs does not lead.
 
 use std::fs::File;
 
@@ -17,14 +17,14 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
     let options = [
         "--health",
         &script,
-        // And that is its time, too: on a busy machine a process may start more than a second late.
+        // Also its time limit: a process may start more than a second late on a busy machine.
         "--health-every",
         "5s",
         "--health-failures",
         "2",
         "--cooldown",
         "1h",
-        // It is deaf, and is killed by nobody while we look.
+        // The command ignores TERM, and is not killed meanwhile.
         "--grace",
         "1h",
         "--status-file",
@@ -49,7 +49,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
 
     File::create(&sick).expect("a file");
     health("hung");
-    // What follows from it is told an instant later, and the server has a thread of its own.
+    // The effect is reported an instant later, and the server has a thread of its own.
     await_for(
         "the drain",
         || (document()["state"] == "draining").then_some(()),

@@ -1,26 +1,22 @@
-//! Judges what instances said of themselves: could two have led at once?
+//! Judges the answers of instances: could two have led at the same time?
 //!
-//! An answer of 200 was true at some moment between the question and its end. A tenure does not
-//! pause, so between the first and the last such answer that bear its token the instance said that
-//! it led for all that time. Two tenures may not both have led at a moment that is certain of both,
-//! and no answer may lie wholly within the certain time of another's tenure.
+//! An answer of 200 was true at some moment between its request and its end. A tenure has no
+//! pauses, so between the first and the last such answer with its token the instance claimed to
+//! lead all the time. Two of these spans may not overlap, and no answer may lie wholly within the
+//! span of another tenure.
 
 use std::collections::BTreeMap;
 
-/// One answer of 200.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Yes {
-    /// Which instance.
     pub(super) who: &'static str,
-    /// Of which tenure.
     pub(super) token: u64,
-    /// CLOCK_BOOTTIME before the question was sent.
+    /// CLOCK_BOOTTIME before the request was sent.
     pub(super) asked: u64,
-    /// And after the answer had come.
+    /// CLOCK_BOOTTIME after the answer had come.
     pub(super) told: u64,
 }
 
-/// What is wrong with these answers, one line each.
 pub(super) fn faults(answers: &[Yes]) -> Vec<String> {
     // From the end of the first answer to the beginning of the last.
     let mut certain: BTreeMap<(&str, u64), (u64, u64)> = BTreeMap::new();
@@ -69,7 +65,7 @@ fn one_after_the_other_is_no_fault() {
 
 #[test]
 fn an_answer_that_was_long_under_way_is_no_fault() {
-    // Asked before the other led; it may have been true then.
+    // Requested before the other led; the answer may have been true then.
     let answers = [
         yes("two", 2, 10, 11),
         yes("one", 1, 5, 50),

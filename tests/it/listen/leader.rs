@@ -1,4 +1,4 @@
-//! `/leader`, asked of two instances again and again while control changes.
+//! `/leader`, polled at two instances while control changes.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::support::azurite::{azurite, connection_string};
 use crate::support::instance::Instance;
 use crate::support::scene::Scene;
 
-/// Asks until it is told to stop, without a pause; only the answers of 200.
+/// Polls without a pause until `stop`; returns the answers of 200.
 fn poll(who: &'static str, at: SocketAddr, stop: &AtomicBool) -> Vec<Yes> {
     let mut answers = Vec::new();
     while !stop.load(Ordering::Acquire) {
@@ -44,7 +44,7 @@ fn poll_once(who: &'static str, at: SocketAddr) -> Option<Yes> {
     })
 }
 
-/// Both asked without a pause while `play` plays.
+/// Polls both instances while `play` runs.
 fn watched(one: SocketAddr, two: SocketAddr, play: impl FnOnce()) -> Vec<Yes> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -65,7 +65,7 @@ fn watched(one: SocketAddr, two: SocketAddr, play: impl FnOnce()) -> Vec<Yes> {
 fn control_that_goes_round_is_never_told_of_two_at_once() {
     let scene = Scene::new();
     let options = ["--max-hold", "1s", "--cooldown", "100ms"];
-    // It takes its time to end: there is something to see between the two.
+    // Its slow end makes the change observable.
     let script = "trap 'sleep 0.1; exit 0' TERM; while :; do sleep 0.02; done";
     let (_one, at_one) = instance(&scene, "one", &options, script);
     let (_two, at_two) = instance(&scene, "two", &options, script);
@@ -82,7 +82,7 @@ fn control_that_goes_round_is_never_told_of_two_at_once() {
         );
     });
     assert_eq!(faults(&answers), [""; 0]);
-    // Who asks is not asked back: on a busy machine a second can pass between two questions.
+    // On a busy machine a second may pass between two polls, so some tenures may be missed.
     let led: BTreeSet<u64> = answers.iter().map(|yes| yes.token).collect();
     let seen = led.range(1..=TENURES).count() as u64;
     assert!(seen > TENURES / 2, "of {TENURES} tenures only {led:?}");
@@ -108,7 +108,7 @@ fn on_blob(scene: &Scene, blob: &str, name: &str) -> (Instance, SocketAddr) {
 }
 
 #[test]
-fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
+fn instance_stopped_past_its_lease_never_answers_that_it_leads() {
     let scene = Scene::new();
     let (one, at_one) = on_blob(&scene, "leader/stopped", "one");
     await_leader(at_one);
@@ -120,7 +120,7 @@ fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
     let answers = watched(at_one, at_two, || {
         one.freeze();
         await_leader(at_two);
-        // They wait in the kernel, and are answered before anything else it does.
+        // They wait in the kernel, and are its first work when it continues.
         for _ in 0..32 {
             let mut stream = connect(at_one).expect("the kernel takes it");
             let sent = stream.write_all(request("GET", "/leader").as_bytes());
@@ -129,7 +129,7 @@ fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
         }
         one.signal(Signal::SIGCONT);
         for stream in waiting.drain(..) {
-            // Too many at once make room for each other.
+            // Too many at once displace each other.
             if let Ok(reply) = read(stream) {
                 assert_eq!(reply.status, 503, "{reply:?}\n{}", one.stderr());
                 answered += 1;
@@ -139,7 +139,7 @@ fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
         assert_eq!(get(at_one, "/leader").status, 503);
         assert_eq!(get(at_two, "/leader").status, 200);
     });
-    assert!(answered > 0, "nobody was answered");
+    assert!(answered > 0, "no request was answered");
     assert_eq!(faults(&answers), [""; 0]);
     let of = |who| answers.iter().filter(move |yes| yes.who == who);
     let last = of("one").chain([&led]).map(|yes| yes.asked).max();
@@ -147,7 +147,7 @@ fn who_was_stopped_past_its_lease_does_not_lead_for_one_answer() {
     assert!(last < Some(first.expect("it led")), "{last:?} {first:?}");
 }
 
-/// Stops the main thread of a process, and that one only, until it is dropped.
+/// A process whose main thread only is stopped, until this is dropped.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -175,14 +175,14 @@ impl Drop for Stopped {
 }
 
 #[test]
-fn who_answers_for_a_loop_that_stands_still_does_not_lead_past_the_deadline() {
+fn server_of_a_stopped_loop_does_not_lead_past_the_deadline() {
     let scene = Scene::new();
     let (one, at_one) = on_blob(&scene, "leader/still", "one");
     await_leader(at_one);
     let (two, at_two) = on_blob(&scene, "leader/still", "two");
     two.await_log("standing by");
     let led = poll_once("one", at_one).expect("it leads");
-    // Nobody is there any more who could take a flag back, and it is asked all the while.
+    // The main thread cannot withdraw a flag, and polls continue all the time.
     let still = match Stopped::main_thread(&one) {
         Ok(still) => still,
         Err(why) => {

@@ -1,6 +1,5 @@
-//! `--listen`: who asks gets the truth of that moment, and nobody who asks gets in the way.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! `--listen`: every answer is true at its moment, and clients do not disturb each other or the
+//! instance.
 
 pub(crate) mod client;
 mod crowd;
@@ -22,7 +21,7 @@ use client::address;
 
 const ANYWHERE: [&str; 2] = ["--listen", "127.0.0.1:0"];
 
-/// An instance on the scene's file that answers somewhere, and where.
+/// Starts an instance on the scene's file that listens; returns its address, too.
 fn instance(scene: &Scene, name: &str, options: &[&str], script: &str) -> (Instance, SocketAddr) {
     let one = scene
         .run_on_file()
@@ -35,13 +34,13 @@ fn instance(scene: &Scene, name: &str, options: &[&str], script: &str) -> (Insta
     (one, at)
 }
 
-/// A script that lasts until it is let go on, or asked to end.
+/// Returns a script that runs until it is released or gets TERM.
 fn lasting(scene: &Scene, name: &str) -> String {
     let go = scene.path(&format!("{name}.go"));
     format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
 }
 
-/// The same, deaf to being asked to end from when [`await_deaf`] returns.
+/// Returns such a script that ignores TERM once [`await_deaf`] has returned.
 fn deaf(scene: &Scene, name: &str) -> String {
     let sign = scene.path(&format!("{name}.deaf"));
     let lasting = lasting(scene, name);

@@ -1,4 +1,4 @@
-//! `/metrics`: it can be read, it counts what happened, and what the examples ask for is there.
+//! `/metrics` can be parsed, counts events, and has the metrics that the examples query.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -26,7 +26,7 @@ fn numbers(at: SocketAddr) -> Numbers {
 }
 
 #[test]
-fn who_asks_for_text_gets_text() {
+fn metrics_are_plain_text_on_request() {
     let scene = Scene::new();
     let one = scene
         .run_on_file()
@@ -56,7 +56,7 @@ fn who_asks_for_text_gets_text() {
 fn a_life_is_counted() {
     let scene = Scene::new();
     let failed = scene.path("failed");
-    // Fails once, is started again, and does not listen when it is asked to end.
+    // Fails once, is restarted, and then ignores TERM.
     let script = format!(
         "[ -e {0} ] || {{ touch {0}; exit 4; }}; {1}",
         failed.display(),
@@ -189,7 +189,6 @@ fn a_lock_s_name_is_a_label_whatever_is_in_it() {
     assert!(locks.iter().all(|name| name.contains(lock)), "{locks:?}");
 }
 
-/// All words of a text that begin like a metric.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c: char| !word(c))
@@ -226,11 +225,11 @@ fn the_examples_ask_for_what_there_is() {
         ("docs/reference.md", &chapter),
     ] {
         for metric in metrics_in(text) {
-            // Of `work`: its own page is asked for them (work::told).
+            // `work` has these; work::told checks its page.
             if metric.starts_with("trafficcop_message") {
                 continue;
             }
-            // A histogram goes by its name alone as well.
+            // A histogram is also referred to by its family name.
             let counted = there.contains(&format!("{metric}_count"));
             assert!(
                 there.contains(&metric) || counted,
@@ -238,7 +237,7 @@ fn the_examples_ask_for_what_there_is() {
             );
         }
     }
-    // And what there is is explained.
+    // Every metric is explained.
     for name in &there {
         let family = ["_bucket", "_count", "_sum"]
             .iter()

@@ -1,22 +1,21 @@
-//! Reads OpenMetrics text, strictly: what a scraper would stumble over is an error here.
+//! Strict reader of OpenMetrics text: anything that a scraper could refuse is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was read.
+/// A parsed page.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// By name and labels, those without `lock`, as in `name{a="b"}` or `name`.
+    /// Samples by name and labels without `lock`, as in `name{a="b"}` or `name`.
     pub(super) samples: BTreeMap<String, f64>,
     /// Names of samples, without labels.
     pub(super) names: BTreeSet<String>,
-    /// What each family is.
+    /// Type of each family.
     pub(super) kinds: BTreeMap<String, String>,
-    /// The values of the label `lock` that occurred.
+    /// Values of the label `lock`.
     pub(super) locks: BTreeSet<String>,
 }
 
 impl Numbers {
-    /// One sample's value.
     pub(super) fn at(&self, sample: &str) -> f64 {
         *self
             .samples
@@ -25,7 +24,7 @@ impl Numbers {
     }
 }
 
-/// Reads a whole page.
+/// Parses a whole page.
 pub(super) fn parse(text: &str) -> Result<Numbers, String> {
     let mut numbers = Numbers::default();
     let body = text
@@ -109,7 +108,7 @@ fn sample(line: &str, family: &str, kind: &str, into: &mut Numbers) -> Result<()
     }
 }
 
-/// `a="b",c="d"`, with backslashes before what could be mistaken.
+/// Parses `a="b",c="d"`, with backslashes as escapes.
 fn labels_of(mut text: &str) -> Result<Vec<(String, String)>, String> {
     let mut labels = Vec::new();
     while !text.is_empty() {
@@ -140,7 +139,7 @@ fn labels_of(mut text: &str) -> Result<Vec<(String, String)>, String> {
 }
 
 #[test]
-fn what_a_scraper_would_refuse_is_refused() {
+fn invalid_openmetrics_text_is_refused() {
     let good = "# HELP trafficcop_a A.\n# TYPE trafficcop_a counter\n\
                 trafficcop_a_total{lock=\"a\\\"b\",x=\"y\"} 2\n# EOF\n";
     let numbers = parse(good).expect("it is good");

@@ -1,4 +1,4 @@
-//! What is answered, in each state.
+//! The pages, in each state.
 
 use std::io::Write;
 
@@ -50,13 +50,13 @@ fn holder_and_standby_are_ready_and_sound_and_one_of_them_leads() {
     assert!(get(at_two, "/leader").body.contains("token 2"));
 }
 
-/// As `nc -N` and `socat -` do it: what was asked is all that it says.
+/// `nc -N` and `socat -` close their half after the request.
 #[test]
-fn whoever_closes_his_half_behind_the_request_is_answered() {
+fn client_that_closes_its_half_is_answered() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at);
-    let mut stream = connect(at).expect("somebody listens");
+    let mut stream = connect(at).expect("an instance listens");
     stream
         .write_all(request("GET", "/leader").as_bytes())
         .expect("it reads");
@@ -91,7 +91,7 @@ fn the_status_page_is_the_status_file() {
 #[test]
 fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
     let scene = Scene::new();
-    // What the command leaves behind ignores the signal too.
+    // The command's child ignores the signal, too.
     let script = format!("trap '' TERM; sleep 1000 & {}; exit 3", deaf(&scene, "one"));
     let (mut one, at) = instance(&scene, "one", &["--grace", "1h"], &script);
     await_deaf(&scene, "one");
@@ -108,9 +108,9 @@ fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
     });
     assert_eq!(left["state"], "draining", "{left}");
     let reply = get(at, "/leader");
-    assert_eq!(reply.status, 503, "what it left behind leads nobody");
+    assert_eq!(reply.status, 503, "its remaining processes do not lead");
     assert!(!scene.trees().is_empty());
-    // One that comes too soon after the first counts as the same.
+    // A second signal directly after the first counts as the same.
     let ended = await_for(
         "it to end",
         || {
@@ -125,7 +125,7 @@ fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
 }
 
 #[test]
-fn between_two_commands_nobody_leads_though_the_lease_is_held() {
+fn no_instance_leads_between_two_commands_of_a_lease() {
     let scene = Scene::new();
     let options = ["--min-hold", "1h"];
     let (_one, at) = instance(&scene, "one", &options, "exit 0");
@@ -136,9 +136,9 @@ fn between_two_commands_nobody_leads_though_the_lease_is_held() {
 }
 
 #[test]
-fn who_has_not_reached_its_store_is_not_ready() {
+fn instance_is_not_ready_before_it_has_reached_its_store() {
     let scene = Scene::new();
-    // Nobody listens at port 1.
+    // Port 1 is closed.
     let store = crate::support::azurite::connection_string(1);
     let one = scene
         .run()
@@ -159,7 +159,7 @@ fn a_guardian_that_does_not_answer_is_not_sound() {
     let scene = Scene::new();
     let (_one, at_one) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at_one);
-    // The guardian of a standby guards nothing: nobody else would notice.
+    // A standby's guardian has no command: no other check would notice its end.
     let (two, at) = instance(&scene, "two", &[], &lasting(&scene, "two"));
     assert_eq!(get(at, "/healthz").status, 200);
     let guardian = Pid::from_raw(
@@ -188,7 +188,7 @@ fn head_and_options_say_the_same_without_the_text_and_nothing_else_is_done() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &["--min-hold", "1h"], "exit 0");
     await_state(at, "resting");
-    // An answer of no has to be one by every method: a load balancer may ask by OPTIONS.
+    // A negative answer must be one for every method: a load balancer may use OPTIONS.
     for (page, code) in [("/leader", 503), ("/readyz", 200), ("/status", 200)] {
         let whole = get(at, page);
         let (head, options) = (ask(at, "HEAD", page), ask(at, "OPTIONS", page));
@@ -217,13 +217,13 @@ fn head_and_options_say_the_same_without_the_text_and_nothing_else_is_done() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_forgotten() {
+fn malformed_requests_are_refused_and_harmless() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at);
     let send = |text: &str| {
         let mut stream = connect(at).expect("a connection");
-        // It may be refused before it has been sent.
+        // It may be refused before all of it is sent.
         let _ = stream.write_all(text.as_bytes());
         read(stream)
     };
@@ -236,7 +236,7 @@ fn what_is_no_request_is_refused_and_forgotten() {
     if let Ok(reply) = send(&format!("GET /leader HTTP/1.1\r\n{many}\r\n")) {
         assert_eq!(reply.status, 431, "{reply:?}");
     }
-    // HTTP/1.0, as simple checks speak it; and one connection is for one request.
+    // HTTP/1.0, as simple checks use it; and each connection serves one request.
     let reply = send("GET /readyz HTTP/1.0\r\n\r\n").expect("an answer");
     assert_eq!(reply.status, 200);
     let twice = request("GET", "/readyz").repeat(2);

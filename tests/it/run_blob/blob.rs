@@ -1,4 +1,4 @@
-//! The blob itself: what it is created as, what stands on it, whose credentials open it.
+//! The blob itself: its creation, its content, and the credentials for it.
 
 use super::{Stage, assert_no_secret};
 use crate::support::azurite::{ACCOUNT, KEY, azurite, connection_string};
@@ -159,7 +159,7 @@ fn every_kind_of_credential_opens_the_same_lock() {
 }
 
 #[test]
-fn nothing_but_the_standard_streams_reaches_the_command() {
+fn command_inherits_only_the_standard_streams() {
     let stage = Stage::new("descriptors");
     let finished = stage
         .run(azurite().port)

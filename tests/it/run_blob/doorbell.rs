@@ -1,5 +1,5 @@
-//! The doorbell: standbys that would look at the lock once an hour are there at once, and where it cannot
-//! be heard they poll as ever.
+//! The doorbell: standbys that poll once an hour take over at once, and if they cannot hear it they
+//! poll as usual.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -45,7 +45,7 @@ fn control_changes_at_once_whether_its_command_its_instance_or_its_supervisor_en
 }
 
 #[test]
-fn who_rings_and_who_does_not_hand_over_to_each_other() {
+fn instances_with_and_without_a_doorbell_hand_over_to_each_other() {
     let stage = Stage::new("mixed-bells");
     let journal = &stage.scene.journal;
     let port = azurite().port;
@@ -143,7 +143,7 @@ fn doctor_tries_our_doorbell_and_the_holder_s() {
     let said = doctor("--doorbell=0.0.0.0");
     let refused = "fail  doorbell       --doorbell 0.0.0.0: standbys connect to private";
     assert!(said.contains(refused), "{said}");
-    // Its port is somebody else's now.
+    // Another process has its port now.
     holder.freeze();
     let said = doctor("--doorbell");
     assert!(
@@ -154,14 +154,14 @@ fn doctor_tries_our_doorbell_and_the_holder_s() {
     assert_eq!(holder.wait(), KILL);
 }
 
-/// What becomes of what passes a [`Relay`].
+/// State of a [`Relay`]: passes everything.
 const OPEN: u8 = 0;
-/// It is swallowed, and nothing is closed: a firewall that drops.
+/// Drops data but closes nothing, like some firewalls.
 const SILENT: u8 = 1;
-/// Connections end, present and new.
+/// Ends connections, present and new.
 const SHUT: u8 = 2;
 
-/// The network between a bell and those who listen to it.
+/// The network between a bell and its listeners.
 struct Relay {
     address: SocketAddr,
     way: Arc<AtomicU8>,
@@ -169,7 +169,7 @@ struct Relay {
 }
 
 impl Relay {
-    /// Its threads end with the process.
+    /// Starts a relay; its threads end with the process.
     fn before(bell: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let relay = Relay {
@@ -231,7 +231,7 @@ fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() 
     journal.await_tag(What::Beat, "first");
     let bell = advertised(&stage).address;
     let relay = Relay::before(bell);
-    // Its record says where the relay is, as if the holder were behind it.
+    // Its record names the relay's address, as if the holder were behind it.
     let metadata = stage.blob.look().expect("a blob");
     let metadata: Vec<(&str, String)> = metadata
         .iter()
@@ -273,7 +273,7 @@ fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() 
     second.await_log(silent);
     says("silent");
     await_polls_as_ever(&store);
-    // It has been tried again meanwhile, which is nobody's news.
+    // It was retried meanwhile, without further reports.
     assert_eq!(second.stderr().matches(silent).count(), 1);
     relay.set(OPEN);
     second.await_log_times(hears, 2);

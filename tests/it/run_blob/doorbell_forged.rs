@@ -1,5 +1,5 @@
-//! The doorbell and those who forge: whoever rings without being the holder costs its standbys a few
-//! requests, and whoever rings at a holder costs it nothing.
+//! Forged doorbells: a forger that rings as the holder costs standbys a few requests, and one that
+//! rings at a holder costs it nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,14 +18,14 @@ use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Mode, Proxy};
 
-/// What a holder that is rung at may need more, in bytes.
+/// Memory, in bytes, by which a holder under attack may grow.
 const MORE: u64 = 2 << 20;
-/// So many looks are worth the rings of one holder.
+/// Number of looks that the rings of one holder can cause.
 const RINGS: usize = 10;
-/// A standby that wanted to look or listen again because it rang would have done so.
+/// Time after which a standby that reacts would have looked or listened again.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Its memory that is no file's, in bytes.
+/// Returns its anonymous memory in bytes.
 fn memory(of: &Instance) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", of.pid())).expect("it runs");
     let line = status
@@ -36,7 +36,7 @@ fn memory(of: &Instance) -> u64 {
 }
 
 #[test]
-fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
+fn forged_rings_do_not_disturb_a_holder() {
     let stage = Stage::new("rung-at");
     let journal = &stage.scene.journal;
     let stores = [Proxy::before(azurite().port), Proxy::before(azurite().port)];
@@ -53,12 +53,12 @@ fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
         .collect();
     let forged = [b'r'; 100];
     for _ in 0..1000 {
-        // It may be let go before it has said all.
+        // The connection may be closed before the forger has sent everything.
         let _ = TcpStream::connect(bell.address)
             .expect("in")
             .write_all(&forged);
     }
-    // And one who has read the record.
+    // And a forger that has read the record.
     let (mut knows, _) = bell.visit();
     knows.set_nonblocking(true).expect("a socket");
     let _ = knows.write(&[b'r'; 100_000]);
@@ -78,7 +78,7 @@ fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
         assert!(!heard.contains(lost), "{heard}");
     }
     stage.assert_undisturbed();
-    // Nobody would have looked for an hour.
+    // Without the bell, the poll would take an hour.
     stage.let_end("first");
     assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
     journal.await_tag(What::Beat, "second");
@@ -89,7 +89,7 @@ fn a_holder_that_is_rung_at_goes_on_as_if_nobody_had() {
 }
 
 #[test]
-fn a_holder_with_few_descriptors_renews_whoever_rings() {
+fn holder_with_few_descriptors_renews_despite_rings() {
     let stage = Stage::new("few-descriptors");
     let journal = &stage.scene.journal;
     let store = Proxy::before(azurite().port);
@@ -107,7 +107,7 @@ fn a_holder_with_few_descriptors_renews_whoever_rings() {
     let knowing: Vec<TcpStream> = (0..200)
         .map(|_| bell.knock().expect("taken by the kernel"))
         .collect();
-    // Its connections to the store are gone: it needs descriptors for new ones.
+    // Its connections to the store are cut: it needs descriptors for new ones.
     store.set(Mode::Cut);
     store.set(Mode::Pass);
     store.await_seen("a renewal after what was there had run out", |seen| {
@@ -120,7 +120,7 @@ fn a_holder_with_few_descriptors_renews_whoever_rings() {
     assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
 }
 
-/// A holder that is none of ours, with its bell at `address`.
+/// Writes the record of a foreign holder with its bell at `address`.
 fn stranger_at(stage: &Stage, address: &str) {
     stage.blob.create(&[]);
     stage.blob.acquire(STRANGER, 60);
@@ -133,8 +133,8 @@ fn stranger_at(stage: &Stage, address: &str) {
     stage.blob.write(STRANGER, &record);
 }
 
-/// The same, with a bell that does what `act` does to those who have read the record; it tells how often
-/// somebody came.
+/// Starts a foreign holder whose bell does `act` to clients that have read the record; reports each
+/// client.
 fn stranger(stage: &Stage, act: impl Fn(TcpStream) + Send + 'static) -> Receiver<()> {
     let bell = TcpListener::bind("127.0.0.1:0").expect("a port");
     stranger_at(stage, &bell.local_addr().expect("an address").to_string());
@@ -151,14 +151,13 @@ fn stranger(stage: &Stage, act: impl Fn(TcpStream) + Send + 'static) -> Receiver
     contacts
 }
 
-/// As a holder greets whom it rings for first.
+/// Greets as a holder greets its first listener.
 fn greets(guest: &mut TcpStream) -> bool {
     let mut greeting = 9_u64.to_be_bytes().to_vec();
     greeting.extend_from_slice(&[0; 4]);
     guest.write_all(&greeting).is_ok()
 }
 
-/// How often the lock was looked at.
 fn looks(proxy: &Proxy) -> usize {
     let log = proxy.log();
     log.iter().filter(|seen| seen.call == Call::Look).count()
@@ -171,7 +170,7 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     let over = Mutex::new(over);
     stranger(&stage, move |mut guest| {
         greets(&mut guest);
-        // Slow enough for each to be followed by a look, until nobody listens any more.
+        // Slow enough for a look after each ring, until the standby listens no more.
         let mut rings = 0;
         while guest.write_all(b"d").is_ok() {
             rings += 1;
@@ -184,7 +183,7 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     let rings: usize = rung.recv().expect("a number");
     assert!(rings > RINGS, "{rings}");
-    // The first one, and those that were rung for.
+    // The first look, and those after rings.
     let looks = looks(&proxy);
     assert!(
         (2..=1 + RINGS).contains(&looks),
@@ -194,7 +193,8 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     assert_eq!(standby.finish().ended, TERM);
 }
 
-/// A holder that dies with its guardian; then another user answers at its address, with the nonce from the record.
+/// The holder dies with its guardian; then another user answers at its address, with the record's
+/// nonce.
 #[test]
 fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
     let stage = Stage::new("liar-at-the-grave");
@@ -207,7 +207,7 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
     standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     let guardian = Pid::from_raw(holder.guardian());
-    // Stopped first, or it would give the lease back for its guardian.
+    // Stopped first, or it would release the lease for its guardian.
     holder.signal(Signal::SIGSTOP);
     kill(guardian, Signal::SIGKILL).expect("ours");
     holder.signal(Signal::SIGKILL);
@@ -228,7 +228,7 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
             });
         }
     });
-    // It hears the liar as it heard the holder, and polls every 500 ms all the same.
+    // It listens to the liar as it did to the holder, and still polls every 500 ms.
     standby.await_log_times("hears the holder's doorbell, 0 standbys before this one", 2);
     await_polls_as_ever(&proxy);
     journal.await_tag(What::Beat, "standby");
@@ -236,8 +236,8 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
     assert_eq!(standby.finish().ended, Ended::Code(0));
 }
 
-/// A standby that would look once an hour, before a bell that does this: how often it comes to the bell,
-/// and looks at the lock, until it does so no more; and what it says.
+/// Plays a standby that polls once an hour, with a bell that does this. Returns the numbers of its
+/// connections to the bell and of its looks once both have ended, and its log.
 fn costs(name: &str, act: impl Fn(TcpStream) + Send + 'static) -> (usize, usize, String) {
     let stage = Stage::new(name);
     let contacts = stranger(&stage, act);
@@ -254,7 +254,7 @@ fn costs(name: &str, act: impl Fn(TcpStream) + Send + 'static) -> (usize, usize,
 }
 
 #[test]
-fn who_releases_again_and_again_costs_ten_looks() {
+fn repeated_forged_releases_cost_ten_looks() {
     let (contacts, looks, _) = costs("released-again", |mut guest| {
         greets(&mut guest);
         let _ = guest.write_all(b"r");
@@ -264,23 +264,23 @@ fn who_releases_again_and_again_costs_ten_looks() {
 }
 
 #[test]
-fn who_hangs_up_again_and_again_costs_ten_looks() {
+fn repeated_hang_ups_cost_ten_looks() {
     let (contacts, looks, _) = costs("hung-up-again", |mut guest| {
         greets(&mut guest);
     });
     assert!((2..=1 + RINGS).contains(&contacts), "{contacts} contacts");
-    // Each is followed by one, and the first that was greeted looks often until it is greeted again.
+    // A look after each, and frequent looks between the first greeting and the next.
     assert!((2..=2 + 2 * RINGS).contains(&looks), "{looks} looks");
 }
 
-/// More than a standby takes; until it has hung up.
+/// Sends more than a standby accepts, until it hangs up.
 fn floods(mut guest: TcpStream, word: u8) {
     let words = [word; 4096];
     while guest.write_all(&words).is_ok() {}
 }
 
 #[test]
-fn who_is_no_holder_is_not_listened_to_and_costs_no_look() {
+fn impostor_is_not_listened_to_and_costs_no_look() {
     const HEARS: &str = "hears the holder's doorbell";
     let megabyte = |mut guest: TcpStream| drop(guest.write_all(&vec![0; 1 << 20]));
     let other_half = |mut guest: TcpStream| {
@@ -309,13 +309,13 @@ fn who_is_no_holder_is_not_listened_to_and_costs_no_look() {
 #[test]
 fn a_bell_at_a_public_address_is_not_rung_at() {
     let stage = Stage::new("public-bell");
-    // Of the ranges for documentation: nobody is there.
+    // A range for documentation, without hosts.
     stranger_at(&stage, "192.0.2.7:7");
     let proxy = Proxy::before(azurite().port);
     let options = ["--doorbell=127.0.0.1", "-v"];
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
     standby.await_log("standing by: stranger is in control");
-    // Twice, which is longer than an attempt to reach it would have taken.
+    // Twice, which is longer than a connection attempt.
     await_polls_as_ever(&proxy);
     await_polls_as_ever(&proxy);
     standby.signal(Signal::SIGTERM);
@@ -333,7 +333,7 @@ fn a_bell_that_falls_silent_leaves_polls_as_ever() {
             let _ = guest.write_all(b".");
             std::thread::sleep(Duration::from_secs(1));
         }
-        // As if a firewall had dropped what comes after.
+        // As if a firewall dropped everything from here on.
         std::mem::forget(guest);
     });
     let proxy = Proxy::before(azurite().port);

@@ -1,4 +1,4 @@
-//! The holder ends, in whatever way: then the next one runs, and never before.
+//! The holder ends in some way: the next instance runs then, and never before.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::support::azurite::azurite;
 use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 
-/// Two instances compete. `end` ends the first; then the second runs long before a lease of a
-/// minute would have run out, and not before everything of the first is gone.
+/// Two instances compete, and `end` ends the first. The second must run long before a lease of a
+/// minute would have run out, but not before all processes of the first have ended.
 fn hand_over(
     container: &str,
     command: &[&str],
@@ -98,7 +98,7 @@ fn the_death_of_the_supervisor_hands_over_because_the_guardian_gives_the_lease_b
 }
 
 #[test]
-fn of_many_instances_each_gets_its_turn_alone() {
+fn many_instances_run_one_at_a_time() {
     let stage = Stage::new("crowd");
     let names = ["a", "b", "c", "d"];
     let options = ["--grace", "100ms"];

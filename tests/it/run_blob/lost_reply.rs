@@ -1,4 +1,4 @@
-//! The request arrived, its reply did not: asked again, it is recognised.
+//! Lost replies: a request that arrived is recognized when it is repeated.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
-//! `trafficcop run --blob`: a lease on a real (emulated) store, with a network in between that
-//! fails on command.
+//! `trafficcop run --blob`: a lease on a real (emulated) store, with a network that fails on
+//! command.
 //!
-//! Read as a specification: each test is one sentence of it. Leases of 15 seconds cost real time;
-//! the tests spend it side by side, each on a blob of its own.
+//! Leases of 15 seconds cost real time; the tests spend it concurrently, each on a blob of its own.
 
 mod announced;
 mod blob;
@@ -34,16 +33,16 @@ use crate::support::scene::Scene;
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
-/// The shortest lease the service grants.
+/// The shortest lease that the service grants.
 const LEASE: u64 = 15_000_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// Somebody who is none of our instances.
+/// Lease id of a client that is no instance.
 const STRANGER: &str = "11111111-2222-3333-4444-555555555555";
 
-/// With a doorbell; nobody looks by itself while a test lasts.
+/// Options for a doorbell without polls while a test lasts.
 const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 
-/// A scene round one blob.
+/// A scene with a blob.
 struct Stage {
     scene: Scene,
     blob: Blob,
@@ -57,7 +56,7 @@ impl Stage {
         }
     }
 
-    /// `trafficcop run` on the blob, by way of this port, with the shortest lease.
+    /// `trafficcop run` on the blob through this port, with the shortest lease.
     fn run(&self, port: u16) -> Run<'_> {
         self.scene
             .run()
@@ -67,7 +66,7 @@ impl Stage {
             .args(["--blob", &self.blob.name])
     }
 
-    /// An instance whose command writes into the journal until [`Stage::let_end`].
+    /// Starts an instance whose command writes into the journal until [`Stage::let_end`].
     fn instance(&self, port: u16, name: &str, options: &[&str], command: &[&str]) -> Instance {
         let done = self.scene.path(&format!("{name}.done"));
         let mut words = vec!["--until", done.to_str().unwrap()];
@@ -80,7 +79,7 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).unwrap();
     }
 
-    /// Fails if a command was ever asked to end.
+    /// Fails if a command got a stop signal.
     fn assert_undisturbed(&self) {
         let journal = &self.scene.journal;
         assert!(
@@ -90,8 +89,8 @@ impl Stage {
     }
 }
 
-/// No process of the first may be alive when its lease, renewed for the last time by `last`, can
-/// have ended.
+/// Checks that every process of the first tenure ended before its lease, last renewed by `last`,
+/// could end.
 fn assert_dead_in_time(stage: &Stage, tag: &str, last: &Seen) {
     let journal = &stage.scene.journal;
     let tenure = journal
@@ -99,15 +98,15 @@ fn assert_dead_in_time(stage: &Stage, tag: &str, last: &Seen) {
         .into_iter()
         .find(|tenure| tenure.tag == tag)
         .unwrap();
-    // The proxy saw the request later than it was sent, so this is no stricter than the promise;
-    // that nobody else ran before is what the judge sees.
+    // The proxy saw the request later than it was sent, so this is no stricter than the promise.
+    // The judge sees whether another ran before.
     assert!(
         tenure.last < last.at + LEASE,
         "lived after its lease\n{journal}"
     );
 }
 
-/// The last acquire or renewal whose reply reached the instance.
+/// Returns the last acquire or renewal whose reply reached the instance.
 fn last_grant(proxy: &Proxy) -> Seen {
     let mut log = proxy.log();
     log.retain(|seen| {
@@ -118,16 +117,16 @@ fn last_grant(proxy: &Proxy) -> Seen {
     log.pop().expect("a grant")
 }
 
-/// The holder's doorbell, as its record says.
+/// Returns the holder's doorbell from its record.
 fn advertised(stage: &Stage) -> Bell {
     Bell::parse(&stage.blob.metadata("trafficcop_doorbell").expect("a bell"))
 }
 
-/// A standby behind this proxy looks again and again, as one does that polls every 500 ms.
+/// Waits until a standby at this proxy polls as often as one with a poll of 500 ms.
 fn await_polls_as_ever(proxy: &Proxy) {
     let first = proxy.await_next(Call::Look);
     let last = (0..4).fold(first.at, |_, _| proxy.await_next(Call::Look).at);
-    // Who hears a doorbell would have been there once, or twice.
+    // A standby that hears a doorbell would look once or twice.
     let took = last - first.at;
     assert!(took < 2 * 9 * SECOND, "four looks more in {took} ns");
 }
@@ -138,7 +137,7 @@ fn assert_no_secret(text: &str) {
     }
 }
 
-/// A tree that notes a TERM and stays, beside others that do not even note it.
+/// A tree with a process that notes a TERM and stays, and others that do not note it.
 const A_TREE: [&str; 7] = [
     "--term",
     "600000:9",

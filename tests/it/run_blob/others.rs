@@ -1,4 +1,4 @@
-//! What others do to the lease: hold it, break it, take it, delete the blob.
+//! Interference by others with the lease: holding, breaking or taking it, and deleting the blob.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_exclu
     let finished = one.finish();
     assert_eq!(finished.ended, Ended::Code(71), "{}", finished.stderr);
     stage.scene.assert_no_tree();
-    // Nothing drains here: who holds the lease by now would have to wait for it.
+    // No drain here: the present holder of the lease would have to wait for it.
     let journal = &stage.scene.journal;
     assert!(
         journal.lines().iter().all(|line| line.what != What::Term),
@@ -160,7 +160,8 @@ fn a_lease_that_is_broken_again_while_the_command_drains_kills_at_once() {
     let mut one = stage.instance(azurite().port, "one", &options, &["--term", "600000:9"]);
     journal.await_tag(What::Beat, "one");
     stage.blob.break_lease(None);
-    // Noticed with the next renewal; then it has the rest of the lease, or 15 s, whichever is less.
+    // The next renewal notices it; then the command has the rest of the lease or 15 s, whichever is
+    // less.
     journal.await_tag(What::Term, "one");
     stage.blob.break_lease(Some(0));
     stage.blob.acquire(STRANGER, 60);
@@ -223,7 +224,7 @@ fn a_standby_polls_without_writing_to_the_lock() {
 }
 
 #[test]
-fn a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease() {
+fn write_of_a_copied_machine_is_reported() {
     let stage = Stage::new("twofold");
     let journal = &stage.scene.journal;
     let proxy = Proxy::before(azurite().port);
@@ -250,7 +251,7 @@ fn a_copy_of_this_machine_is_told_of_as_soon_as_it_writes_under_our_lease() {
         calls.iter().all(|seen| seen.call == Call::Renew),
         "it costs no further request: {calls:?}"
     );
-    // It is told once, and nobody is ended for it.
+    // It is reported once, and no command is stopped for it.
     proxy.await_next(Call::Renew);
     stage.let_end("one");
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());

@@ -1,4 +1,5 @@
-//! The store is away, or we are: too long means gone in time, less means nothing at all.
+//! An unreachable store: the command ends in time if that lasts too long, and is not disturbed
+//! otherwise.
 
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
@@ -25,7 +26,7 @@ fn a_holder_cut_off_from_the_store_is_drained_and_gone_before_another_runs() {
     let last = last_grant(&proxy);
     assert_dead_in_time(&stage, "first", &last);
     let term = journal.await_tag(What::Term, "first");
-    // TERM is due 11 s after t0, which is a moment before the request was seen.
+    // TERM is due 11 s after t0, which is a moment before the proxy saw the request.
     assert!(
         term.at > last.at + 9 * SECOND,
         "asked to end without need\n{journal}"
@@ -61,7 +62,8 @@ fn a_holder_whose_store_resets_every_connection_is_gone_in_time_and_ends_with_70
     stage.scene.await_nobody();
 }
 
-/// The store fails in some way from a renewal on, until that was noticed: the command must not.
+/// Checks that a failure of the store from one renewal until its report does not disturb the
+/// command.
 fn outage(container: &str, begin: impl FnOnce(&Proxy), end: impl FnOnce(&Proxy)) {
     let stage = Stage::new(container);
     let journal = &stage.scene.journal;

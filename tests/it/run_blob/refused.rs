@@ -1,5 +1,4 @@
-//! A machine that refuses what everything is made of: threads, and what the runtime cannot do
-//! without.
+//! A machine that refuses threads, and other calls that the runtime depends on.
 
 use super::{SECOND, Stage, assert_no_secret};
 use crate::support::azurite::{azurite, connection_string};
@@ -8,7 +7,7 @@ use crate::support::journal::What;
 use crate::support::processes::Process;
 use crate::support::proxy::{Call, Mode, Proxy};
 
-/// An instance on such a machine, whose store has a name that has to be looked up.
+/// Starts an instance on such a machine; its store's name must be resolved.
 fn instance(stage: &Stage, port: u16, options: &[&str], command: &[&str]) -> Instance {
     let done = stage.scene.path("one.done");
     let mut words = vec!["--until", done.to_str().unwrap()];
@@ -25,7 +24,7 @@ fn instance(stage: &Stage, port: u16, options: &[&str], command: &[&str]) -> Ins
 }
 
 #[test]
-fn a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same() {
+fn store_is_resolved_without_a_spare_thread() {
     let stage = Stage::new("no-thread");
     let journal = &stage.scene.journal;
     let proxy = Proxy::before(azurite().port);
@@ -33,7 +32,7 @@ fn a_machine_without_a_thread_to_spare_looks_up_the_store_s_name_all_the_same() 
     journal.await_tag(What::Beat, "one");
     proxy.await_next(Call::Renew);
     stage.scene.refuse("pthread_create");
-    // Each renewal from now on connects anew.
+    // Each renewal from now on needs a new connection.
     proxy.set(Mode::Cut);
     one.await_log("cannot renew the lease");
     proxy.set(Mode::Pass);
@@ -66,24 +65,25 @@ fn a_store_that_was_never_looked_up_for_want_of_a_thread_is_out_of_reach_and_no_
     );
 }
 
-/// What never happens happens: the runtime under everything fails, and panics.
+/// The runtime fails in a way that never happens, and panics.
 #[test]
 fn a_supervisor_that_panics_leaves_a_drained_command_and_a_released_lease() {
     let stage = Stage::new("panic");
     let journal = &stage.scene.journal;
-    // Asked to end, it takes its time.
+    // Its command takes a while after TERM.
     let term = ["--term", "3000:0", "--daemon"];
     let one = instance(&stage, azurite().port, &["--lease", "60s"], &term);
     journal.await_tag(What::Beat, "one/daemon");
     let guardian = one.guardian();
     stage.scene.refuse("epoll_wait");
     one.await_log("trafficcop itself failed");
-    // The guardian needs it, too, when the command has ended.
+    // The guardian needs this call, too, once the command has ended.
     stage.scene.grant("epoll_wait");
     journal.await_tag(What::Term, "one");
     let finished = one.finish();
     assert_eq!(finished.ended, Ended::Code(70), "{}", finished.stderr);
-    // Whoever waits for us, and kills what is left, finds nothing: the end was the guardian's.
+    // The guardian ended the command, so a caller that waits for the supervisor finds no leftovers
+    // to kill.
     assert!(Process::read(guardian).is_none(), "{}", finished.stderr);
     stage.scene.assert_no_tree();
     assert_eq!(stage.blob.lease_state(), "available");

@@ -1,5 +1,4 @@
-//! Several that stand by: each looks at the lock by itself, and what becomes of one is nothing to
-//! the others.
+//! Several standbys: each polls the lock independently of the others.
 
 use nix::sys::signal::Signal;
 
@@ -11,7 +10,7 @@ use crate::support::journal::What;
 use crate::support::processes::await_stopped;
 use crate::support::proxy::{Call, Proxy, Seen};
 
-/// From each look to the next: nanoseconds.
+/// Returns the nanoseconds from each look to the next.
 fn waits(log: &[Seen]) -> Vec<u64> {
     log.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
 }
@@ -19,7 +18,7 @@ fn waits(log: &[Seen]) -> Vec<u64> {
 #[test]
 fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains() {
     let stage = Stage::new("each-polls");
-    // What an older version left: its hot standby, if it still runs, has the lease on it.
+    // Leftover of an older version, whose hot standby had a lease on this blob.
     let left = Blob::named(&format!("{}.standby", stage.blob.name));
     left.create(&[("trafficcop_standby_of", "singleton")]);
     left.acquire(STRANGER, 60);
@@ -42,12 +41,12 @@ fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains(
     first.signal(Signal::SIGTERM);
     journal.await_tag(What::Term, "first");
     for ((_, proxy), calm) in standbys.iter().zip(&calm) {
-        // The first wait is cut short, so that not all who came together stay together.
+        // The first wait is shorter, so that instances that start together do not stay together.
         for wait in &waits(calm)[1..] {
             assert!(*wait > SECOND, "{wait} ns\n{calm:#?}");
         }
-        // Its next poll tells it of the drain; four times a second is 250 ms ±20 %, and a busy machine takes
-        // its time: never as long as one of the calm ones.
+        // Its next poll sees the drain. Four times a second means 250 ms ±20 %, and a busy machine
+        // adds to that, but never as much as a calm wait.
         for _ in 0..8 {
             proxy.await_next(Call::Look);
         }
@@ -69,10 +68,10 @@ fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains(
         assert!(!proxy.log().iter().any(beside), "{:#?}", proxy.log());
     }
     assert_eq!(journal.judge().len(), 3);
-    assert_eq!(left.lease_state(), "leased", "nobody touched it");
+    assert_eq!(left.lease_state(), "leased", "no instance touched it");
 }
 
-/// The holder and two that stand by.
+/// Starts a holder and two standbys.
 fn trio(stage: &Stage) -> [Instance; 3] {
     let port = azurite().port;
     let first = stage.instance(port, "first", &[], &[]);
@@ -86,7 +85,7 @@ fn trio(stage: &Stage) -> [Instance; 3] {
 }
 
 #[test]
-fn a_standby_that_stands_still_is_passed_over_and_harms_nobody_when_it_goes_on() {
+fn stopped_standby_is_passed_over_and_harmless_when_continued() {
     let stage = Stage::new("standby-stands-still");
     let [mut first, mut second, mut third] = trio(&stage);
     second.signal(Signal::SIGSTOP);

@@ -1,4 +1,4 @@
-//! What the command gets from us, and what we make of its end.
+//! Environment of the command, and handling of its end.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -16,9 +16,9 @@ use crate::support::namespaces::unshared_or_say_so;
 use crate::support::processes::{MARK, Process, await_stopped};
 use crate::support::scene::Scene;
 
-/// By `nohup`, or by a shell without job control, of what it starts by `&`.
+/// `nohup` ignores signals, and so does a shell without job control for its `&`.
 #[test]
-fn what_was_ignored_when_we_started_stays_ignored() {
+fn signals_ignored_at_the_start_stay_ignored() {
     for signal in [
         Signal::SIGHUP,
         Signal::SIGINT,
@@ -43,7 +43,7 @@ fn what_was_ignored_when_we_started_stays_ignored() {
 }
 
 #[test]
-fn the_command_s_end_is_our_end() {
+fn supervisor_ends_as_its_command_does() {
     let scene = Scene::new();
     let script = scene.path("not-executable");
     std::fs::write(&script, "#!/bin/sh\n").unwrap();
@@ -61,7 +61,7 @@ fn the_command_s_end_is_our_end() {
         (vec!["no-such-command-anywhere"], Ended::Code(127)),
         (vec!["/no/such/path"], Ended::Code(127)),
     ] {
-        // A directory in PATH that we may not search would make "not found" unknowable.
+        // A directory in PATH without search permission would hide whether a command exists.
         let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
         let finished = run.command(&words).finish();
         assert_eq!(finished.ended, expected, "{words:?}: {}", finished.stderr);
@@ -95,7 +95,7 @@ fn a_second_terminate_kills_at_once() {
     one.signal(Signal::SIGTERM);
     one.await_log("stopping the command: SIGTERM received");
     scene.journal.await_sign_of_life("one/daemon");
-    // Signals that come together are one request: say it again until it is heard.
+    // Pending signals of one kind merge, so repeat it until it is noticed.
     await_for(
         "the end",
         || {
@@ -132,7 +132,7 @@ fn the_stop_signal_is_the_one_asked_for() {
 }
 
 #[test]
-fn signals_that_are_not_ours_are_passed_on() {
+fn other_signals_are_passed_on() {
     let scene = Scene::new();
     let one = scene
         .run_on_file()
@@ -174,12 +174,12 @@ fn a_terminal_stop_stops_the_command_then_us_and_continue_continues_both() {
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
 }
 
-/// Says what it hears, and ends by SIGURG, which is passed on after everything that came before it.
+/// Prints the signals that it gets, and ends by SIGURG, which is passed on after all earlier ones.
 const LISTENER: &str = "trap 'echo cont' CONT; trap 'echo term' TERM; trap 'over=1' URG; \
      echo ready; while [ -z \"$over\" ]; do sleep 0.01; done; exit 3";
 
 #[test]
-fn what_is_asked_to_end_hears_of_nothing_else() {
+fn command_gets_no_sigcont_after_its_stop_signal() {
     let scene = Scene::new();
     for contain in ["none", "auto"] {
         let one = scene
@@ -210,7 +210,7 @@ fn what_is_asked_to_end_hears_of_nothing_else() {
 }
 
 #[test]
-fn what_is_stopped_is_continued_to_hear_that_it_is_to_end() {
+fn stopped_command_is_continued_for_its_stop_signal() {
     let scene = Scene::new();
     let listener = |name: &str| {
         format!("trap 'echo {name}; exit 3' TERM; kill -STOP $$; while :; do sleep 0.01; done")
@@ -240,8 +240,8 @@ fn what_is_stopped_is_continued_to_hear_that_it_is_to_end() {
     }
 }
 
-/// A script that waits for an instance in its own group, and what else is there: the ids of the
-/// script, of a sibling, of the instance and of its command.
+/// Starts a script that waits for an instance in its own group, and a sibling. Returns the ids of
+/// the script, the sibling, the instance and its command.
 fn in_the_group_of_a_script(scene: &Scene, session: bool) -> (std::process::Child, [i32; 4]) {
     let script = format!(
         "sleep 1000 & sibling=$!; {} run -q --file {} -- sh -c 'echo $$; exec sleep 1000' & \
@@ -360,8 +360,8 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
     let state = |words: &[&str]| ignoring(&[], words);
     let bit = |signal: Signal| 1_u64 << (signal as i32 - 1);
     let usr2 = bit(Signal::SIGUSR2);
-    // A broken pipe or a file that is full is no death for trafficcop; what it is for the command,
-    // its starter decides.
+    // A broken pipe or a full file does not kill trafficcop; whether it kills the command is its
+    // starter's decision.
     for (also, ignored) in [
         (&[][..], usr2),
         (&[Signal::SIGPIPE], usr2 | bit(Signal::SIGPIPE)),
@@ -371,7 +371,7 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
         assert_eq!(shown.lines().count(), 2, "{shown}");
         for line in shown.lines() {
             let (name, set) = line.split_once(":\t").unwrap();
-            // The two after the 31st are the C library's own; cargo leaves them ignored.
+            // The two after the 31st belong to the C library; cargo leaves them ignored.
             let set = u64::from_str_radix(set, 16).unwrap() & ((1 << 31) - 1);
             assert_eq!(set, if name == "SigIgn" { ignored } else { 0 }, "{line}");
         }
@@ -379,8 +379,8 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
     let directory = scene.directory().canonicalize().unwrap();
     assert_eq!(state(&["pwd", "-P"]).trim(), directory.to_str().unwrap());
 
-    // Beside stdin, stdout and stderr (and the directory that ls reads) there is only the lock,
-    // which must live as long as the command.
+    // Apart from stdin, stdout and stderr (and ls's directory) there is only the lock, which must
+    // live as long as the command.
     let lock = scene.lock().canonicalize().unwrap();
     for line in state(&["ls", "-l", "/proc/self/fd"]).lines() {
         let Some((left, target)) = line.split_once(" -> ") else {

@@ -1,4 +1,4 @@
-//! The holder ends, in whatever way: then the next one runs, and never before.
+//! The holder ends in some way: the next instance runs then, and never before.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,8 @@ use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 use crate::support::scene::Scene;
 
-/// Two instances compete. The first, with this command, is in control; `end` ends it; then the
-/// second must run, and not before everything of the first is gone.
+/// Two instances compete. The first, with this command, is in control, and `end` ends it. The
+/// second must run then, but not before all processes of the first have ended.
 fn hand_over(command: &[&str], end: impl FnOnce(&Scene, &Instance), expected: Ended) {
     let scene = Scene::new();
     let mut first = instance(&scene, "first", &["--grace", "500ms"], command);
@@ -98,7 +98,7 @@ fn the_death_of_the_guardian_hands_over_when_the_tree_is_gone_and_is_status_70()
 }
 
 #[test]
-fn of_many_instances_each_gets_its_turn_alone() {
+fn many_instances_run_one_at_a_time() {
     let scene = Scene::new();
     let names = ["a", "b", "c", "d", "e", "f"];
     let command = ["--beats", "12", "--daemon", "--children", "1"];

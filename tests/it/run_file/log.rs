@@ -1,4 +1,4 @@
-//! What the log says to cron, to systemd's journal, and to everybody else.
+//! The log for cron, systemd's journal, and others.
 
 use std::process::Command;
 
@@ -25,14 +25,14 @@ fn a_job_of_many_crontabs_says_nothing_where_nothing_is_wrong() {
     let other = job("true");
     assert_ended(&other, 0, "");
     assert_eq!(other.stderr, "");
-    // Who wants it said, has it said: in one line, with -v in all.
+    // With -v the log has all lines, without it one.
     let run = scene.run_on_file().arg("-n").shell("true").finish();
     assert_ended(&run, 75, "error: control not obtained: holder");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     let run = scene.run_on_file().args(["-n", "-E0", "-v"]);
     assert_ended(&run.shell("true").finish(), 0, "competes for");
     drop(holder);
-    // What is wrong is said.
+    // Errors are logged.
     let run = scene
         .run()
         .args(["-n", "-E", "0", "--file", "/no/such/lock"]);
@@ -49,7 +49,7 @@ fn a_stop_that_was_asked_for_is_no_warning() {
     let said = one.stderr();
     assert!(said.contains("the command was killed by SIGTERM"), "{said}");
     assert!(!said.contains("warning"), "{said}");
-    // Nobody asked for this one.
+    // An end by a signal that trafficcop did not send.
     let run = scene.run_on_file().shell("kill -TERM $$");
     let finished = run.finish();
     assert!(

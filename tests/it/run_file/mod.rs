@@ -1,6 +1,4 @@
-//! `trafficcop run --file`: what happens to commands and instances, end to end.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! `trafficcop run --file`, end to end.
 
 mod command;
 mod hand_over;
@@ -22,7 +20,7 @@ use crate::support::scene::Scene;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// An instance whose command writes into the journal until the file `NAME.done` appears.
+/// Starts an instance whose command writes into the journal until the file `NAME.done` appears.
 fn instance(scene: &Scene, name: &str, options: &[&str], command: &[&str]) -> Instance {
     let done = scene.path(&format!("{name}.done"));
     let mut words = vec!["--until", done.to_str().unwrap()];

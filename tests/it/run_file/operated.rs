@@ -1,4 +1,4 @@
-//! Settings, status file, log and lock file: what operators see and touch.
+//! Settings, status file, log and lock file, as operators see and touch them.
 
 use std::os::unix::fs::symlink;
 
@@ -102,7 +102,7 @@ fn the_json_log_is_json() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn unread_log_stops_nothing() {
     let scene = Scene::new();
     let finished = scene
         .run_on_file()

@@ -1,5 +1,5 @@
-//! Nothing is believed that can be proved: what is not known to be gone keeps the lock, and what cannot
-//! be proved here is not begun.
+//! Proof instead of belief: processes that may be alive keep the lock, and an instance that could
+//! not prove their end does not start.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -18,7 +18,8 @@ use crate::support::processes::{MARK, await_stopped};
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
-/// A script as process 1 of a PID namespace of its own; `None`, and said, where there is none to be had.
+/// Runs a script as process 1 of a PID namespace; prints and returns `None` where that is not
+/// possible.
 fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option<Output> {
     let options = [&["--pid", "--fork", "--kill-child"][..], options].concat();
     let mut command = unshared_or_say_so(&options, "exec \"$@\"")?;
@@ -28,11 +29,11 @@ fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option
 }
 
 #[test]
-fn as_process_1_it_reaps_what_it_adopts() {
+fn process_1_reaps_the_orphans_that_it_adopts() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let orphan = scene.path("orphan").display().to_string();
-    // Beside the command, as what `docker exec` leaves behind.
+    // Apart from the command, like a leftover of `docker exec`.
     let script = format!(
         "sh -c 'sleep 1 & echo $! >{orphan}' &
         exec '{program}' run --contain none --file '{lock}' -- sh -c '
@@ -50,7 +51,7 @@ fn as_process_1_it_reaps_what_it_adopts() {
 }
 
 #[test]
-fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
+fn proc_of_another_namespace_is_refused() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let begun = scene.path("begun").display().to_string();
@@ -70,9 +71,9 @@ fn where_proc_shows_other_processes_than_ours_nothing_is_started() {
     }
 }
 
-/// `unshare --pid` without `--fork`: what it starts is process 1 of a namespace that we are not in.
+/// `unshare --pid` without `--fork`: children are in a namespace that the instance is not in.
 #[test]
-fn where_children_are_in_another_namespace_than_ours_nothing_is_started() {
+fn pid_namespace_for_children_only_is_refused() {
     if !geteuid().is_root() {
         return println!("NOT TESTED: it takes root");
     }
@@ -92,14 +93,14 @@ fn where_children_are_in_another_namespace_than_ours_nothing_is_started() {
     assert!(!begun.exists());
 }
 
-/// The guardian dies when the /proc that it was started with is gone, and the one below shows others:
-/// whether a daemon of the command lives can be asked of the kernel alone.
+/// The guardian dies after its /proc was unmounted, and the one below shows other processes: only
+/// the kernel itself can tell whether a daemon of the command lives.
 #[test]
 fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let at = scene.directory().display().to_string();
-    // Its number shall be one that outside nobody of importance has: process 1 and 2 have children.
+    // The number must not belong to an important process outside: process 1 and 2 have children.
     let script = format!(
         r#"cd '{at}'
         daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
@@ -124,7 +125,6 @@ fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     assert!(said.contains("cannot be killed"), "{said}");
 }
 
-/// Sets the limit of open files of another process.
 fn limit_files(pid: i32, most: u64) {
     let limit = nix::libc::rlimit {
         rlim_cur: most,
@@ -152,7 +152,7 @@ fn without_a_duplicate_of_the_lock_s_descriptor_the_command_is_not_started() {
             .journalist("one", &[])
             .start();
         await_for("the hook", || hook.exists().then_some(()), || one.stderr());
-        // The hook had the lock's descriptor; there is none to be had for the command.
+        // The hook got the lock's descriptor; none is free for the command.
         limit_files(
             if guardian_s {
                 one.guardian()
@@ -180,19 +180,19 @@ fn on_a_local_file_a_dead_supervisor_s_command_has_the_grace_of_a_stop() {
     one.wait();
     scene.await_nobody();
     let took = Instant::now().since(killed);
-    // And not --grace-on-loss, which a lock without a deadline has no use for: 10 s.
+    // Without --grace-on-loss, which a lock without a deadline does not use: 10 s.
     assert!((1..6).contains(&took.as_secs()), "{took:?}");
 }
 
-/// Where the version 2 hierarchy of cgroups is.
+/// Returns the root of the cgroups' version 2 hierarchy.
 fn cgroups() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     Some(line.split(' ').nth(4)?.into())
 }
 
-/// Both processes of the holder die beside a standby of the same machine: what is left in the holder's
-/// cgroup ends before the standby's command starts, and its cgroup is removed.
+/// Both processes of the holder die; a standby waits on the same machine. The rest of the holder's
+/// cgroup ends before the standby's command starts, and the cgroup is removed.
 #[test]
 fn a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! A machine that refuses: descriptors, room in files, and what the runtime cannot do without.
+//! A machine that refuses descriptors, room in files, and calls that the runtime depends on.
 
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
@@ -22,12 +22,13 @@ fn a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command() {
         .limited(Resource::RLIMIT_FSIZE, LIMIT)
         .arg("--event-log")
         .arg(&log)
-        // Not before the log was to be written, of which nobody waits for.
+        // Not before the log is to be written, on which nothing waits.
         .shell("exec 2>/dev/null; head -c 70000 /dev/zero >big; echo $?; exit 3")
         .current_dir(scene.directory())
         .finish();
     assert_ended(&finished, 3, "cannot write the event log");
-    // The command dies of what trafficcop does not die of: what is a death is for its starter to say.
+    // The command dies of a signal that trafficcop ignores: its starter decides which signals kill
+    // it.
     assert_eq!(finished.stdout, "153\n", "{}", finished.stderr);
     assert_eq!(
         finished
@@ -40,7 +41,7 @@ fn a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command() {
 }
 
 #[test]
-fn too_few_descriptors_are_said_before_anything_starts() {
+fn too_few_descriptors_are_reported_before_anything_starts() {
     let scene = Scene::new();
     let ran = scene.path("ran");
     let script = format!("echo >> {}", ran.display());
@@ -99,14 +100,14 @@ fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
             .args(["--contain", "none"])
             .command(["echo", "ran"])
     };
-    // The first is the guardian, the second the command.
+    // The first fork makes the guardian, the second the command.
     scene.refuse_after("fork", 1, 2);
     let finished = ran().finish();
     assert_ended(&finished, 0, "in control");
     assert_eq!(finished.stdout, "ran\n");
 
-    // Of a namespace, the process that keeps the lock for it: before, there are the guardian and one that tries
-    // whether there are namespaces.
+    // With a namespace, the process that keeps its lock; the guardian and a probe for namespaces
+    // come first.
     if pidns_or_say_so() {
         scene.refuse_after("fork", 2, 1);
         let finished = ran().args(["--contain", "pidns"]).finish();
@@ -135,7 +136,7 @@ fn command_ends_with_its_supervisor_where_descriptors_cannot_be_listed() {
             .run_on_file()
             .on_a_machine_that_refuses()
             .args(["--contain", "none", "--identity", name])
-            // More guardians: each holds what those before it must not have.
+            // More guardians: each holds descriptors that earlier ones must not have.
             .args(["--health", "true", "--on-lost", "true"])
             .journalist(name, &[])
             .start()
@@ -166,8 +167,8 @@ fn guardian_that_cannot_close_its_descriptors_is_refused() {
     assert_eq!(finished.stdout, "");
 }
 
-/// An instance whose guardian fails in this call from now on, and was woken since. Its command has left an orphan
-/// that has ended.
+/// Starts an instance whose guardian fails in this call from now on, and has been woken since. Its
+/// command has left an orphan that has ended.
 fn with_a_failing_guardian(scene: &Scene, call: &str) -> Instance {
     let orphan = scene.path("orphan");
     let script = format!(
@@ -191,7 +192,8 @@ fn with_a_failing_guardian(scene: &Scene, call: &str) -> Instance {
     one
 }
 
-/// Half a second of its loop at the most while three pass, and what waits by looking does.
+/// Checks that its loop uses at most half a second of processor time in three, also where it waits
+/// by polling.
 fn rests(one: &Instance) {
     let guardian = one.guardian();
     let begun = trafficcop::Instant::now();
@@ -217,7 +219,7 @@ fn guardian_whose_poll_fails_rests_between_turns_and_still_ends_the_command() {
 }
 
 #[test]
-fn guardian_that_cannot_reap_keeps_its_deadlines_and_says_so() {
+fn guardian_that_cannot_reap_reports_that_and_keeps_its_deadlines() {
     let scene = Scene::new();
     scene.excuse_event_logs("it cannot be known that nothing of the command lives");
     let mut one = with_a_failing_guardian(&scene, "waitpid");

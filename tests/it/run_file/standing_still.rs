@@ -1,4 +1,4 @@
-//! A supervisor that stands still: nothing on a local lock, a deadline on a shared drive.
+//! A stopped supervisor: no effect on a local lock, a deadline on a shared drive.
 
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
@@ -64,7 +64,7 @@ fn on_a_shared_drive_a_stopped_supervisor_s_tree_is_dead_in_time_and_it_competes
 }
 
 #[test]
-fn a_lock_file_replaced_under_its_holder_is_owned_up_to_when_it_is_given_back() {
+fn lock_file_replaced_under_its_holder_is_reported_at_the_release() {
     let scene = Scene::new();
     scene.excuse_event_logs("two have a lock each, on two files");
     let mut one = instance(&scene, "one", &[], &[]);

@@ -1,4 +1,4 @@
-//! `--stop-to` and `--stop-signal none`: who is signalled when the command is to end.
+//! `--stop-to` and `--stop-signal none`: which processes get the stop signal.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::support::await_for;
 use crate::support::instance::{Ended, Instance};
 use crate::support::scene::Scene;
 
-/// A loop of pieces, as a worker has it: a piece dies of SIGTERM, the loop ends after the piece in hand.
+/// A loop of pieces, like a worker: a piece dies of SIGTERM, the loop ends after the current piece.
 const LOOP: &str = r#"trap 'stop=1' TERM
 while [ -z "$stop" ] && "$BIN" check; do
     sh -c 'echo Starting; sleep 0.5; echo Finished'
@@ -51,7 +51,7 @@ fn piece_in_hand_is_finished_where_only_the_main_process_is_signalled() {
 }
 
 #[test]
-fn deaf_tree_is_gone_at_the_end_of_the_grace_whoever_is_signalled() {
+fn deaf_tree_dies_at_the_end_of_the_grace_for_every_stop_to() {
     for options in [["--stop-to", "main"], ["--stop-signal", "none"]] {
         let scene = Scene::new();
         let script = "trap '' TERM; sh -c \"trap '' TERM; echo deaf; sleep 100\"";
@@ -89,16 +89,16 @@ echo safe"#;
     assert!(!one.stdout().contains("signalled"), "{}", one.stdout());
 }
 
-/// The guardian gets no signal of their ends, and its supervisor asks only every three seconds.
+/// The guardian gets no SIGCHLD for them, and its supervisor looks only every three seconds.
 #[test]
 fn lock_is_given_back_as_soon_as_the_processes_of_a_namespace_have_ended() {
     if let Err(why) = Pidns::available() {
-        return println!("CANNOT RUN HERE: no PID namespace is to be had: {why}");
+        return println!("CANNOT RUN HERE: no PID namespace is available: {why}");
     }
     let scene = Scene::new();
-    // The main process goes first, and what it leaves a moment later.
+    // The main process ends first, its child a moment later.
     let script = r#"sh -c "trap 'sleep 0.3; exit' TERM; echo ready; while :; do sleep 0.1; done" & exec sleep 600"#;
-    // A busy machine may be late, too: not each time.
+    // A busy machine may be late, but not each time.
     let mut quick = 0;
     for _ in 0..5 {
         let mut instance = start(&scene, &["--contain", "pidns", "--grace", "20s"], script);

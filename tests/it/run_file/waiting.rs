@@ -1,4 +1,4 @@
-//! Standing by, for ever, for a while or not at all.
+//! Waiting for the lock: for ever, for a while or not at all.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn a_standby_whose_directory_was_removed_says_that_once_and_has_the_lock_when_it
     let_end(&scene, "first");
     assert_eq!(first.wait(), Ended::Code(71), "{}", first.stderr());
     second.await_log("its directory does not exist");
-    // It looks every two seconds, and one line is enough.
+    // It looks every two seconds, but logs one line.
     std::thread::sleep(Duration::from_secs(5));
     let log = second.stderr();
     assert!(!log.contains("was replaced"), "{log}");
@@ -60,7 +60,7 @@ fn a_standby_whose_directory_was_removed_says_that_once_and_has_the_lock_when_it
     second.wait();
 }
 
-/// The process that is forked ahead is for a lock that is free.
+/// A process is forked ahead only for a free lock.
 #[test]
 fn a_standby_keeps_no_process_for_its_command() {
     let scene = Scene::new();
@@ -75,7 +75,7 @@ fn a_standby_keeps_no_process_for_its_command() {
         assert!(Instant::now() < give_up_at, "it keeps a process");
         std::thread::yield_now();
     }
-    // And it has one forked when it needs it.
+    // It forks one when it needs it.
     let_end(&scene, "holder");
     assert_eq!(holder.wait(), Ended::Code(0));
     scene.journal.await_tag(What::Beat, "standby");
@@ -84,7 +84,7 @@ fn a_standby_keeps_no_process_for_its_command() {
 }
 
 #[test]
-fn a_standby_leaves_by_the_signal_it_is_sent_and_disturbs_nobody() {
+fn signalled_standby_dies_of_it_without_disturbing_others() {
     let scene = Scene::new();
     let mut holder = instance(&scene, "holder", &[], &[]);
     scene.journal.await_tag(What::Beat, "holder");
@@ -127,7 +127,7 @@ fn no_wait_gives_up_at_once_with_status_75_or_the_one_asked_for() {
             "{options:?}: {}",
             finished.stderr
         );
-        // With -E 0 there is nothing to be said.
+        // With -E 0 there is nothing to report.
         assert!(
             status == 0 || finished.stderr.contains("holder is in control"),
             "{}",

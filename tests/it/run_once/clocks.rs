@@ -1,8 +1,8 @@
-//! One run in each slot of the store's clock, whatever the machines' own clocks say.
+//! One run in each slot of the store's clock, whatever the machines' clocks say.
 //!
-//! Every instance here has a clock of its own that is up to two hours wrong: a library that is
-//! preloaded shifts it, and each test sees in the log that it does. On the blob the store's clock is
-//! set by the proxy, which stands for the service; on the file it is the kernel's.
+//! Every instance here has a clock that is up to two hours wrong: a preloaded library shifts it,
+//! and each test checks that in the log. The proxy sets the clock of the blob's store; a file's
+//! clock is the kernel's.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::support::proxy::Proxy;
 /// A full minute.
 const NOON: i64 = 1_893_499_200;
 
-/// How wrong each of ten clocks is, in seconds.
+/// Errors of ten clocks, in seconds.
 fn errors() -> impl Iterator<Item = i64> {
     (0..10).map(|number| (number - 5) * 1440 - 7)
 }
@@ -27,7 +27,7 @@ fn with_wrong_clock<'a>(run: Run<'a>, by: i64) -> Run<'a> {
         .args(["--log", "json"])
 }
 
-/// What the log says of the time, in seconds of the Unix epoch.
+/// Returns the time in the log, in seconds of the Unix epoch.
 fn log_time(finished: &Finished) -> i64 {
     let line = finished.stderr.lines().next().expect("a log");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -35,8 +35,8 @@ fn log_time(finished: &Finished) -> i64 {
     seconds(&ts)
 }
 
-/// Ten cron lines, each on a machine whose clock is wrong in its own way; the periods in which
-/// something was run.
+/// Runs ten cron lines, each on a machine whose clock has its own error; returns the periods in
+/// which a command ran.
 fn ten_cron_lines(stage: &Stage, port: u16, per: &str, round: usize) -> Vec<String> {
     let now = time::OffsetDateTime::now_utc().unix_timestamp();
     let started: Vec<_> = errors()
@@ -94,12 +94,12 @@ fn ten_cron_lines_with_wrong_clocks_run_once_in_each_slot_of_the_file_server() {
     let per = 10;
     let now = || time::OffsetDateTime::now_utc().unix_timestamp();
     let (begin, mut periods) = (now(), Vec::new());
-    // As many rounds as it takes: on a slow machine those of one round may come in two slots.
+    // As many rounds as necessary: on a slow machine one round may span two slots.
     for round in 0.. {
         let slot = now() / per;
         periods.extend(ten_cron_lines(&stage, 0, "10s", round));
         let served = periods.iter().any(|period| seconds(period) / per >= slot);
-        assert!(served, "nobody ran in slot {slot}: {periods:?}");
+        assert!(served, "no command ran in slot {slot}: {periods:?}");
         if periods.len() >= 3 {
             break;
         }
@@ -119,7 +119,7 @@ fn ten_cron_lines_with_wrong_clocks_run_once_in_each_slot_of_the_file_server() {
     }
 }
 
-/// A moment as the command was told it, in seconds of the Unix epoch.
+/// Parses a time as the command got it, into seconds of the Unix epoch.
 fn seconds(text: &str) -> i64 {
     let format = time::format_description::well_known::Rfc3339;
     let at = time::OffsetDateTime::parse(text, &format).expect("a moment");
@@ -127,7 +127,7 @@ fn seconds(text: &str) -> i64 {
 }
 
 #[test]
-fn who_waited_across_the_end_of_a_slot_is_served_by_it_and_who_came_after_it_runs() {
+fn waiter_is_served_by_its_period_and_a_later_candidate_runs() {
     let stage = Stage::on_blob("once-across");
     let proxy = Proxy::before(azurite().port);
     proxy.set_date(NOON + 50);

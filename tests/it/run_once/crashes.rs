@@ -1,7 +1,7 @@
-//! The runner is crashed at each step: the supervisor alone, and together with its guardian.
+//! Crashes of the runner at each step: the supervisor alone, or together with its guardian.
 //!
-//! Where a step has to be held still it is done from outside: a guardian that is stopped starts no
-//! command, a supervisor that is stopped records nothing, and a proxy keeps a release to itself.
+//! A step is suspended from outside: a stopped guardian starts no command, a stopped supervisor
+//! records nothing, and a proxy can withhold a release.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -22,7 +22,7 @@ use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::{await_for, processes};
 
-/// Who is killed.
+/// Processes to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Supervisor,
@@ -31,7 +31,7 @@ enum Victim {
 
 const VICTIMS: [Victim; 2] = [Victim::Supervisor, Victim::Both];
 
-/// Kills, the guardian first: so it cannot do anything about it.
+/// Kills them, the guardian first, so that it cannot react.
 fn crash(instance: Instance, guardian: i32, victim: Victim) {
     if victim == Victim::Both {
         signal(guardian, Signal::SIGKILL);
@@ -39,12 +39,12 @@ fn crash(instance: Instance, guardian: i32, victim: Victim) {
     instance.signal(Signal::SIGKILL);
     drop(instance.finish());
     if victim == Victim::Supervisor && processes::Process::read(guardian).is_some() {
-        // It may have been stopped by us.
+        // The test may have stopped it.
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), Signal::SIGCONT);
     }
 }
 
-/// The lock is somebody's who is none of ours.
+/// A foreign holder of the lock.
 enum Stranger {
     File(fs::File),
     Blob,
@@ -62,7 +62,7 @@ fn flock(file: &fs::File, kind: i32) {
     };
     let request = nix::fcntl::FcntlArg::F_OFD_SETLK(&lock);
     assert!(file.as_raw_fd() >= 0);
-    nix::fcntl::fcntl(file, request).expect("nobody else has it");
+    nix::fcntl::fcntl(file, request).expect("the lock is free");
 }
 
 impl Stranger {
@@ -87,7 +87,7 @@ impl Stranger {
     }
 }
 
-/// The record says that this one has control.
+/// Waits until the record names this holder.
 fn await_record_of(stage: &Stage, name: &str) {
     let holder = || match &stage.blob {
         Some(blob) => blob.metadata("trafficcop_holder"),
@@ -172,7 +172,7 @@ fn after_a_success_that_was_not_recorded_another_runs_it_again() {
 }
 
 #[test]
-fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob() {
+fn recorded_task_on_a_blob_does_not_run_again_without_a_release() {
     for victim in VICTIMS {
         let stage = Stage::on_blob(&format!("crash-recorded-{victim:?}").to_lowercase());
         let proxy = Proxy::before(azurite().port);
@@ -184,7 +184,7 @@ fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_blob() {
         let guardian = one.guardian();
         stage.let_end("one");
         proxy.await_seen("a release", |seen| seen.call == Call::Release);
-        // Its lease is still there: it is the result that they were waiting for.
+        // Its lease still exists: the others waited for the result only.
         let two = two.finish();
         assert_eq!(two.ended, DONE, "{}", two.stderr);
         assert_was_served(&two.stderr, "one");
@@ -220,7 +220,7 @@ const SUCCESS: Outcome = Outcome {
 };
 
 #[tokio::test]
-async fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file() {
+async fn recorded_task_on_a_file_does_not_run_again_without_a_release() {
     let stage = Stage::on_file();
     let late = Instant::now() + Duration::from_secs(60);
     let ours = store(&stage);
@@ -230,7 +230,7 @@ async fn after_the_record_and_before_the_release_nobody_runs_it_again_on_a_file(
     ours.update_record(RecordUpdate::Outcome(SUCCESS), late)
         .await
         .expect("recorded");
-    // As after a crash at this very moment, the lock is not given back; who looks, knows.
+    // As after a crash just now, the lock is not released; but the result can be read.
     stage.assert_done_by("ourselves");
     drop(ours.orphan_release().expect("duplicated"));
     ours.release(late).await.expect("released");
@@ -251,7 +251,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         .expect("recorded");
     ours.release(late).await.expect("released");
     let whole = fs::read(stage.scene.lock()).expect("the file");
-    // A run that does not care for tasks keeps what stands there.
+    // A run without --once keeps the results.
     let plain = stage
         .scene
         .run_on_file()
@@ -262,7 +262,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
     let next = fs::read(stage.scene.lock()).expect("the file");
     assert_ne!(whole[..2048], next[..2048]);
     assert_eq!(whole[2048..], next[2048..]);
-    // Its record, torn at any place, or gone altogether.
+    // Its record, torn at any place, or missing.
     let mut heads: Vec<Vec<u8>> = (0..400)
         .map(|cut| [&next[..cut], &whole[cut..2048]].concat())
         .collect();
@@ -276,7 +276,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         }
     }
     stage.assert_done_by("ourselves");
-    // Both lines destroyed: nobody knows, and nobody pretends to.
+    // With both lines destroyed the result is unknown, and reported as such.
     let mut destroyed = whole;
     destroyed[4096..].fill(b'x');
     fs::write(stage.scene.lock(), &destroyed).expect("written");

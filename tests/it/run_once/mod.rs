@@ -1,8 +1,7 @@
-//! `trafficcop run --once`: a task that is done once by whichever instance, on a blob and on a file.
+//! `trafficcop run --once`, on a blob and on a file: a task that any one instance does once.
 //!
-//! Read as a specification: each test is one sentence of it. Whatever is crashed, cut off or broken
-//! in between: never two at a time, never "done" without a success, and a success that was recorded
-//! is never run again.
+//! Despite crashes, cuts and breaks there are never two runs at a time, never "done" without a
+//! success, and never a second run after a recorded success.
 
 mod clocks;
 mod crashes;
@@ -25,10 +24,10 @@ const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 const DONE: Ended = Ended::Code(0);
 
-/// A scene round one lock.
+/// A scene with a lock.
 struct Stage {
     scene: Scene,
-    /// `None`: the lock is the scene's file.
+    /// The blob; `None` if the lock is the scene's file.
     blob: Option<Blob>,
 }
 
@@ -40,7 +39,6 @@ impl Stage {
         }
     }
 
-    /// On a blob in a container of its own.
     fn on_blob(container: &str) -> Stage {
         Stage {
             scene: Scene::new(),
@@ -48,7 +46,6 @@ impl Stage {
         }
     }
 
-    /// One of each.
     fn on_both(container: &str) -> [Stage; 2] {
         [Stage::on_file(), Stage::on_blob(container)]
     }
@@ -62,7 +59,7 @@ impl Stage {
         self.run_by(azurite_port(self))
     }
 
-    /// `trafficcop run` on the lock; a blob is reached by way of this port.
+    /// `trafficcop run` on the lock; a blob is reached through this port.
     fn run_by(&self, port: u16) -> Run<'_> {
         let Some(blob) = &self.blob else {
             return self.scene.run_on_file();
@@ -75,7 +72,7 @@ impl Stage {
             .args(["--blob", &blob.name])
     }
 
-    /// A candidate whose command writes into the journal until [`Stage::let_end`].
+    /// Starts a candidate whose command writes into the journal until [`Stage::let_end`].
     fn candidate(&self, name: &str, options: &[&str]) -> Instance {
         self.candidate_by(azurite_port(self), name, options)
     }
@@ -93,7 +90,7 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).unwrap();
     }
 
-    /// A candidate that would be done at once if it ran.
+    /// Runs a candidate whose command would end at once.
     fn late(&self, name: &str, options: &[&str]) -> Finished {
         self.run()
             .args(["--once", "--identity", name])
@@ -102,7 +99,7 @@ impl Stage {
             .finish()
     }
 
-    /// The task is over: who comes now reads that this one did it.
+    /// Checks that a newcomer reads that this instance has done the task.
     fn assert_done_by(&self, name: &str) {
         let runs = self.scene.journal.judge();
         let late = self.late("late", &["-n"]);
@@ -111,7 +108,7 @@ impl Stage {
         assert_eq!(self.scene.journal.judge(), runs, "{}", self.scene.journal);
     }
 
-    /// Waits until the command of this tag has ended by itself and nothing of it is left.
+    /// Waits until the command of this tag and its tree have ended by themselves.
     fn await_end_of(&self, tag: &str) {
         self.scene.journal.await_tag(What::End, tag);
         await_for(

@@ -1,4 +1,5 @@
-//! The result: what keeps it, what cannot take it away, and what happens when it cannot be written.
+//! The result of a task: what keeps it, what cannot remove it, and what happens if it cannot be
+//! written.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ fn the_lost_reply_to_a_result_is_recognised_when_it_is_written_again() {
     assert!(one.stderr.contains("recorded that the task is done"));
     stage.assert_done_by("one");
     let token = stage.blob().metadata("trafficcop_token");
-    assert_eq!(token.as_deref(), Some("1"), "nobody else got control");
+    assert_eq!(token.as_deref(), Some("1"), "no other instance got control");
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn a_late_word_of_the_drain_does_not_take_the_result_away() {
     let proxy = Proxy::before(azurite().port);
     let done = stage.scene.path("one.done");
     let until = done.to_str().unwrap();
-    // What the command leaves behind takes a while to end: a drain that is announced.
+    // The command's child takes a while to end: the drain is announced.
     let one = stage
         .run_by(proxy.port)
         .args(["--once", "--identity", "one", "--lease", "60s"])
@@ -117,7 +118,7 @@ fn a_lock_file_that_was_removed_keeps_no_result() {
     std::fs::remove_file(stage.scene.lock()).unwrap();
     stage.let_end("one");
     let one = one.finish();
-    // Nobody can say whether another had control of a new file while the command lived.
+    // Another instance may have had control of a new file while the command lived.
     assert_eq!(one.ended, Ended::Code(71), "{}", one.stderr);
     assert!(
         one.stderr.contains("could not be recorded"),
@@ -125,7 +126,7 @@ fn a_lock_file_that_was_removed_keeps_no_result() {
         one.stderr
     );
     assert_eq!(stage.late("two", &[]).ended, DONE);
-    // A new file counts its tokens anew, so the journal is not judged.
+    // A new file counts tokens from 1, so the journal is not judged.
     let late = stage.late("late", &["-n"]);
     assert_eq!(late.ended, DONE, "{}", late.stderr);
     assert_was_served(&late.stderr, "two");
@@ -185,7 +186,7 @@ fn each_key_is_a_task_of_its_own_whatever_is_in_it() {
 }
 
 #[test]
-fn results_that_nobody_can_read_are_no_permission_to_run() {
+fn unreadable_results_do_not_allow_a_run() {
     let stage = Stage::on_blob("once-unreadable");
     stage
         .blob()
@@ -197,7 +198,7 @@ fn results_that_nobody_can_read_are_no_permission_to_run() {
         "{}",
         refused.stderr
     );
-    // What is no task does not mind, and leaves it as it stands.
+    // A run without --once ignores it, and leaves it as it is.
     let plain = stage.run().command(["true"]).finish();
     assert_eq!(plain.ended, DONE, "{}", plain.stderr);
     let kept = stage.blob().metadata("trafficcop_once");

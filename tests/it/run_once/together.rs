@@ -1,4 +1,4 @@
-//! Many candidates at once, and those who come while somebody is at it.
+//! Many candidates at the same time, and candidates that come during a run.
 
 use super::{DONE, KILL, Stage, TERM, assert_was_served};
 use crate::support::await_for;
@@ -44,7 +44,7 @@ fn ten_instances_started_at_once_on_a_blob_run_it_once() {
 }
 
 #[test]
-fn who_waits_waits_for_the_result_and_who_does_not_is_told_75() {
+fn waiter_gets_the_result_and_no_wait_exits_75() {
     for stage in Stage::on_both("once-wait") {
         let one = stage.candidate("one", &[]);
         stage.scene.journal.await_tag(What::Beat, "one");
@@ -99,9 +99,9 @@ fn a_failed_run_is_for_the_next_candidate() {
 }
 
 #[test]
-fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate_runs_it() {
+fn hung_command_has_failed_and_the_next_candidate_runs_it() {
     for stage in Stage::on_both("once-hung") {
-        // It does not feed its watchdog, and exits 0 when it is asked to end.
+        // It does not feed its watchdog, and exits 0 after TERM.
         let hung = stage.scene.path("hung");
         let script = format!(
             "trap 'exit 0' TERM; : > '{}'; while :; do sleep 0.05; done",
@@ -119,7 +119,7 @@ fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate
         one.await_log("stopping the command: hung: neither READY=1 nor WATCHDOG=1 within 2s");
         one.await_log("attempt 1 failed");
         stage.scene.journal.await_tag(What::Beat, "two");
-        // What the record says of it while the second runs.
+        // The record during the second's run.
         let mut status = stage.scene.verb("status").arg("--json");
         status = match &stage.blob {
             Some(blob) => status
@@ -133,7 +133,7 @@ fn a_command_that_hangs_has_failed_whatever_it_exits_with_and_the_next_candidate
         let told: serde_json::Value = serde_json::from_str(&status.finish().stdout).expect("JSON");
         assert_eq!(told["once"][0]["failed"], 1, "{told}");
         assert_eq!(told["once"][0]["exit"], serde_json::Value::Null, "{told}");
-        // Of the first one's command, and the second's works.
+        // The first's health is gone, and the second's command works.
         assert_eq!(told["health"], serde_json::Value::Null, "{told}");
         stage.let_end("two");
         assert_eq!(two.finish().ended, DONE);
@@ -154,7 +154,7 @@ fn a_command_that_hangs_in_its_last_attempt_has_failed_for_good() {
                 .shell("trap 'exit 0' TERM; while :; do sleep 0.05; done")
                 .finish()
         };
-        // As one that was ended by the stop signal.
+        // As after the stop signal.
         let finished = run();
         assert_eq!(finished.ended, TERM, "{}", finished.stderr);
         let late = run();
@@ -164,7 +164,7 @@ fn a_command_that_hangs_in_its_last_attempt_has_failed_for_good() {
 }
 
 #[test]
-fn after_so_many_failures_of_all_together_everybody_exits_with_the_last_status() {
+fn candidates_exit_with_the_last_status_at_the_limit_of_failures() {
     for stage in Stage::on_both("once-attempts") {
         let run = |name: &str| {
             stage
@@ -217,14 +217,14 @@ fn smallest_number_of_attempts_that_is_reached_ends_the_task_for_all_instances()
 }
 
 #[test]
-fn with_stop_the_first_failure_is_everybody_s_a_signal_as_128_and_its_number() {
+fn first_failure_is_final_for_all_with_on_failure_stop() {
     for stage in Stage::on_both("once-stop") {
         let stop = ["--once", "--once-on-failure", "stop"];
         let one = stage.run().args(stop).shell("kill -9 $$").finish();
         assert_eq!(one.ended, KILL, "{}", one.stderr);
         let two = stage.run().args(stop).shell("touch marker").finish();
         assert_eq!(two.ended, Ended::Code(137), "{}", two.stderr);
-        // What is over is over, whatever who comes later would have done about a failure.
+        // The failure is final, whatever the settings of later candidates.
         let three = stage.run().args(["--once"]).command(["true"]).finish();
         assert_eq!(three.ended, Ended::Code(137), "{}", three.stderr);
     }

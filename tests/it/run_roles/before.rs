@@ -1,11 +1,11 @@
-//! `--on-acquire`: a command that has to succeed before a tenure begins.
+//! `--on-acquire`: a command that must succeed before a tenure begins.
 
 use super::*;
 use crate::support::azurite::{azurite, connection_string};
 use crate::support::blob::Blob;
 use crate::support::proxy::{Mode, Proxy};
 
-/// The second instance has control after the first and is stopped: nothing of them overlapped.
+/// Checks that the second instance has control after the first without an overlap, and stops it.
 fn second_follows(scene: &Scene, mut second: Instance) {
     scene.journal.await_tag(What::Beat, "second");
     second.signal(Signal::SIGTERM);
@@ -96,15 +96,15 @@ fn a_hook_that_fails_lets_another_have_its_turn() {
     second.signal(Signal::SIGTERM);
     second.wait();
     scene.await_nobody();
-    // The daemon that the hook left behind was gone before the lock was given back.
+    // The hook's daemon had ended before the lock was released.
     assert_eq!(judge(&scene), ["first", "second"]);
     assert_eq!(starts(&scene.journal, "first"), 0);
 }
 
 #[test]
-fn a_hook_that_fails_ends_whoever_looks_once_or_has_waited_long_enough() {
+fn failing_hook_ends_an_instance_whose_wait_is_over() {
     for (options, most) in [
-        // Not a 0: that is for a lock which another holds.
+        // Not a 0, which is for a lock of another holder.
         (&["-n", "-E", "0"][..], 1),
         (&["-n", "--shared"], 1),
         (&["-w", "2s"], 5),
@@ -124,7 +124,7 @@ fn a_hook_that_fails_ends_whoever_looks_once_or_has_waited_long_enough() {
         let told = await_text(&scene, "first.lost");
         assert_eq!(told.lines().count(), tried, "{options:?}: {told}");
         assert!(told.lines().all(|line| line.ends_with(words)), "{told}");
-        // It was given back: another has its turn at once.
+        // It was released: another instance has its turn at once.
         let second = on_file(&scene, "second").args(options);
         let finished = second.journalist("second", &["--beats", "2"]).finish();
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
@@ -132,7 +132,7 @@ fn a_hook_that_fails_ends_whoever_looks_once_or_has_waited_long_enough() {
 }
 
 #[test]
-fn what_a_hook_left_behind_is_gone_before_the_command_starts() {
+fn leftovers_of_a_hook_end_before_the_command_starts() {
     let scene = Scene::new();
     let mut one = on_file(&scene, "one")
         .args(hook(&scene, "one", "--beats 40 --daemon"))

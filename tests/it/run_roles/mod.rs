@@ -1,7 +1,5 @@
-//! `trafficcop run --standby`, `--on-acquire`, `--on-lost`: what runs before, between and after
-//! tenures, end to end.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! `trafficcop run --standby`, `--on-acquire`, `--on-lost`, end to end: commands before, between
+//! and after tenures.
 
 mod after;
 mod before;
@@ -22,12 +20,11 @@ use crate::support::{await_for, programs};
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 
-/// What the standby commands write: they have no token, so it is a journal of its own.
+/// Journal of the standby commands, which is separate because they have no token.
 fn standbys(scene: &Scene) -> Journal {
     Journal::at(scene.path("standbys"))
 }
 
-/// A script that becomes a journalist of this tag.
 fn script(journal: &Journal, tag: &str, options: &str) -> String {
     let journalist = programs::journalist().display();
     format!(
@@ -57,7 +54,7 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(scene.path(&format!("{name}.done"))).unwrap();
 }
 
-/// An instance on the scene's file whose command beats until it is asked to end.
+/// Runs on the scene's file with a command that beats until TERM.
 fn on_file<'a>(scene: &'a Scene, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -65,7 +62,7 @@ fn on_file<'a>(scene: &'a Scene, name: &str) -> Run<'a> {
         .journalist(name, &[])
 }
 
-/// A holder, whose command beats until it is let end.
+/// Starts a holder whose command beats until it is released.
 fn holder(scene: &Scene, name: &str) -> Instance {
     let done = scene.path(&format!("{name}.done"));
     let holder = scene
@@ -77,7 +74,7 @@ fn holder(scene: &Scene, name: &str) -> Instance {
     holder
 }
 
-/// From the first to the last line of each process, by the command it is of.
+/// Returns the span from the first to the last line of each process, by its tag.
 fn lives(journal: &Journal) -> BTreeMap<(String, i32), (u64, u64)> {
     let mut lives = BTreeMap::new();
     for line in journal.lines() {
@@ -88,7 +85,7 @@ fn lives(journal: &Journal) -> BTreeMap<(String, i32), (u64, u64)> {
     lives
 }
 
-/// Fails if on any instance a standby's process and one under control lived at the same time, or if
+/// Fails if a standby's process and one under control lived at the same time on an instance, or if
 /// two tenures did.
 fn judge(scene: &Scene) -> Vec<String> {
     for ((name, pid), (first, last)) in lives(&standbys(scene)) {
@@ -141,12 +138,12 @@ fn on_lost(scene: &Scene, name: &str) -> [String; 2] {
     ]
 }
 
-/// The guardians of an instance, the command's first.
+/// Returns the guardians of an instance, the command's first.
 fn guardians(scene: &Scene, instance: &Instance) -> Vec<Process> {
     let mut all = processes::marked(scene.directory());
     all.retain(|process| process.is_ours() && process.parent == instance.pid());
-    // In the order of their starts, all of them after their parent's: a number less than its own was given when the
-    // greatest there is had been. The times of their starts, in hundredths of a second, may be the same.
+    // Sorted by start, all after their parent: a number below its own was assigned after a
+    // wrap-around. Start times in hundredths of a second may be equal.
     all.sort_by_key(|process| (process.pid < instance.pid(), process.pid));
     all
 }

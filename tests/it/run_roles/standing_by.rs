@@ -1,4 +1,5 @@
-//! `--standby`: a command that runs while another instance has control, and is gone before ours starts.
+//! `--standby`: a command that runs while another instance has control, and ends before the own
+//! command starts.
 
 use std::time::Duration;
 

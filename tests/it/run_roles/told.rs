@@ -1,5 +1,4 @@
-//! What each of the commands finds in its environment, what the status file tells of them, and what is
-//! refused.
+//! Environments of the commands, their state in the status file, and refusals.
 
 use super::*;
 

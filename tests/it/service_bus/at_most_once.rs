@@ -1,4 +1,5 @@
-//! `--at-most-once`: a message is completed before its command starts, and the command never runs twice.
+//! `--at-most-once`: a message is completed before its command starts, and the command never runs
+//! twice.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};
@@ -18,7 +19,7 @@ fn message_is_completed_before_its_command_starts_and_stays_so_if_that_fails() {
         .start();
     running.await_log("runs");
     stage.assert_holds(0, 0);
-    // For longer than the lock was.
+    // Longer than the lock.
     let done = running.finish();
     assert_ended(&done, 3, "failed, attempt 1, exit 3");
     stage.assert_holds(0, 0);
@@ -61,7 +62,8 @@ fn completion_that_is_refused_for_now_is_asked_again_and_the_command_starts_once
     stage.assert_holds(0, 0);
 }
 
-/// The service forgets a lock token with its message, and says the same of a lock that another worker has.
+/// The service forgets a lock token with its message, and answers the same for another worker's
+/// lock.
 #[test]
 fn completion_whose_answer_is_lost_starts_no_command() {
     for act in [Act::Lose, Act::CutAfter] {
@@ -98,7 +100,7 @@ fn killed_worker_loses_the_message_and_never_runs_it_twice() {
     first.signal(Signal::SIGKILL);
     drop(first.finish());
     stage.scene.await_nobody();
-    // For longer than the lock was.
+    // Longer than the lock.
     let second = stage
         .worker()
         .args([FLAG, "--idle-exit", "6s"])
@@ -109,7 +111,7 @@ fn killed_worker_loses_the_message_and_never_runs_it_twice() {
     assert_eq!(starts(&stage), 1);
 }
 
-/// How often a command was started that leaves a line.
+/// Counts the starts of a command that adds a line.
 fn starts(stage: &Stage) -> usize {
     let text = std::fs::read_to_string(stage.scene.path("started"));
     text.map_or(0, |text| text.lines().count())

@@ -1,5 +1,5 @@
-//! The promise as a property ([`crate::support::exclusive`]), on a broker that loses answers, gives
-//! them late, twice or to the wrong request, refuses, cuts, freezes, and whose clock is wrong.
+//! The promise as a property ([`crate::support::exclusive`]), with a broker that loses answers,
+//! sends them late, twice or for the wrong request, refuses, cuts, freezes, and has a wrong clock.
 
 use service_bus_stand_in::{Act, Fault, On};
 
@@ -9,7 +9,7 @@ use crate::support::exclusive::{Stand, prove};
 struct OnServiceBus(Broker);
 
 impl OnServiceBus {
-    /// Something that goes wrong with an answer.
+    /// Draws a fault for an answer.
     fn act(rng: &mut fastrand::Rng) -> Act {
         let late = Duration::from_millis(rng.u64(100..3000));
         match rng.u32(0..10) {
@@ -29,7 +29,7 @@ impl OnServiceBus {
 
 impl Stand for OnServiceBus {
     const LOCK: Duration = SHORT;
-    // What was given back unrun, or by a worker that was stopped, comes again as the same attempt.
+    // A message returned unrun, or by a stopped worker, comes again as the same attempt.
     const COUNTS_EVERY_RUN: bool = false;
     const TROUBLES: u32 = 8;
 
@@ -63,19 +63,19 @@ impl Stand for OnServiceBus {
             1 => {
                 broker.refuse_connections(true);
                 broker.cut();
-                // For so long it is out of reach.
+                // Unreachable for this long.
                 std::thread::sleep(soon(rng));
                 broker.refuse_connections(false);
             }
-            // For so long nothing is said, now and then beyond the lock.
+            // Silent for this long, sometimes beyond the lock.
             2 => {
                 broker.freeze();
                 std::thread::sleep(Duration::from_millis(rng.u64(100..6000)));
                 broker.thaw();
             }
             3 => {
-                // A clock that is ahead by less than the longest lock cannot be told from a longer
-                // lock: that is what --lock-time is for, and the tests of keeping.
+                // A clock that is ahead by less than the longest lock looks like a longer lock:
+                // that is the purpose of --lock-time, and tested in `keeping`.
                 let skews = [-10_000, -3_600_000, 3_600_000, 0];
                 broker.skew(skews[rng.usize(0..skews.len())]);
             }

@@ -1,4 +1,4 @@
-//! A service that refuses, is overloaded, or is not there.
+//! A service that refuses, is overloaded, or is unreachable.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Access, Act, Fault, On};
@@ -7,7 +7,7 @@ use super::*;
 use crate::support::processes::processor_time;
 
 #[test]
-fn a_wrong_key_is_said_at_once_and_not_tried_again() {
+fn wrong_key_is_reported_at_once_and_not_retried() {
     let stage = Stage::one("x");
     let string = stage.broker.connection_string();
     let wrong = string.replace("SharedAccessKey=", "SharedAccessKey=wr0ng");
@@ -24,9 +24,9 @@ fn a_wrong_key_is_said_at_once_and_not_tried_again() {
     stage.assert_holds(1, 0);
 }
 
-/// The service's clock is behind ours.
+/// The service's clock is behind this machine's.
 #[test]
-fn a_signature_that_has_ended_by_our_clock_alone_is_not_said_again_and_again() {
+fn signature_expired_by_the_local_clock_only_is_not_reported_repeatedly() {
     let access = Access {
         behind: Duration::from_secs(3600),
         ..Access::default()
@@ -56,7 +56,7 @@ fn a_signature_that_has_ended_by_our_clock_alone_is_not_said_again_and_again() {
 }
 
 #[test]
-fn a_right_that_is_missing_is_said_at_once() {
+fn missing_right_is_reported_at_once() {
     let stage = Stage::one("x");
     let act = Act::Refuse {
         status: 401,
@@ -146,11 +146,11 @@ fn a_connection_that_is_cut_costs_a_running_command_nothing() {
     running.await_log("runs");
     stage.broker.refuse_connections(true);
     stage.broker.cut();
-    // So long it is out of reach.
+    // Unreachable for this long.
     std::thread::sleep(Duration::from_secs(2));
     stage.broker.refuse_connections(false);
     running.await_log("completed, attempt 1");
-    // And what comes then is taken, too.
+    // Later messages are taken, too.
     stage.put("y");
     running.await_log_times("runs", 2);
     assert_eq!(stage.expired(), 0);
@@ -165,7 +165,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
     };
     let stage = Stage::of(settings, QueueSettings::default());
     let running = stage.worker().command(["true"]).start();
-    // Any of them: where the first is the one of the tokens, all are made anew before another is idle.
+    // Any link: if the first is that of the tokens, all are replaced before another becomes idle.
     stage.wait("a link to be detached", |view| {
         let forced = |entry: &service_bus_stand_in::Entry| {
             matches!(
@@ -179,7 +179,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
         view.journal().iter().any(forced).then_some(())
     });
     stage.put("x");
-    // Not of the first attempt where a link that was just going was given it.
+    // Maybe not the first attempt, if a link got it that was just being detached.
     running.await_log("message 1: completed");
     stopped_by(Signal::SIGTERM, running);
 }
@@ -192,7 +192,7 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     running.await_log("completed");
     stage.broker.freeze();
     stage.put("y");
-    // So long nothing is said: beyond the lock of what may be on its way.
+    // Silent for longer than the lock of a message on its way.
     std::thread::sleep(SHORT + Duration::from_secs(3));
     stage.broker.thaw();
     running.await_log_times("completed", 2);
@@ -200,7 +200,7 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     stage.assert_holds(0, 0);
 }
 
-/// What is given up is silent, and says no farewell either.
+/// The given-up connection is silent, and does not close properly, either.
 #[test]
 fn a_connection_that_is_given_up_takes_no_processor() {
     let stage = Stage::with(Duration::from_secs(10));
@@ -209,7 +209,7 @@ fn a_connection_that_is_given_up_takes_no_processor() {
         .broker
         .fault(Fault::new(On::RenewLock, Act::Freeze).at(JOBS));
     let running = stage.deaf();
-    // The first is not heard of; the second is by the next connection.
+    // The first goes unanswered; the second is sent on the next connection.
     let before = stage.await_renewals(2);
     assert_eq!(stage.count(|e| matches!(e, Event::Connected { .. })), 2);
     let used = processor_time(running.pid());
@@ -218,7 +218,7 @@ fn a_connection_that_is_given_up_takes_no_processor() {
     assert!(used < Duration::from_secs(2), "it spins: {used:?}");
 }
 
-/// One that never came to be, as its last link is not answered.
+/// The connection is never completed, because its last link is not answered.
 #[test]
 fn an_attempt_to_connect_that_is_given_up_takes_no_processor() {
     let stage = Stage::with(Duration::from_secs(60));
@@ -293,7 +293,7 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
     std::thread::scope(|scope| {
         for size in 0..8 {
             scope.spawn(move || {
-                // So that the second attempt has its time on a machine that is busy.
+                // So that the second attempt has enough time on a busy machine.
                 let stage = Stage::with(Duration::from_secs(12));
                 let act = Act::Bytes(vec![0, 0, 0, size]);
                 stage.broker.fault(Fault::new(On::RenewLock, act));
@@ -309,7 +309,7 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
     });
 }
 
-/// Its connection is made anew by the name of the service's host.
+/// A new connection needs the service's name resolved.
 #[test]
 fn a_machine_without_a_thread_to_spare_keeps_its_message() {
     let stage = Stage::with(SHORT);
@@ -329,7 +329,7 @@ fn a_machine_without_a_thread_to_spare_keeps_its_message() {
         .shell(&script)
         .start();
     running.await_log("runs");
-    // So long that a thread which is kept for a while after its last work has gone.
+    // Until a thread that stays for a while after its last work has ended.
     let before = stage.await_renewals(8);
     stage.scene.refuse("pthread_create");
     stage.broker.cut();

@@ -1,11 +1,11 @@
-//! How a lock is kept: for as long as its command runs, and no longer than anybody can be sure of.
+//! A message's lock is kept while its command runs, and counted on only as long as it is certain.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};
 
 use super::*;
 
-/// A worker with one message, whose command runs for so long.
+/// Runs a worker with one message, whose command takes this long.
 fn runs_for(stage: &Stage, seconds: f32) -> Finished {
     stage.put("x");
     stage.once(&[], &format!("sleep {seconds}"))
@@ -27,8 +27,8 @@ fn a_command_that_runs_for_five_lock_times_completes_once() {
 
 #[test]
 fn a_clock_that_is_wrong_costs_no_lock() {
-    // A lock of 30 s, believed to be one of 40 s: the first renewal, and each after it, comes before
-    // 30 s are over. With the others it is believed to be shorter, or not at all.
+    // A lock of 30 s that looks like one of 40 s: each renewal comes before 30 s are over. With the
+    // other skews it looks shorter, or like no lock.
     std::thread::scope(|scope| {
         for skew in [10_000, -10_000, 3_600_000, -3_600_000] {
             scope.spawn(move || {
@@ -44,8 +44,8 @@ fn a_clock_that_is_wrong_costs_no_lock() {
     });
 }
 
-/// Its deadlines are of the length that was believed at first: with the network gone it would be counted on
-/// for minutes.
+/// Deadlines made for the length that was believed at first would count on the lock for minutes
+/// while the network is down.
 #[test]
 fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
     let stage = Stage::with(Duration::from_secs(24));
@@ -62,9 +62,9 @@ fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
 }
 
 #[test]
-fn a_length_that_is_said_is_believed_before_any_clock() {
+fn set_lock_time_takes_precedence_over_clocks() {
     let stage = Stage::with(SHORT);
-    // It would be believed to be 15 s.
+    // It looks like a lock of 15 s.
     stage.broker.skew(10_000);
     stage.put("x");
     let done = stage.once(&["--lock-time", "5s"], "sleep 12");
@@ -110,7 +110,7 @@ fn answers_that_come_late_twice_or_out_of_order_cost_no_lock() {
 fn an_answer_that_comes_after_its_time_never_stands_for_the_next_one() {
     let stage = Stage::with(Duration::from_secs(10));
     stage.put("x");
-    // The first is answered when nobody waits for it any more, with yes; the second says no.
+    // The first is answered with yes after its limit; the second with no.
     let late = Act::Delay(Duration::from_secs(3));
     stage.broker.fault(Fault::new(On::RenewLock, late));
     stage
@@ -122,7 +122,7 @@ fn an_answer_that_comes_after_its_time_never_stands_for_the_next_one() {
 }
 
 #[test]
-fn a_worker_that_stood_still_past_the_lock_settles_nothing_and_its_command_is_dead_before() {
+fn worker_paused_past_the_lock_settles_nothing_and_its_command_is_dead() {
     let stage = Stage::brief("x");
     let frozen = stage
         .worker()
@@ -141,14 +141,14 @@ fn a_worker_that_stood_still_past_the_lock_settles_nothing_and_its_command_is_de
 }
 
 #[test]
-fn a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock() {
+fn message_that_arrived_during_a_pause_is_not_run_on_an_old_lock() {
     let stage = Stage::with(SHORT);
     let frozen = stage
         .worker()
         .shell("read text; echo runs $text >&2; exec true")
         .start();
     frozen.await_log("takes messages");
-    // It has to stand still with its credit out: what is asked for by then comes.
+    // It must be stopped with its credit sent: the next message comes to it.
     stage.wait("its credit to be out", |view| {
         (view.credit(JOBS) > 0).then_some(())
     });
@@ -157,7 +157,7 @@ fn a_message_that_arrived_while_the_worker_stood_still_is_not_run_on_an_old_lock
     stage.wait("the message to be delivered", |view| {
         (view.counts(JOBS).locked == 1).then_some(())
     });
-    // Its lock ends without it, and another one works on it.
+    // Its lock ends meanwhile, and another worker processes the message.
     stage.wait("the lock to end", |view| {
         let ended =
             |entry: &service_bus_stand_in::Entry| matches!(entry.event, Event::LockExpired { .. });

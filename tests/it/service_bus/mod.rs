@@ -1,5 +1,5 @@
 //! `trafficcop work --service-bus` against a stand-in broker in this process, with real commands.
-//! Read as a specification: each test is one sentence of it, on a broker of its own.
+//! Each test has a broker of its own.
 
 mod at_most_once;
 mod exclusive;
@@ -25,20 +25,19 @@ use crate::support::scene::Scene;
 use crate::support::stopping::stopped_by;
 
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
-/// The queue of every test.
+/// Queue of every test.
 const JOBS: &str = "jobs";
 const DEAD: &str = "jobs/$DeadLetterQueue";
-/// The shortest lock there is.
+/// The shortest possible lock.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// A broker with a queue, and a scene for the workers on it.
+/// A broker with a queue, and a scene for its workers.
 struct Stage {
     broker: Broker,
     scene: Scene,
 }
 
 impl Stage {
-    /// With locks of this length.
     fn with(lock: Duration) -> Stage {
         Stage::of(
             Settings::default(),
@@ -58,14 +57,14 @@ impl Stage {
         }
     }
 
-    /// One message with this text, locked for long.
+    /// Makes a stage with one message of this text and long locks.
     fn one(text: &str) -> Stage {
         let stage = Stage::with(Duration::from_secs(60));
         stage.put(text);
         stage
     }
 
-    /// One message with this text, locked for as briefly as can be.
+    /// Makes a stage with one message of this text and the shortest locks.
     fn brief(text: &str) -> Stage {
         let stage = Stage::with(SHORT);
         stage.put(text);
@@ -76,7 +75,7 @@ impl Stage {
         self.broker.put(JOBS, Message::data(text.as_bytes()));
     }
 
-    /// A worker to be, on the queue.
+    /// Prepares a worker on the queue.
     fn worker(&self) -> Run<'_> {
         self.worker_on(JOBS)
     }
@@ -88,7 +87,7 @@ impl Stage {
             .env(STRING, self.broker.connection_string())
     }
 
-    /// What a worker that was to take one message says of it.
+    /// Runs a worker for one message.
     fn once(&self, more: &[&str], script: &str) -> Finished {
         self.worker()
             .arg("--once")
@@ -105,7 +104,7 @@ impl Stage {
         self.broker.look(move |view| view.messages(address))
     }
 
-    /// Waits until something is seen.
+    /// Waits until `look` finds something.
     #[track_caller]
     fn wait<T: Send + 'static>(
         &self,
@@ -125,22 +124,21 @@ impl Stage {
         })
     }
 
-    /// How many things of a kind happened.
     fn count(&self, is: impl Fn(&Event) -> bool) -> usize {
         self.events().iter().filter(|event| is(event)).count()
     }
 
-    /// How many locks ended unsettled.
+    /// Counts locks that ended unsettled.
     fn expired(&self) -> usize {
         self.count(|event| matches!(event, Event::LockExpired { .. }))
     }
 
-    /// How many messages were settled, whatever became of them.
+    /// Counts settled messages, whatever their outcome.
     fn settled(&self) -> usize {
         self.count(|event| matches!(event, Event::Settled { .. }))
     }
 
-    /// Waits until locks of messages were renewed so many times: how many times it was by then.
+    /// Waits until message locks were renewed this many times; returns how many times they were.
     fn await_renewals(&self, times: usize) -> usize {
         self.wait("renewals", move |view| {
             let journal = view.journal().iter();
@@ -150,7 +148,7 @@ impl Stage {
         })
     }
 
-    /// A worker with one message, whose command runs until it is killed.
+    /// Starts a worker with one message, whose command runs until it is killed.
     fn deaf(&self) -> Instance {
         let script = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
         let running = self.worker().arg("--once").shell(script).start();
@@ -158,8 +156,7 @@ impl Stage {
         running
     }
 
-    /// The queue holds so many messages that can be had now, none that is locked, and there are so
-    /// many dead ones.
+    /// Checks the queue: this many available messages, none locked, and this many dead letters.
     #[track_caller]
     fn assert_holds(&self, ready: usize, dead: usize) {
         let counts = self.counts(JOBS);

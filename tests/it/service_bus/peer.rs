@@ -1,9 +1,9 @@
-//! Microsoft's own Python client at both ends: what it sends is handled byte for byte, in spite of a
-//! worker that is killed, one that stands still and a network that is cut; and what was dead-lettered
-//! it reads, with reason, text, count and every byte.
+//! Microsoft's own Python client at both ends: its messages are processed byte for byte, despite a
+//! killed worker, a stopped one and a cut network; and it reads dead letters with reason, text,
+//! count and every byte.
 //!
-//! Needs `azure-servicebus` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (python3 unless
-//! said). Where that is missing, and in CI, it is skipped, and says so.
+//! Needs `azure-servicebus` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (default
+//! python3). Without it, and in CI, the tests are skipped with a message.
 
 use std::process::Command;
 
@@ -15,8 +15,8 @@ use crate::support::exclusive::judge;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/service_bus/peer.py");
 
-/// Takes a message's number from its first byte: of ten, one is rejected, one always fails and the
-/// others succeed, after a while that is longer than a lock for some.
+/// Takes a message's number from its first byte: of ten, one is rejected, one always fails, and the
+/// others succeed after a while, for some longer than a lock.
 const HANDLE: &str = "
 n=$(head -c 1 \"$TRAFFICCOP_MESSAGE_FILE\" | od -An -tu1 | tr -d ' ')
 cp \"$TRAFFICCOP_MESSAGE_FILE\" \"body-$n\"
@@ -24,7 +24,7 @@ case $((n % 10)) in 3) status=65 beats=1;; 7) status=9 beats=1;; 5) status=0 bea
 export TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=w
 exec \"$0\" \"$1\" m$n --every 50 --beats $beats --status $status";
 
-/// The Python that has Microsoft's client; without one, or in CI, that is said.
+/// Returns the Python with Microsoft's client; prints a message without one, and in CI.
 fn python() -> Option<String> {
     let python = std::env::var("TRAFFICCOP_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let is_there = Command::new(&python)
@@ -40,7 +40,7 @@ fn python() -> Option<String> {
     Some(python)
 }
 
-/// What Microsoft's client says when it is to do this.
+/// Runs Microsoft's client with this task; returns its output.
 fn ask(python: &str, what: &str, connection: &str) -> String {
     let output = Command::new(python)
         .args([SCRIPT, what, connection, JOBS])
@@ -82,7 +82,7 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
     workers[0].signal(Signal::SIGKILL);
     workers[1].freeze();
     stage.broker.cut();
-    // It stands still beyond its locks.
+    // Stopped beyond its locks.
     std::thread::sleep(SHORT + Duration::from_secs(1));
     workers[1].signal(Signal::SIGCONT);
     stage.broker.cut();
@@ -108,7 +108,7 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
         let (reason, text) = match number % 10 {
             3 => ("CommandRejected", "exit status 65"),
             7 => ("CommandFailed", "exit status 9, attempt 4 of 4"),
-            // Its worker was killed, stood still or was cut off as often as that.
+            // Its worker was killed, stopped or cut off too often.
             _ => continue,
         };
         if letter["reason"] == "TooManyAttempts" {
@@ -123,7 +123,7 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
     for number in (0..50).filter(|number| matches!(number % 10, 3 | 7)) {
         assert!(numbers.contains(&number), "{number} is not there: {dead}");
     }
-    // What a command had in its hands is what was sent.
+    // Each command got what was sent.
     for number in 0..50_u8 {
         let size = [0, 1, 255, 4096, 65_536, 300_000][usize::from(number) % 6];
         let mut sent = vec![number];
@@ -134,8 +134,8 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
     eprintln!("{} dead letters:\n{dead}", numbers.len());
 }
 
-/// Remembers in the session's state what it has done, and does nothing twice: of ten, one is rejected, one fails
-/// at first, and one takes longer than a lock.
+/// Keeps its progress in the session's state, and repeats nothing: of ten, one is rejected, one
+/// fails at first, and one takes longer than a lock.
 const TALK: &str = "
 n=$(cat) f=$TRAFFICCOP_SESSION_STATE_FILE
 case $n$TRAFFICCOP_MESSAGE_ATTEMPT in 3*) exit 65;; 71) echo lost >>$f; exit 9;; 5*) sleep 6;; esac

@@ -1,10 +1,10 @@
-//! What is refused before anything is sent to anybody: usage, connection strings, names.
+//! Refusals before any request: usage, connection strings, names.
 
 use super::*;
 
 const KEY: &str = "s3cr3t-k3y";
 
-/// A worker that must never get as far as asking anybody.
+/// Runs a worker that must not get as far as a request.
 fn refused(words: &[&str], string: Option<&str>) -> Finished {
     let scene = Scene::new();
     let run = scene.verb("work").args(words);

@@ -1,5 +1,5 @@
-//! What must never be shown: the key and what is made of it, at the highest level of the log, on a
-//! service that fails now and then.
+//! The key and everything made of it are never shown, at the highest log level, with a service that
+//! fails now and then.
 
 use service_bus_stand_in::{Access, Act, Fault, On};
 
@@ -29,7 +29,7 @@ fn neither_key_nor_signature_is_in_any_output_or_given_to_the_command() {
         .arg(&status)
         .env("RUST_LOG", "trace")
         .env("AZURE_LOG_LEVEL", "verbose")
-        // The command has what we have of the environment; what we add to it is looked at.
+        // The inherited environment contains it; the added variables are checked.
         .shell(
             "env | grep -v ^AZURE_SERVICEBUS_CONNECTION_STRING=; cat $TRAFFICCOP_MESSAGE_DIR/message.json; \
              tr '\\0' ' ' < /proc/$PPID/cmdline; exit $(cat $TRAFFICCOP_MESSAGE_FILE)",

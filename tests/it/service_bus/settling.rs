@@ -1,10 +1,10 @@
-//! What becomes of a message: every row of the table.
+//! Outcomes of a message: every row of the table.
 
 use service_bus_stand_in::{Act, Fault, On, Outcome, Value, Way};
 
 use super::*;
 
-/// Why the one dead letter is one: reason and text.
+/// Returns reason and text of the one dead letter.
 fn dead(stage: &Stage) -> (String, String) {
     let letters = stage.messages(DEAD);
     assert_eq!(letters.len(), 1, "{:?}", stage.events());
@@ -199,7 +199,7 @@ fn too_many_attempts_and_bodies_that_cannot_be_handed_over_are_dead_lettered_unr
 }
 
 #[test]
-fn what_cannot_be_started_is_released_and_does_not_count() {
+fn message_of_a_command_that_cannot_start_is_released_uncounted() {
     let stage = Stage::one("x");
     let script = stage.scene.path("script");
     std::fs::write(&script, "#!/etc\n").expect("a file");
@@ -219,7 +219,7 @@ fn a_lock_that_is_lost_ends_the_command_and_settles_nothing() {
         .broker
         .fault(Fault::new(On::RenewLock, Act::lock_lost()).times(u32::MAX));
     let done = running.finish();
-    // Nobody can know that another has not had it since.
+    // Another worker may have had it since.
     assert_ended(&done, 71, "lost, attempt 1");
     stage.scene.await_nobody();
     assert_eq!(stage.settled(), 0);
@@ -241,7 +241,7 @@ fn a_lock_in_doubt_ends_the_command_before_its_time_and_settles_nothing() {
 fn a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed() {
     for act in [Act::Lose, Act::CutAfter] {
         let stage = Stage::brief("x");
-        // It is done, and nobody hears of it; what is asked again is told that the lock is lost.
+        // The completion is done but its answer lost; the repeated request gets "lock lost".
         stage
             .broker
             .fault(Fault::new(On::UpdateDisposition, act.clone()).at(JOBS));
@@ -288,7 +288,7 @@ fn a_message_that_cannot_be_dead_lettered_is_not_run_and_after_five_the_worker_l
 }
 
 #[test]
-fn what_has_been_put_aside_can_be_worked_on_and_stays_where_it_is_if_it_fails() {
+fn dead_letters_can_be_processed_and_stay_on_failure() {
     let stage = Stage::one("x");
     stage.once(&[], "exit 65");
     let again = |script: &str| {
@@ -361,9 +361,9 @@ fn the_hidden_switch_settles_on_the_link() {
     assert_eq!(stage.count(by_link), 1);
 }
 
-/// On the link a refusal is the last word: it is asked for again by the lock's token.
+/// A refusal on the link is final; the repetition uses the lock's token.
 #[test]
-fn what_is_refused_for_now_on_the_link_is_settled_all_the_same() {
+fn busy_refusal_on_the_link_is_settled_by_the_token() {
     let stage = Stage::one("x");
     stage
         .broker

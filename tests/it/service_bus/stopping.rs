@@ -1,4 +1,4 @@
-//! A worker that is asked to stop takes no more, and leaves nothing locked.
+//! A worker that is asked to stop takes no more messages, and leaves none locked.
 
 use nix::sys::signal::Signal;
 
@@ -8,11 +8,11 @@ use crate::support::stopping::{
     stopped_at_any_moment,
 };
 
-/// For longer than any test.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(300);
 
 #[test]
-fn what_runs_may_finish_while_its_lock_is_renewed() {
+fn running_command_may_finish_while_its_lock_is_renewed() {
     let stage = Stage::brief("x");
     finishes_what_runs(stage.worker(), 7, || {
         stage.put("y");
@@ -62,7 +62,7 @@ fn a_worker_that_idles_leaves_when_there_was_nothing_and_at_once_when_it_is_told
 }
 
 #[test]
-fn however_often_and_whenever_it_is_stopped_nothing_stays_locked_and_nothing_counts() {
+fn repeated_stops_leave_no_lock_and_count_no_attempt() {
     let stage = Stage::with(LONG);
     for text in ["a", "b", "c", "d", "e"] {
         stage.put(text);
@@ -74,7 +74,7 @@ fn however_often_and_whenever_it_is_stopped_nothing_stays_locked_and_nothing_cou
     // From before the first message to after several.
     let after = |round| Duration::from_millis(5 + 15 * round);
     stopped_at_any_moment(worker, after, |said| {
-        // The broker's side of the farewell may take a moment.
+        // The broker may take a moment to close.
         stage.wait("nothing to be locked", |view| {
             (view.counts(JOBS).locked == 0).then_some(())
         });

@@ -1,4 +1,4 @@
-//! The same over TLS, as the real service has it; and with Entra ID.
+//! The service over TLS, like the real one; and with Entra ID.
 
 use service_bus_stand_in::{Access, Tls};
 
@@ -19,7 +19,7 @@ fn over_tls(queue: QueueSettings, access: Access) -> Stage {
 }
 
 #[test]
-fn with_a_certificate_that_is_vouched_for() {
+fn trusted_certificate_is_accepted() {
     let stage = over_tls(QueueSettings::default(), Access::default());
     let done = stage
         .worker()
@@ -34,7 +34,7 @@ fn with_a_certificate_that_is_vouched_for() {
 }
 
 #[test]
-fn without_one_or_with_another_name_it_is_said_and_nothing_is_sent() {
+fn untrusted_or_misnamed_certificate_is_reported_and_nothing_is_sent() {
     let stage = over_tls(QueueSettings::default(), Access::default());
     let done = stage.worker().command(["true"]).finish();
     assert_ended(&done, 69, "TLS");

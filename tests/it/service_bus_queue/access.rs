@@ -1,4 +1,4 @@
-//! Who we are, and what is said where that will not do.
+//! Authentication, and its errors.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn fatal(why: &Missing) -> bool {
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_said_to_be_one() {
+async fn wrong_key_is_reported_as_such() {
     let wrong = Access {
         key: "d3Jvbmc=".into(),
         ..Access::default()
@@ -34,7 +34,7 @@ async fn a_wrong_key_is_said_to_be_one() {
     assert!(fatal(&why), "{why}");
     assert!(why.to_string().contains("not authorised"), "{why}");
     assert!(!why.to_string().contains(&wrong.key), "{why}");
-    // Rights that are missing are found when the link is attached.
+    // Missing rights show when the link is attached.
     let scene = Scene::locking(30);
     scene.fault(On::Attach, Act::unauthorized());
     scene
@@ -96,7 +96,7 @@ async fn a_service_that_is_not_there_is_doubt() {
     let why = queue
         .prepare(patiently())
         .await
-        .expect_err("nobody listens");
+        .expect_err("the port is closed");
     assert!(
         matches!(why, Missing::Failed(Failure::Transient { .. })),
         "{why:?}"
@@ -104,7 +104,7 @@ async fn a_service_that_is_not_there_is_doubt() {
     assert!(why.to_string().contains(&closed.port.to_string()), "{why}");
 }
 
-/// Tokens that last so long, at the broker, too.
+/// Tokens with this lifetime, at the broker, too.
 struct Short(Duration);
 
 #[async_trait]
@@ -140,7 +140,7 @@ async fn a_token_is_renewed_before_it_ends() {
     scene.put(b"m");
     let message = scene.take().await;
     scene.until(|view| (puts(view) >= 2).then_some(())).await;
-    // The first has ended by then, and its links would have with it.
+    // The first token has ended by then; its links would have ended with it.
     tokio::time::sleep(Duration::from_secs(3)).await;
     renew(&message).await.expect("renewed");
     complete(&message).await.expect("completed");
@@ -178,7 +178,8 @@ async fn a_ready_made_signature_will_do() {
     complete(&scene.take().await).await.expect("completed");
 }
 
-/// Gives a token that the broker knows nothing of, until that was refused; but before it another one, if there is.
+/// Gives a token that the broker does not know, until it was refused; before that another, if there
+/// is one.
 struct Revoked {
     before: Mutex<Option<Short>>,
     was_refused: AtomicBool,
@@ -187,7 +188,7 @@ struct Revoked {
 #[async_trait]
 impl CbsTokens for Revoked {
     async fn token(&self, audience: &str) -> Result<CbsToken, Failure> {
-        let before = self.before.lock().expect("nobody panics").take();
+        let before = self.before.lock().expect("not poisoned").take();
         if let Some(before) = before {
             return before.token(audience).await;
         }
@@ -229,7 +230,7 @@ async fn nor_is_one_that_is_refused_while_the_last_is_good() {
     let message = scene.take().await;
     scene.until(|view| (puts(view) >= 2).then_some(())).await;
     complete(&message).await.expect("completed");
-    // Before the end of that one, which would have cut what it was for.
+    // Before its end, which would have cut the connection.
     let connected = |event: &Event| matches!(event, Event::Connected { .. });
     assert_eq!(scene.count(connected), 1);
 }

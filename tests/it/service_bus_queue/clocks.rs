@@ -1,8 +1,8 @@
-//! A wall clock that is wrong loses no lock, and is never a deadline.
+//! A wrong wall clock loses no lock, and is never a deadline.
 
 use super::*;
 
-/// A queue whose broker's clock is ahead by so much, and the one message of it.
+/// Makes a queue whose broker's clock is ahead by this much, and takes its one message.
 async fn skewed(lock: u64, millis: i64, lock_time: Option<u64>) -> (Scene, Message) {
     let scene = Scene::with(settings(lock), |config| {
         config.lock_time = lock_time.map(Duration::from_secs);
@@ -38,7 +38,7 @@ async fn a_length_is_believed_if_a_queue_can_have_it() {
     }
 }
 
-/// Keeps it as the driver does, at 70 % of what is believed and within 20 s.
+/// Renews it as the driver does, at 70 % of the believed length and within 20 s.
 async fn keep(message: &Message, until: Instant) {
     let every = message.lock_time.mul_f64(0.7);
     let every = every.min(message.first_renewal.expect("a limit"));

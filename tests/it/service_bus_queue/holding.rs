@@ -1,5 +1,4 @@
-//! A lock is held as long as it is renewed, and the answer to one renewal is never taken for that to
-//! another.
+//! A lock is held while it is renewed, and an answer counts only for its own renewal.
 
 use super::*;
 
@@ -29,7 +28,7 @@ async fn a_lock_that_ran_out_is_lost_and_nothing_is_settled() {
     let message = scene.take().await;
     assert_eq!(scene.broker.lose_locks(JOBS), 1);
     assert_lost(complete(&message).await);
-    // Nor is it asked again.
+    // Nor is it repeated.
     let refused = |event: &Event| {
         matches!(
             event,
@@ -49,8 +48,8 @@ async fn a_lock_that_ran_out_is_lost_and_nothing_is_settled() {
     assert_lost(renew(&again).await);
 }
 
-/// The bug that rules out the ready-made clients: a renewal is answered after its time, and the next
-/// one, which is refused, takes that answer for its own.
+/// The bug that rules out existing clients: an answer comes after its renewal's time, and the next
+/// renewal, which is refused, takes it for its own.
 #[tokio::test]
 async fn an_answer_that_comes_late_is_not_taken_for_the_next() {
     let scene = Scene::locking(30);
@@ -60,7 +59,7 @@ async fn an_answer_that_comes_late_is_not_taken_for_the_next() {
     scene.fault(On::RenewLock, Act::Delay(Duration::from_millis(2500)));
     assert_doubt(message.lock.renew(later(400)).await);
     scene.broker.lose_locks(JOBS);
-    // Refused at once, but told after the answer to the first has come.
+    // Refused at once, but answered after the answer to the first.
     assert_lost(renew(&message).await);
     let connections = scene.count(|event| matches!(event, Event::Connected { .. }));
     assert_eq!(connections, 1, "the answers came by different connections");

@@ -1,15 +1,15 @@
-//! Memory stays as it is, however many messages pass.
+//! Memory stays constant, however many messages pass.
 
 use super::*;
 
-/// What the process has in memory, in KiB.
+/// Returns the process's resident memory in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").expect("our own memory");
     let pages = status.split(' ').nth(1).expect("resident pages");
     pages.parse::<u64>().expect("a number") * 4
 }
 
-/// Takes and completes so many messages, eight at a time; the broker remembers none of them.
+/// Takes and completes this many messages, eight at a time; the broker keeps no record of them.
 async fn pass(scene: &Scene, messages: usize) {
     for round in 0..messages / 8 {
         for number in 0..8_u8 {
@@ -30,7 +30,8 @@ async fn pass(scene: &Scene, messages: usize) {
     scene.broker.forget();
 }
 
-/// Run by hand: `cargo test --release --test it -- --ignored --nocapture service_bus_queue::memory`.
+/// Run by hand: `cargo test --release --test it -- --ignored --nocapture
+/// service_bus_queue::memory`.
 #[tokio::test]
 #[ignore = "a measurement of a minute, alone"]
 async fn memory_stays_as_it_is_over_twenty_thousand_messages() {

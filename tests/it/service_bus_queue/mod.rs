@@ -1,7 +1,7 @@
-//! The Service Bus queue against a stand-in broker in this process, driven through the trait as the
-//! driver of `work` does it, with every fault that the broker can play.
+//! The Service Bus queue against a stand-in broker in this process, driven through the trait as
+//! `work`'s driver does it, with every fault that the broker can play.
 //!
-//! Read as a specification: each test is one sentence of it, with a broker of its own.
+//! Each test has a broker of its own.
 
 mod access;
 mod clocks;
@@ -29,7 +29,6 @@ use trafficcop::queue::service_bus::{
 use trafficcop::queue::{Message, Missing, Queue, Settlement};
 use trafficcop_core::Failure;
 
-/// What is sent.
 type Sent = service_bus_stand_in::Message;
 
 const JOBS: &str = "jobs";
@@ -46,7 +45,7 @@ fn patiently() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// A broker with one queue, and that queue as a worker has it.
+/// A broker with one queue, and a worker's handle on that queue.
 struct Scene {
     broker: Arc<Broker>,
     queue: ServiceBusQueue,
@@ -72,7 +71,7 @@ fn tokens(access: &Access) -> SasTokens {
     }
 }
 
-/// A worker's queue at this port.
+/// Returns the settings of a worker's queue at this port.
 fn config(port: u16) -> Config {
     Config {
         target: Target {
@@ -91,7 +90,7 @@ fn config(port: u16) -> Config {
 }
 
 impl Scene {
-    /// Locks last so many seconds.
+    /// Makes a scene with locks of this many seconds.
     fn locking(lock: u64) -> Scene {
         Scene::with(settings(lock), |_| {})
     }
@@ -114,12 +113,12 @@ impl Scene {
         self.broker.fault(Fault::new(on, act));
     }
 
-    /// Takes one message, however long it takes to come.
+    /// Takes one message, however late it comes.
     async fn take(&self) -> Message {
         one(&self.queue).await
     }
 
-    /// Waits for messages for so long, of which there are none.
+    /// Waits for messages in an empty queue for this long.
     async fn wait_in_vain(&self, most: usize, millis: u64) {
         let there = self.queue.prepare(patiently()).await;
         there.expect("the queue is there");
@@ -135,12 +134,11 @@ impl Scene {
         self.broker.look(move |view| view.messages(address))
     }
 
-    /// How often this happened.
     fn count(&self, what: impl Fn(&Event) -> bool + Send + 'static) -> usize {
         self.broker.look(move |view| count(view, &what))
     }
 
-    /// Waits for something to be seen at the broker.
+    /// Waits until the broker has seen something.
     async fn until<T: Send + 'static>(
         &self,
         look: impl Fn(View<'_>) -> Option<T> + Clone + Send + 'static,
@@ -200,7 +198,6 @@ async fn complete(message: &Message) -> Result<(), Failure> {
     settle(message, &Settlement::Complete).await
 }
 
-/// As often as it takes.
 async fn complete_in_the_end(message: &Message) -> Result<(), Failure> {
     let give_up_at = patiently();
     loop {

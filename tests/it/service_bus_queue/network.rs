@@ -1,4 +1,4 @@
-//! Connections end; messages, and those who wait for them, do not notice.
+//! Connections end, and neither messages nor waiting workers notice.
 
 use super::*;
 
@@ -25,7 +25,7 @@ async fn a_lock_outlives_its_connection() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_the_message_though_the_connection_was_cut() {
+async fn waiting_worker_gets_a_message_despite_a_cut_connection() {
     let scene = Scene::locking(30);
     scene.wait_in_vain(1, 200).await;
     scene.broker.cut();
@@ -44,10 +44,10 @@ async fn a_link_that_is_detached_for_being_idle_is_attached_again() {
         .detach(JOBS, "amqp:link:detach-forced", "The link is idle.");
     scene.put(b"next");
     assert_eq!(body(&scene.take().await), b"next");
-    // A message of the link before is settled by its token.
+    // A message of an earlier link is settled by its token.
     renew(&held).await.expect("renewed");
     complete(&held).await.expect("completed");
-    // And one that goes back cannot but count.
+    // And a returned one has to count.
     scene.put(b"back");
     let back = scene.take().await;
     scene
@@ -79,7 +79,7 @@ async fn a_delivery_that_ends_its_link_is_not_lost() {
         });
         scene.fault(On::Deliver, act.clone());
         scene.put(b"m");
-        // At the latest when the lock has run out of a message that was never seen.
+        // At the latest when the lock of a message ends that never arrived.
         assert_eq!(body(&scene.take().await), b"m", "{act:?}");
     }
 }
@@ -91,7 +91,7 @@ async fn a_line_that_is_dead_is_given_up_long_before_its_heartbeats_are_missed()
     let message = scene.take().await;
     scene.broker.freeze();
     assert_doubt(message.lock.renew(later(1500)).await);
-    // All that is connected now is frozen, too.
+    // Everything connected now is frozen, too.
     assert_doubt(message.lock.renew(later(500)).await);
     scene.broker.thaw();
     renew_in_the_end(&message).await.expect("renewed");
@@ -103,7 +103,7 @@ async fn a_line_that_is_dead_is_given_up_long_before_its_heartbeats_are_missed()
 }
 
 #[tokio::test]
-async fn a_service_that_is_away_is_said_to_be_and_found_again() {
+async fn unreachable_service_is_reported_and_found_again() {
     let scene = Scene::locking(300);
     scene.put(b"held");
     let held = scene.take().await;
@@ -153,9 +153,9 @@ async fn a_busy_service_is_not_stormed() {
     );
 }
 
-/// A worker comes again after a while: until then nothing is sent, to lie here while its lock runs out.
+/// A worker waits after an error: a message sent meanwhile would lie here while its lock runs out.
 #[tokio::test]
-async fn whoever_was_told_of_trouble_is_sent_nothing_before_he_asks_again() {
+async fn worker_gets_no_message_between_an_error_and_its_next_take() {
     let scene = Scene::locking(30);
     scene.wait_in_vain(4, 200).await;
     scene.fault(On::Attach, Act::server_busy());

@@ -1,8 +1,8 @@
-//! What is settled is so because the service said it; what it did not say is not believed.
+//! A message counts as settled only if the service has confirmed it.
 
 use super::*;
 
-/// Settles in the way that is asked for, and says what the next attempt would be.
+/// Settles in this way, and checks the next attempts.
 async fn settled_so(link_settle: bool) {
     let scene = Scene::with(settings(30), |config| config.link_settle = link_settle);
     let way = if link_settle {
@@ -24,7 +24,7 @@ async fn settled_so(link_settle: bool) {
     let long = "é".repeat(4000);
     settle(&message, &dead_letter("CommandFailed", &long))
         .await
-        .expect("put aside");
+        .expect("dead-lettered");
     let letters = scene.waiting(DEAD);
     let (reason, text) = letters[0].dead_letter();
     assert_eq!(reason.as_deref(), Some("CommandFailed"));
@@ -38,7 +38,7 @@ async fn settled_so(link_settle: bool) {
     assert_lost(settle(&message, &abandon()).await);
     assert_lost(renew(&message).await);
     assert_eq!(scene.counts(), Counts::default());
-    // The release can only be said on the link.
+    // A release is possible on the link only.
     let on_link = if link_settle { 4 } else { 1 };
     assert_eq!(scene.count(settled_by(Way::Link)), on_link);
     assert_eq!(scene.count(settled_by(Way::Management)), 4 - on_link);
@@ -56,7 +56,7 @@ async fn a_message_is_settled_on_the_link_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_is_refused_on_the_link_is_heard() {
+async fn refusal_on_the_link_is_reported() {
     for how in [
         Settlement::Complete,
         abandon(),
@@ -77,7 +77,7 @@ async fn what_is_refused_on_the_link_is_heard() {
 }
 
 #[tokio::test]
-async fn what_was_not_answered_on_the_link_is_doubt() {
+async fn missing_answer_on_the_link_is_doubt() {
     let scene = Scene::with(settings(30), |config| config.link_settle = true);
     scene.put(b"m");
     let message = scene.take().await;
@@ -149,7 +149,7 @@ async fn answers_to_settlements_count_for_those_they_name() {
     let message = scene.take().await;
     scene.fault(On::UpdateDisposition, Act::Duplicate);
     complete(&message).await.expect("completed");
-    // Late, and not for this one.
+    // A late answer for another request.
     scene.put(b"late");
     scene.put(b"next");
     let (late, next) = (scene.take().await, scene.take().await);
@@ -179,7 +179,7 @@ async fn a_cut_in_a_settlement_costs_nothing_but_time() {
     let message = scene.take().await;
     scene.fault(On::UpdateDisposition, Act::CutAfter);
     assert_doubt(complete(&message).await);
-    // It was done, and that is not known.
+    // It was done, but the worker does not know.
     assert_doubt(complete(&message).await);
     assert_eq!(scene.counts(), Counts::default());
 }
@@ -194,7 +194,7 @@ async fn a_busy_service_says_when_to_ask_again() {
         panic!("busy is doubt");
     };
     assert_eq!(retry_after, Some(Duration::from_secs(4)));
-    // It was not done, so this is no repetition: a refusal is one.
+    // It was not done, so this is not taken for a repetition: the refusal counts.
     scene.broker.lose_locks(JOBS);
     assert_lost(complete(&message).await);
 }
@@ -207,7 +207,7 @@ async fn every_delivery_that_was_settled_is_forgotten_on_the_link() {
         let message = scene.take().await;
         settle(&message, &how).await.expect("settled");
     }
-    // By dispositions that find nothing to settle: complete, abandon and dead-letter.
+    // The dispositions complete, abandon and dead-letter find no message to settle.
     scene
         .until(|view| {
             let refused =

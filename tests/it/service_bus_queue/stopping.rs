@@ -1,9 +1,9 @@
-//! Nothing stays locked behind a worker that leaves, and nothing that it did not begin is counted.
+//! A worker that leaves has no message locked, and messages that it did not begin do not count.
 
 use super::*;
 
 #[tokio::test]
-async fn what_was_not_handed_out_goes_back_as_it_was() {
+async fn unused_messages_return_unchanged_at_a_stop() {
     let scene = Scene::locking(300);
     scene.wait_in_vain(4, 300).await;
     for number in 0..3_u8 {
@@ -20,7 +20,7 @@ async fn what_was_not_handed_out_goes_back_as_it_was() {
         scene.count(|event| matches!(event, Event::Drained { .. })),
         1
     );
-    // None comes any more.
+    // No more come.
     scene.put(b"later");
     scene.wait_in_vain(4, 300).await;
     assert_eq!(scene.counts().locked, 0);
@@ -30,11 +30,11 @@ async fn what_was_not_handed_out_goes_back_as_it_was() {
         .await;
 }
 
-/// A service that never says that it drained: what it is asked for is to be settled all the same, and
-/// within the time that there is.
+/// Such a service never confirms a drain: messages in flight must be settled anyway, within the
+/// limit.
 #[tokio::test]
 async fn a_service_that_does_not_answer_a_drain_leaves_nothing_locked() {
-    // Fewer than may come: nobody knows whether more do, and half of the time is waited.
+    // Fewer than may come: more could follow, so it waits for half of the time.
     let scene = Scene::locking(300);
     scene.fault(On::Drain, Act::Ignore);
     scene.wait_in_vain(4, 300).await;
@@ -53,7 +53,7 @@ async fn a_service_that_does_not_answer_a_drain_leaves_nothing_locked() {
     assert!(took < Duration::from_millis(3500), "{took:?}");
 }
 
-/// A link whose credit is used up has nothing to drain, and the service need not say so.
+/// A link without credit has nothing to drain, and the service need not confirm it.
 #[tokio::test]
 async fn a_drain_has_ended_when_all_has_come_that_was_asked_for() {
     let scene = Scene::locking(300);
@@ -76,7 +76,7 @@ async fn a_drain_has_ended_when_all_has_come_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn what_was_handed_out_goes_on_after_a_stop() {
+async fn message_in_progress_can_be_settled_after_a_stop() {
     let scene = Scene::locking(30);
     scene.put(b"held");
     let held = scene.take().await;
@@ -103,7 +103,7 @@ async fn a_stop_that_races_with_deliveries_leaves_nothing_locked() {
         let mut held = Vec::new();
         {
             let mut take = std::pin::pin!(queue.take(8, patiently()));
-            // Until the credit is out.
+            // Until the credit is sent.
             let pause = Duration::from_micros((round as u64 % 20) * 100);
             let _ = tokio::time::timeout(pause, &mut take).await.map(|taken| {
                 held.extend(taken.expect("taken"));

@@ -1,4 +1,4 @@
-//! Messages come as they were sent, as many as are wanted and no more, and none is lost on its way.
+//! Messages arrive as they were sent, as many as wanted, and none is lost on its way.
 
 use super::*;
 use service_bus_stand_in::Value;
@@ -77,7 +77,7 @@ async fn a_message_in_many_pieces_is_whole() {
 }
 
 #[tokio::test]
-async fn what_is_not_bytes_or_too_large_is_said_to_be_so() {
+async fn unsupported_or_oversized_body_is_reported() {
     let scene = Scene::with(settings(30), |config| config.max_body = 1000);
     let mut sequence = Vec::new();
     let list = Value::List(vec![Value::Int(1)]);
@@ -104,7 +104,7 @@ async fn what_is_not_bytes_or_too_large_is_said_to_be_so() {
         let message = scene.take().await;
         let got = message.body.as_deref().map_err(|why| why.reason);
         assert_eq!(got, expected, "{sent:?}");
-        // It can be put aside all the same.
+        // It can still be settled.
         complete(&message).await.expect("completed");
     }
 }
@@ -124,7 +124,7 @@ async fn no_more_is_locked_than_is_wanted() {
             left -= taken.len();
             held.extend(taken);
         }
-        // Whatever the broker would still have sent has been sent when it has answered this.
+        // Once this is answered, everything that the broker would still have sent has come.
         renew(&held[0]).await.expect("renewed");
         let counts = scene.counts();
         assert_eq!((counts.locked, counts.ready), (held.len(), 20 - held.len()));
@@ -140,7 +140,7 @@ async fn a_take_that_is_dropped_loses_nothing() {
     let mut dropped = 0;
     for number in 0..60_u8 {
         scene.put(&[number]);
-        // Now and then just before, now and then just after the message came.
+        // Just before or just after the message came.
         let pause = Duration::from_micros(u64::from(number % 7) * 300);
         tokio::select! {
             biased;
@@ -259,7 +259,7 @@ async fn a_lock_that_is_lost_before_it_counts_is_not_handed_out() {
     scene.put(b"found");
     let message = scene.take().await;
     assert_eq!(body(&message), b"found");
-    // One that is in doubt goes back at once, its count unchanged.
+    // A doubtful one goes back at once, with its count unchanged.
     complete(&message).await.expect("completed");
     scene.wait_in_vain(1, 1200).await;
     scene.fault(On::RenewLock, Act::server_busy());
@@ -275,7 +275,7 @@ async fn dead_letters_and_subscriptions_are_queues_too() {
     scene.put(b"poison");
     let message = one(&worker).await;
     let why = dead_letter("CommandRejected", "exit 65");
-    settle(&message, &why).await.expect("put aside");
+    settle(&message, &why).await.expect("dead-lettered");
     let letter = scene.take().await;
     assert_eq!(body(&letter), b"poison");
     let known = &letter.about.properties;

@@ -1,5 +1,4 @@
-//! TLS from the first byte, with an authority that only this test knows; and those who speak
-//! something else.
+//! TLS from the first byte, with an authority that only this test knows; and peers without TLS.
 
 use super::*;
 use std::io::{Read as _, Write as _};
@@ -26,7 +25,6 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("an authority"))
     }
 
-    /// A server with this name.
     fn server(&self, name: &str) -> Arc<Broker> {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new([name.to_owned()]).expect("parameters");
@@ -86,7 +84,7 @@ async fn messages_come_over_tls() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_vouches_for_is_refused() {
+async fn untrusted_server_is_refused() {
     let authority = Authority::fresh();
     let broker = authority.server("localhost");
     let stranger = Authority::fresh().trusted();
@@ -119,12 +117,12 @@ async fn a_server_without_tls_is_not_spoken_to() {
 async fn a_web_server_is_recognised() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port();
-    // Answers two callers, and ends.
+    // Answers two callers, then ends.
     let server = std::thread::spawn(move || {
         for _ in 0..2 {
             let (mut caller, _) = listener.accept().expect("a caller");
             let mut said = [0; 8];
-            let _ = caller.read(&mut said).expect("something is said");
+            let _ = caller.read(&mut said).expect("bytes");
             let answer = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
             let _ = caller.write_all(answer.as_bytes());
         }

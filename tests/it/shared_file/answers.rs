@@ -1,4 +1,5 @@
-//! Answers that are lost, wrong, or old: what was made all the same, and who believes what.
+//! Lost, wrong and old answers: versions that exist in spite of them, and what each instance
+//! concludes.
 
 use nix::libc;
 
@@ -64,7 +65,7 @@ fn a_lost_answer_to_a_release_is_made_up_for() {
         two.await_log("standing by: one is in control");
         one.signal(Signal::SIGTERM);
         scene.journal.await_tag(What::Term, "one");
-        // What announces the drain has been made; nobody hears what is made next.
+        // The version that announces the drain is made; the answer to the next is lost.
         drive.await_renewal(&lock);
         here.switchboard()
             .set(&[Op::Mkdir], None, Fate::Lose(errno), 1);
@@ -80,9 +81,9 @@ fn a_lost_answer_to_a_release_is_made_up_for() {
     }
 }
 
-/// The version is made, and for a while nothing can be written: what it says is written once that is over.
+/// The version is made, and for a while no write succeeds: its record is written after that.
 #[test]
-fn a_release_that_nobody_could_read_is_written_again() {
+fn unreadable_release_is_rewritten() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &HEARS);
@@ -91,7 +92,7 @@ fn a_release_that_nobody_could_read_is_written_again() {
     two.await_log("standing by: one is in control");
     one.signal(Signal::SIGTERM);
     scene.journal.await_tag(What::Term, "one");
-    // What announces the drain has been made and written.
+    // The announcement of the drain is made and written.
     two.await_log("which is stopping");
     here.set(&[Op::Open, Op::Create, Op::Write], Fate::Fail(libc::EIO));
     let_end(&scene, "one");
@@ -101,14 +102,14 @@ fn a_release_that_nobody_could_read_is_written_again() {
     let healed = Instant::now();
     let _ = one.finish();
     let first = scene.journal.await_tag(What::Start, "two");
-    // And not a minute: after that nobody who gave it back is waited for any more.
+    // And not a minute: by then an unreadable release need not be waited for.
     let latest = healed + Duration::from_secs(30);
     assert!(first.at < latest.as_nanos(), "{}", scene.journal);
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// It is made all the same, and removed; its name is nobody else's.
+/// The probe's directory is made anyway, and removed; its name is unique.
 #[test]
 fn lost_answers_to_the_question_for_the_time_end_nothing() {
     let Some(drive) = Drive::new() else { return };
@@ -116,7 +117,7 @@ fn lost_answers_to_the_question_for_the_time_end_nothing() {
     let lock = view.path("lock");
     let first = run(&scene, &lock, "first", &[]).command(["true"]).finish();
     assert_eq!(first.ended, Ended::Code(0), "{}", first.stderr);
-    // Of a lock that is there and free nothing is made or removed before it.
+    // On an existing, free lock, the probe comes before anything else is made or removed.
     for (op, errno) in [(Op::Mkdir, libc::EEXIST), (Op::Rmdir, libc::ENOENT)] {
         view.switchboard().set(&[op], None, Fate::Lose(errno), 1);
     }
@@ -197,7 +198,7 @@ fn a_full_disk_that_still_makes_directories_stops_nothing() {
     let full = Fate::Fail(libc::ENOSPC);
     here.set(&[Op::Create, Op::Write], full);
     await_life(&scene, "one", Instant::now(), LEASE * 5 / 2);
-    // Told once of the record and once of the hint, and not with each renewal.
+    // Once for the record and once for the hint, instead of each renewal.
     let told = one.stderr().matches("cannot be written").count();
     assert!((1..=2).contains(&told), "{}", one.stderr());
     here.heal();
@@ -228,7 +229,8 @@ fn a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room() {
         || scene.trees().is_empty().then_some(()),
         || one.stderr(),
     );
-    // A standby that reads the lock, and could not take it over, does not say that the store answers.
+    // A standby that reads the lock but could not take it over does not report that the store
+    // answers.
     one.await_log("not given back and will expire");
     view.await_caught(view.switchboard().caught() + 2);
     let said = one.stderr();
@@ -303,7 +305,7 @@ fn instances_that_begin_at_once_on_several_clients_each_get_their_turn_alone() {
     scene.await_nobody();
 }
 
-/// An SMB client remembers for a second that a name is missing, whatever the server has said since.
+/// An SMB client remembers for a second that a name is missing, whatever the server has.
 #[test]
 fn a_lock_that_another_instance_has_just_begun_is_used_however_long_the_client_hides_it() {
     let Some(drive) = Drive::new() else { return };

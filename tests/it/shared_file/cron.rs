@@ -1,4 +1,4 @@
-//! Lines of cron: instances that look once and end, on a lock of this machine kept as on a shared
+//! Cron lines: instances that look once and end, on a lock of this machine kept as on a shared
 //! drive.
 
 use super::*;
@@ -33,7 +33,7 @@ fn lines_of_cron_get_control_one_lease_after_the_first_looked_and_not_before() {
 }
 
 #[test]
-fn what_was_seen_of_a_lock_that_was_removed_says_nothing_of_the_next_one() {
+fn stamp_of_a_removed_lock_does_not_apply_to_the_next() {
     let scene = Scene::new();
     scene.excuse_event_logs("the lock is removed, and the next one counts anew");
     let lock = scene.lock();
@@ -44,7 +44,7 @@ fn what_was_seen_of_a_lock_that_was_removed_says_nothing_of_the_next_one() {
     kill_both(one);
     std::fs::remove_dir_all(scene.path("singleton.lock.versions")).unwrap();
     std::fs::remove_file(&lock).unwrap();
-    // For as long as who had seen that version would wait for it.
+    // As long as an instance that had seen that version would wait for it.
     crate::support::await_for(
         "a lease to be over",
         || (Instant::now() > seen + LEASE).then_some(()),

@@ -1,4 +1,4 @@
-//! The doorbell of a lock on a shared drive: for an instance of `run` and for a program.
+//! The doorbell of a lock on a shared drive, for `run` and for a program.
 
 use trafficcop::TrafficCop;
 
@@ -9,7 +9,7 @@ use crate::support::bell::Bell;
 const BELL: [&str; 5] = ["--shared", "--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 
 #[test]
-fn the_next_command_is_started_although_nobody_would_have_looked_for_an_hour() {
+fn doorbell_starts_the_next_command_despite_a_poll_of_an_hour() {
     let scene = Scene::new();
     let journal = &scene.journal;
     let instance = |name: &'static str| {
@@ -40,7 +40,7 @@ async fn a_program_hears_it_and_rings_too() {
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let mut holder = run.journalist("holder", &words).start();
     scene.journal.await_tag(What::Beat, "holder");
-    // Written behind the making of the version, and the command is not kept waiting for it.
+    // It is written after the version is made, and does not delay the command.
     let rings_at = || {
         let record = std::fs::read_to_string(scene.lock()).ok()?;
         let record: serde_json::Value = serde_json::from_str(record.lines().nth(1)?).ok()?;
@@ -53,7 +53,7 @@ async fn a_program_hears_it_and_rings_too() {
         .doorbell(Some(([127, 0, 0, 1], 0).into()))
         .start();
     let cop = cop.await.expect("competes");
-    // It listens on this runtime, which must not be blocked meanwhile.
+    // The bell is served on this runtime, which must not be blocked meanwhile.
     let listens = tokio::task::spawn_blocking(move || bell.await_listener());
     listens.await.expect("not cancelled");
     drop(std::fs::File::create(&done));
@@ -61,7 +61,7 @@ async fn a_program_hears_it_and_rings_too() {
     assert_eq!(holder.wait(), Ended::Code(0), "{}", holder.stderr());
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let standby = run.journalist("standby", &["--beats", "1"]).start();
-    // The bell is rung on this runtime, which must not be blocked meanwhile.
+    // This runtime rings, too.
     let hears = move || {
         standby.await_log("hears the holder's doorbell, 0 standbys before this one");
         standby
@@ -73,21 +73,22 @@ async fn a_program_hears_it_and_rings_too() {
     assert_eq!(standby.wait(), Ended::Code(0), "{}", standby.stderr());
 }
 
-/// The holder stands still: its bell is silent, and only the lease says when it is over.
+/// The stopped holder's bell is silent, and only the lease tells when it is over.
 #[test]
-fn a_doorbell_delays_no_take_over_from_a_holder_that_stands_still() {
+fn doorbell_of_a_stopped_holder_delays_no_take_over() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let bell = ["--doorbell=127.0.0.1", "-v"];
     let one = instance(&scene, &here.path("lock"), "one", &bell, &[]);
     scene.journal.await_tag(What::Beat, "one");
     drive.await_renewal("lock");
-    // It hears the bell early in the time between two renewals.
+    // It hears the bell early between two renewals.
     let two = instance(&scene, &there.path("lock"), "two", &bell, &[]);
     two.await_log("hears the holder's doorbell");
     drive.await_renewal("lock");
     let renewed = Instant::now();
-    // Most of the time to the next one: a standby that waits for the silence sees this one that much later.
+    // Most of the time to the next renewal: a standby that waited for the bell's silence would see
+    // this one that much later.
     std::thread::sleep(LEASE / 5);
     one.freeze();
     let first = scene.journal.await_tag(What::Start, "two");

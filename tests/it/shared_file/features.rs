@@ -1,5 +1,5 @@
-//! What stands on a lock: slots, tasks that are done once, restarts, standbys, elections, and the
-//! verbs that look, on a lock that is kept as on a shared drive.
+//! Features on a lock that is kept as on a shared drive: slots, `--once` tasks, restarts, standbys,
+//! elections, and the verbs that look.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use super::*;
 use crate::support::await_for;
 use crate::support::instance::{Finished, assert_ended};
 
-/// The scene's lock, in a directory of its own.
+/// Returns the scene's lock, in a directory of its own.
 fn lock(scene: &Scene) -> PathBuf {
     let directory = scene.path("locks");
     std::fs::create_dir_all(&directory).unwrap();
     directory.join("lock")
 }
 
-/// A run on the scene's lock, kept as on a shared drive.
+/// Runs on the scene's lock, kept as on a shared drive.
 fn shared<'a>(scene: &'a Scene, name: &str, options: &[&str]) -> Run<'a> {
     run(scene, &lock(scene), name, options).arg("--shared")
 }
@@ -58,7 +58,7 @@ fn two_slots_let_two_run_and_the_third_when_one_ends() {
 }
 
 #[test]
-fn a_task_is_done_once_and_whoever_comes_later_does_nothing() {
+fn task_is_done_once_and_later_candidates_do_nothing() {
     let scene = Scene::new();
     let one = shared_instance(&scene, "one", &["--once"], &[]);
     scene.journal.await_tag(What::Beat, "one");
@@ -71,7 +71,7 @@ fn a_task_is_done_once_and_whoever_comes_later_does_nothing() {
     }
     let three = shared(&scene, "three", &["--once"]).journalist("three", &[]);
     assert_ended(&three.finish(), 0, "one");
-    // Tenures without a task carry the result along, and a key of its own is another task.
+    // Tenures without a task keep the result, and another key is another task.
     for _ in 0..2 {
         let other = shared(&scene, "other", &[]).command(["true"]).finish();
         assert_eq!(other.ended, Ended::Code(0), "{}", other.stderr);
@@ -301,7 +301,7 @@ fn break_ends_a_tenure_and_the_holder_competes_again() {
 }
 
 #[test]
-fn who_is_broken_at_the_end_of_its_lease_is_asked_to_end_and_has_nothing_to_own_up_to() {
+fn break_at_the_leases_end_stops_the_command_without_an_overlap() {
     let scene = Scene::new();
     let options = ["--if-lost", "exit"];
     let mut one = shared_instance(&scene, "one", &options, &["--term", "100:0"]);
@@ -333,7 +333,7 @@ fn the_other_protocol_at_one_path_is_refused_by_both() {
     assert_ended(&other(), 69, "no lock of a shared drive");
     std::fs::remove_file(lock(&scene)).unwrap();
     assert_eq!(other().ended, Ended::Code(0));
-    // On the server's own disk what the path says is obeyed.
+    // On the server's own disk the path decides.
     assert_eq!(local().ended, Ended::Code(0));
     assert_eq!(status(&scene)["token"], 3);
 }

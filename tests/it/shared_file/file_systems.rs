@@ -1,5 +1,5 @@
-//! File systems on which nobody knows whether exactly one of two machines makes a directory, and what `doctor` finds
-//! between two machines.
+//! File systems without the guarantee that exactly one of two machines makes a directory, and
+//! `doctor` between two machines.
 
 use super::*;
 use crate::support::instance::assert_ended;
@@ -17,7 +17,7 @@ fn shared_drive_of_an_unknown_kind_is_refused_without_the_promise() {
     assert_ended(&refused, 69, "fuse.blobfuse2");
     assert!(refused.stderr.contains(PROMISE), "{}", refused.stderr);
     assert!(!lock.exists(), "it made the lock");
-    // `--shared` says how the lock is kept, and nothing of the drive.
+    // `--shared` decides how the lock is kept, and says nothing about the drive.
     let shared = run(&scene, &lock, "one", &["--shared"]).command(["true"]);
     assert_ended(&shared.finish(), 69, PROMISE);
     let elect = scene.verb("elect").arg("--file").arg(&lock);
@@ -43,7 +43,7 @@ fn local_disks_and_known_drives_need_no_promise() {
     }
 }
 
-/// What the doctors of two machines say at the same time, and with which status each ends.
+/// Runs doctors on two machines at the same time; returns their outputs and statuses.
 fn doctors(scene: &Scene, locks: [&Path; 2]) -> [(String, Ended); 2] {
     let doctors = locks.map(|lock| scene.verb("doctor").arg("--file").arg(lock).start());
     doctors.map(|doctor| {

@@ -1,5 +1,5 @@
-//! A drive that does not answer: for less than a lease allows, for longer, and while it is asked for
-//! something else.
+//! A drive that does not answer: for less than a lease allows, for longer, and during other
+//! requests.
 
 use super::*;
 use crate::shared_file::drive::{ALWAYS, Fate, OPENS, Op};
@@ -60,14 +60,14 @@ fn a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_comp
 }
 
 #[test]
-fn an_answer_that_comes_after_the_lease_gives_nobody_control() {
+fn answer_after_the_lease_grants_no_control() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &[]);
     scene.journal.await_tag(What::Beat, "one");
     let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
     two.await_log("standing by: one is in control");
-    // The next renewal is executed, and its answer comes much later than that of all others.
+    // The next renewal is executed, and its answer comes much later than all others.
     here.switchboard().set(&[Op::Mkdir], None, Fate::Mute, 1);
     here.await_caught(1);
     here.hang();
@@ -97,13 +97,13 @@ fn terminate_ends_an_instance_whose_drive_hangs() {
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(13), "{took:?} {}", one.stderr());
     scene.assert_no_tree();
-    // The guardian may be about to give the lock back for a while yet.
+    // The guardian may continue to release the lock for a while.
     scene.await_nobody();
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(24), "{took:?} {}", one.stderr());
 }
 
-/// A drive that takes more than a second for what announces the drain is slow, and not gone.
+/// A drive that takes more than a second for the announcement of the drain is slow, not gone.
 #[test]
 fn a_release_waits_for_an_announcement_that_is_under_way() {
     let Some(drive) = Drive::new() else { return };
@@ -116,8 +116,8 @@ fn a_release_waits_for_an_announcement_that_is_under_way() {
     here.await_caught(1);
     let_end(&scene, "one");
     scene.journal.await_tag(What::End, "one");
-    // So long the drive takes for it. The first release has given up by then, after a second; the next begins
-    // 1.6 s to 2.4 s after that one and gives up as late, which leaves more than a second of a busy machine.
+    // The drive's delay. The first release has given up after a second; the next begins 1.6 s to
+    // 2.4 s after it and gives up as late, which leaves more than a second for a busy machine.
     std::thread::sleep(Duration::from_millis(1200));
     here.heal();
     let done = one.finish();
@@ -154,14 +154,14 @@ fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions
     let lock = view.path("lock");
     let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
     assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
-    // Without a hint nothing says which version is the last, and all of them are listed.
+    // Without a hint all versions must be listed to find the last.
     std::fs::write(&lock, "").unwrap();
     view.set(&[Op::Opendir, Op::Readdir], Fate::Hang);
     let mut two = instance(&scene, &lock, "two", &[], &[]);
     view.await_caught(1);
     let asked = Instant::now();
     two.signal(Signal::SIGTERM);
-    // Its farewell asks what is known of the lock: a look that hangs must not keep that.
+    // Its last log line has what it knows of the lock: a hanging look must not delay that.
     assert_eq!(two.wait(), TERM, "{}", two.stderr());
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(12), "{took:?} {}", two.stderr());
@@ -169,7 +169,7 @@ fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions
 }
 
 #[test]
-fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
+fn verbs_that_look_end_in_time_on_a_hanging_drive() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let lock = view.path("lock");
@@ -205,7 +205,7 @@ fn whoever_only_looks_is_answered_in_time_while_the_drive_hangs() {
 }
 
 #[test]
-fn whoever_does_not_wait_is_answered_in_time_while_the_drive_hangs_whatever_it_is_to_write_to() {
+fn no_wait_ends_in_time_on_a_hanging_drive_with_any_output() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let lock = view.path("lock");
@@ -223,7 +223,7 @@ fn whoever_does_not_wait_is_answered_in_time_while_the_drive_hangs_whatever_it_i
     let here = |name: &str| scene.path(name).to_str().unwrap().to_owned();
     let there = view.path("out").to_str().unwrap().to_owned();
     let socket = |path: &str| format!("unix:{path}");
-    // Its local files may be the lock under another name, and those on the drive as well.
+    // Local outputs may be the lock under another name, and so may those on the drive.
     let outputs = [
         ["--event-log", &here("events")],
         ["--event-log", &there],
@@ -243,7 +243,7 @@ fn whoever_does_not_wait_is_answered_in_time_while_the_drive_hangs_whatever_it_i
     let elect = scene.verb("elect").arg("--file").arg(&lock);
     let elect = elect.args(["-n", "--control-file", &link]);
     let elect = elect.without_event_log().start();
-    // What is to be written on a drive that hangs, of a lock on this disk.
+    // Outputs on a drive that hangs, of a lock on this disk.
     let apart = scene.run().arg("--file").arg(scene.lock()).arg("-n");
     let apart = apart.without_event_log().args(["--status-file", &there]);
     let apart = apart.command(["true"]).start();

@@ -1,4 +1,4 @@
-//! Makers that die: between the version and its record, with their machine, and long ago.
+//! Makers that die: between version and record, with their machine, and long ago.
 
 use super::*;
 use crate::shared_file::drive::{Fate, Op, View};
@@ -44,7 +44,7 @@ fn a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// One in control whose tree ignores TERM, and one that stands by.
+/// Starts a holder whose tree ignores TERM, and a standby.
 fn deaf_and_standby(scene: &Scene, here: &View, there: &View) -> (Instance, Instance) {
     let one = instance(scene, &here.path("lock"), "one", &[], &DEAF);
     scene.journal.await_tag(What::Beat, "one/daemon");
@@ -63,13 +63,15 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     one.signal(Signal::SIGKILL);
     let first = scene.journal.await_tag(What::Start, "two");
     assert_eq!(one.wait(), KILL);
-    // It is deaf, so it is killed at the end of the grace in doubt, 2 s; and the lease has not run out by itself.
+    // It ignores TERM and dies at the end of the grace in doubt, 2 s; the lease itself has not run
+    // out.
     assert!(first.at < (renewed + LEASE).as_nanos());
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// The next command starts well before a lease is over, and before a version without a record may be followed.
+/// Checks that the next command starts well before a lease is over, and before a version without a
+/// record may be followed.
 fn assert_costs_no_lease(scene: &Scene, two: Instance, killed: Instant) {
     let first = scene.journal.await_tag(What::Start, "two");
     assert!(
@@ -80,7 +82,6 @@ fn assert_costs_no_lease(scene: &Scene, two: Instance, killed: Instant) {
     terminate(two);
 }
 
-/// Kills it alone.
 fn kill_supervisor(mut one: Instance) -> Instant {
     one.signal(Signal::SIGKILL);
     let killed = Instant::now();
@@ -91,7 +92,7 @@ fn kill_supervisor(mut one: Instance) -> Instant {
 #[test]
 fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
     let Some(drive) = Drive::new() else { return };
-    // Beside a standby command, which its guardian starts before, as well.
+    // Also with a standby command, which its guardian has started before.
     for standby in [&[][..], &["--standby", "exec sleep 60"]] {
         let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
         let lock = format!("lock-{}", standby.len());
@@ -99,7 +100,7 @@ fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
         scene.journal.await_tag(What::Beat, "before");
         let one = instance(&scene, &here.path(&lock), "one", standby, &[]);
         one.await_log("standing by: before is in control");
-        // What it makes in the version before its own; its own is made by then.
+        // The entry that it makes in the previous version; its own version exists by then.
         here.switchboard()
             .set(&[Op::Mkdir], Some("next"), Fate::Hang, 1);
         terminate(before);
@@ -112,7 +113,6 @@ fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
     }
 }
 
-/// One in control that has announced its drain, and one that stands by.
 fn draining_and_standby(scene: &Scene, lock: &str, here: &View, there: &View) -> [Instance; 2] {
     let one = instance(scene, &here.path(lock), "one", &[], &HEARS);
     scene.journal.await_tag(What::Beat, "one");
@@ -126,7 +126,7 @@ fn draining_and_standby(scene: &Scene, lock: &str, here: &View, there: &View) ->
 #[test]
 fn a_supervisor_killed_while_it_makes_the_version_of_its_release_costs_no_lease() {
     let Some(drive) = Drive::new() else { return };
-    // The answer to the version itself is under way, and to what is made in the one before it.
+    // The answer to the version is pending, or that to the entry in the previous one.
     for (lock, of_the_version) in [("of-the-version", true), ("of-the-one-before", false)] {
         let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
         let [one, two] = draining_and_standby(&scene, lock, &here, &there);
@@ -145,7 +145,7 @@ fn a_supervisor_killed_while_it_makes_the_version_of_its_release_costs_no_lease(
 #[test]
 fn a_supervisor_killed_while_it_writes_that_the_lock_is_free_costs_no_lease() {
     let Some(drive) = Drive::new() else { return };
-    // Nothing of record and hint is there yet, or an empty record is.
+    // Record and hint are missing, or the record is empty.
     for (lock, ops) in [
         ("nothing", &[Op::Open, Op::Create][..]),
         ("empty", &[Op::Open, Op::Write]),
@@ -172,12 +172,12 @@ fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
     let renewed = Instant::now();
     one.signal(Signal::SIGKILL);
     assert_eq!(one.wait(), KILL);
-    // What is made next is the guardian's, when its deaf tree is dead.
+    // The guardian makes the next version, once its tree, which ignores TERM, is dead.
     let lost = Fate::Lose(nix::libc::EIO);
     here.switchboard().set(&[Op::Mkdir], None, lost, 1);
     let first = scene.journal.await_tag(What::Start, "two");
     assert_eq!(here.switchboard().caught(), 1);
-    // The lease has not run out, by itself or, of a version without a record, after a minute.
+    // Neither has the lease run out by itself, nor the minute for a version without a record.
     assert!(first.at < (renewed + LEASE).as_nanos());
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
@@ -217,7 +217,7 @@ fn a_dead_guardian_ends_the_command_and_hands_over() {
 }
 
 #[test]
-fn a_supervisor_that_stands_still_past_its_lease_is_too_late_for_its_tree() {
+fn supervisor_paused_past_its_lease_is_too_late_for_its_tree() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &DEAF);

@@ -1,7 +1,5 @@
-//! Locks on drives that machines share: the store by itself, and instances of the program on a drive
-//! that hangs, fails, and gives old news.
-//!
-//! Read as a specification: each test is one sentence of it.
+//! Locks on shared drives: the store by itself, and instances on a drive that hangs, fails, and
+//! shows old views.
 
 mod doorbell;
 mod drive;
@@ -29,18 +27,19 @@ use trafficcop::Instant;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// The lease of most instances here: renewed every 4 s, a drain in doubt after 9 s, killed after 11 s.
+/// The lease of most instances here: renewed every 4 s, a drain in doubt after 9 s, killed after 11
+/// s.
 const LEASE: Duration = Duration::from_secs(12);
-/// From one look of a standby to the next, and half a second of a busy machine.
+/// The interval of a standby's looks, plus half a second for a busy machine.
 const POLL: Duration = Duration::from_millis(1500);
 
-/// Whoever renewed for the last time at this moment has been followed by then, on a busy machine, too; where the
-/// lease is not known that takes a minute.
+/// Returns by when a holder that renewed last at this moment has a successor, on a busy machine,
+/// too: that takes a minute if the lease is unknown.
 fn followed_by(renewed: Instant) -> u64 {
     (renewed + LEASE * 3 / 2).as_nanos()
 }
 
-/// An instance to be, for the lock at this path.
+/// Prepares an instance for the lock at this path.
 fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'a> {
     scene
         .run()
@@ -51,7 +50,7 @@ fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'
         .args(options)
 }
 
-/// An instance whose command writes into the journal until the file `NAME.done` appears.
+/// Starts an instance whose command writes into the journal until the file `NAME.done` appears.
 fn instance(
     scene: &Scene,
     lock: &Path,
@@ -75,7 +74,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// Waits until this command has lived for so long after this moment, and nobody has asked it to end.
+/// Waits until this command has lived for this long after this moment, without a stop signal.
 fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
     let until = since.as_nanos() + nanos(span);
     let what = format!("that {tag} lives {span:?} later");
@@ -85,10 +84,10 @@ fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
     assert_ne!(last.what, What::Term, "stopped\n{}", scene.journal);
 }
 
-/// Kills both processes of an instance, as a machine does that dies.
+/// Kills both processes of an instance, as the death of its machine does.
 fn kill_both(mut one: Instance) {
     let guardian = one.guardian();
-    // It would end by itself as soon as it sees that its guardian is dead.
+    // Frozen first, or it would end by itself when its guardian is dead.
     one.freeze();
     for pid in [guardian, one.pid()] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
@@ -96,28 +95,26 @@ fn kill_both(mut one: Instance) {
     assert_eq!(one.wait(), KILL);
 }
 
-/// Asks it to end, and it ends by that.
+/// Asks it to end, and checks that it does; returns its log.
 fn terminate(mut one: Instance) -> String {
     one.signal(Signal::SIGTERM);
     assert_eq!(one.wait(), TERM, "{}", one.stderr());
     one.stderr()
 }
 
-/// The last line of this command before this moment.
 fn last_before(scene: &Scene, tag: &str, at: u64) -> Line {
     let lines = scene.journal.lines().into_iter();
     let of_it = |line: &Line| line.command() == tag && line.at < at;
     lines.rev().find(of_it).expect("a line")
 }
 
-/// Nobody asked this command to end.
+/// Checks that this command got no stop signal.
 fn assert_not_stopped(scene: &Scene, tag: &str) {
     let lines = scene.journal.lines();
     let asked = |line: &&Line| line.command() == tag && line.what == What::Term;
     assert!(lines.iter().find(asked).is_none(), "{}", scene.journal);
 }
 
-/// A tree that does not end when it is asked to.
 const DEAF: [&str; 5] = ["--term", "ignore", "--daemon", "--children", "2"];
-/// A command that writes down that it was asked to end, and goes on.
+/// A command that records TERM and continues.
 const HEARS: [&str; 2] = ["--term", "60000:9"];

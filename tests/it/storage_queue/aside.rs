@@ -1,9 +1,9 @@
-//! Putting a message aside: the copy first, then the delete.
+//! Dead-lettering a message: the copy first, then the delete.
 
 use super::*;
 
 #[tokio::test]
-async fn what_is_put_aside_is_kept_word_for_word_and_for_ever() {
+async fn dead_letter_is_kept_verbatim_and_for_ever() {
     let bytes: Vec<u8> = [0, 0xff].into_iter().cycle().take(48 * 1024).collect();
     for text in [
         azure_core::base64::encode(&bytes),
@@ -14,7 +14,7 @@ async fn what_is_put_aside_is_kept_word_for_word_and_for_ever() {
         let scene = Scene::with(&text);
         let message = scene.take().await;
         let settled = message.lock.settle(&dead_letter(), later()).await;
-        settled.expect("put aside");
+        settled.expect("dead-lettered");
         assert_eq!(scene.mailbox.count(), 0);
         let letters = scene.mailbox.poison().visible();
         assert_eq!(letters.len(), 1);
@@ -42,13 +42,13 @@ async fn the_poison_queue_can_have_a_name_of_its_own() {
     assert!(queue.poison_name().ends_with(&aside.name));
     let message = one(&queue).await;
     let settled = message.lock.settle(&dead_letter(), later()).await;
-    settled.expect("put aside");
+    settled.expect("dead-lettered");
     assert_eq!((mailbox.count(), aside.count()), (0, 1));
     assert!(!mailbox.poison().exists());
 }
 
 #[tokio::test]
-async fn a_message_that_may_not_be_put_aside_stays_where_it_is() {
+async fn message_that_may_not_be_dead_lettered_stays_in_its_queue() {
     let refused = Fate::Refuse(403, "AuthorizationPermissionMismatch");
     for call in [Call::Put, Call::Create] {
         let scene = Scene::with("x");
@@ -65,7 +65,7 @@ async fn a_message_that_may_not_be_put_aside_stays_where_it_is() {
         );
         assert_eq!(scene.asked(Call::DeleteMessage), 0);
         assert_eq!(scene.mailbox.count(), 1);
-        // It is still ours, and can be given back.
+        // It still has its lock, and can be released.
         let settled = message.lock.settle(&Settlement::Release, later()).await;
         settled.expect("released");
         assert_eq!(scene.mailbox.visible().len(), 1);
@@ -84,7 +84,7 @@ async fn a_copy_that_is_known_to_be_there_is_not_put_again() {
         scene.proxy.next(Call::DeleteMessage, fate.clone());
         is_transient(message.lock.settle(&dead_letter(), later()).await);
         let settled = message.lock.settle(&dead_letter(), later()).await;
-        settled.expect("put aside");
+        settled.expect("dead-lettered");
         assert_eq!(scene.mailbox.count(), 0, "{fate:?}");
         assert_eq!(scene.mailbox.poison().count(), 1, "{fate:?}");
     }
@@ -100,13 +100,13 @@ async fn a_copy_in_doubt_is_put_again_rather_than_lost() {
     assert_eq!(scene.asked(Call::DeleteMessage), 0);
     assert_eq!(scene.mailbox.count(), 1);
     let settled = message.lock.settle(&dead_letter(), later()).await;
-    settled.expect("put aside");
+    settled.expect("dead-lettered");
     assert_eq!(scene.mailbox.count(), 0);
     assert_eq!(scene.mailbox.poison().count(), 2);
 }
 
 #[tokio::test]
-async fn what_another_may_have_is_not_copied() {
+async fn message_that_another_may_have_is_not_copied() {
     let scene = Scene::locking("x", 2);
     scene.mailbox.poison().create();
     let message = scene.take().await;

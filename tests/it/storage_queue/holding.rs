@@ -1,4 +1,4 @@
-//! A lock: renewed, lost, and in doubt.
+//! A message's lock: renewed, lost, and in doubt.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn renewals_keep_a_message_from_others_far_beyond_its_first_lock() {
         message.lock.renew(later()).await.expect("renewed");
         renewals += 1;
         while Instant::now() < t0 + Duration::from_millis(1200) {
-            // Looked at only while it must be ours: a machine that was slow proves nothing.
+            // Checked only while the lock must hold: a slow machine proves nothing.
             let visible = scene.mailbox.visible();
             if Instant::now() < t0 + Duration::from_secs(2) {
                 assert_eq!(visible, []);
@@ -23,7 +23,7 @@ async fn renewals_keep_a_message_from_others_far_beyond_its_first_lock() {
         }
     }
     assert!(renewals >= 2, "{renewals}");
-    // The newest receipt is the only one that does it.
+    // Only the newest receipt settles it.
     let settled = message.lock.settle(&Settlement::Complete, later()).await;
     settled.expect("completed");
     assert_eq!(scene.mailbox.count(), 0);
@@ -79,7 +79,7 @@ async fn message_of_a_deleted_queue_is_gone_and_not_lost() {
     let message = scene.take().await;
     scene.mailbox.delete();
     for _ in 0..2 {
-        message.lock.renew(later()).await.expect("nobody has it");
+        message.lock.renew(later()).await.expect("still locked");
     }
     assert!(message.lock.is_gone());
     let settled = message.lock.settle(&Settlement::Complete, later()).await;
@@ -114,7 +114,7 @@ async fn message_that_expires_between_renewals_is_gone_and_not_lost() {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         let asked = scene.asked(Call::Update);
-        message.lock.renew(later()).await.expect("nobody has it");
+        message.lock.renew(later()).await.expect("still locked");
         let settled = message.lock.settle(&settlement, later()).await;
         settled.expect("nothing is left to settle");
         assert_eq!(scene.asked(Call::Update), asked);
@@ -126,12 +126,12 @@ async fn message_that_expires_between_renewals_is_gone_and_not_lost() {
     }
 }
 
-/// Azure hides a message beyond its expiry when it is taken, and refuses to do so later.
+/// Azure can hide a message beyond its expiry when it is taken, but refuses to do so later.
 #[tokio::test]
 async fn message_that_expires_before_its_lock_ends_is_not_renewed() {
     let scene = Scene::expiring(2, 60);
     let message = scene.take().await;
-    message.lock.renew(later()).await.expect("nobody has it");
+    message.lock.renew(later()).await.expect("still locked");
     assert_eq!(scene.asked(Call::Update), 0);
     assert!(!message.lock.is_gone(), "it can still be given back");
     scene.mailbox.await_none();
@@ -170,7 +170,7 @@ async fn lock_that_would_outlast_its_message_is_refused_in_words_and_costs_no_se
 }
 
 #[tokio::test]
-async fn a_lock_that_ran_out_is_renewed_if_nobody_took_the_message() {
+async fn expired_lock_of_an_untaken_message_is_renewed() {
     let scene = Scene::locking("x", 2);
     let message = scene.take().await;
     crate::support::await_for(
@@ -245,11 +245,11 @@ async fn a_renewal_whose_answer_was_lost_loses_the_message_but_not_before_its_co
         begin + lock <= until && until <= confirmed + lock,
         "from the last renewal that was answered: {begin:?} {until:?} {confirmed:?}"
     );
-    // Asked again, it says the same, and asks nobody.
+    // Repeated, it answers the same without a request.
     let asked = scene.asked(Call::Update);
     assert_eq!(is_lost(message.lock.renew(later()).await), Some(until));
     assert_eq!(scene.asked(Call::Update), asked);
-    // Nothing can be settled without the receipt, and nobody else has it.
+    // Without the receipt it cannot be settled, and no other worker has it.
     is_lost(message.lock.settle(&Settlement::Complete, later()).await);
     assert_eq!(scene.asked(Call::DeleteMessage), 0);
     assert_eq!(scene.mailbox.visible(), []);
@@ -282,7 +282,7 @@ async fn a_renewal_that_was_given_up_half_way_is_remembered() {
     let renewal = message.lock.renew(later());
     scene.give_up_half_way(Call::Update, renewal).await;
     let until = is_lost(message.lock.renew(later()).await);
-    assert!(until.is_some(), "it is not known that anybody else has it");
+    assert!(until.is_some(), "no other worker is known to have it");
 }
 
 #[tokio::test]

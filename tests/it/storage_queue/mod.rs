@@ -1,7 +1,7 @@
-//! The storage queue against a real (emulated) service, driven through the trait as the driver of
-//! `work` does it, with a network in between that fails on command.
+//! The storage queue against a real (emulated) service, driven through the trait as `work`'s driver
+//! does it, with a network that fails on command.
 //!
-//! Read as a specification: each test is one sentence of it, on a queue of its own.
+//! Each test has a queue of its own.
 
 mod aside;
 mod holding;
@@ -20,7 +20,6 @@ use crate::support::azurite::{KEY, queue_string, queues};
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::queue::Mailbox;
 
-/// An account with this key whose queues are on this port.
 fn account(port: u16, key: &str) -> Account {
     let string = queue_string(port, key);
     let get = |name: &str| (name == "AZURE_STORAGE_CONNECTION_STRING").then(|| string.clone());
@@ -43,7 +42,7 @@ fn open(config: Config) -> StorageQueue {
     StorageQueue::open(config).expect("a queue")
 }
 
-/// A queue with one message in it, and the way to it through a proxy.
+/// A queue with one message, reached through a proxy.
 struct Scene {
     mailbox: Mailbox,
     proxy: Proxy,
@@ -61,7 +60,7 @@ impl Scene {
         Scene::on(mailbox, seconds)
     }
 
-    /// A message that expires after `life` seconds, locked for `seconds` at a time.
+    /// Makes a scene whose message expires after `life` seconds, with locks of `seconds`.
     fn expiring(life: u32, seconds: u64) -> Scene {
         let mailbox = Mailbox::fresh();
         mailbox.put_for(life, "x");
@@ -81,7 +80,6 @@ impl Scene {
         }
     }
 
-    /// Takes its message.
     async fn take(&self) -> Message {
         one(&self.queue).await
     }
@@ -106,26 +104,25 @@ impl Scene {
         }
     }
 
-    /// How often this was asked for.
+    /// Counts the requests of this kind.
     fn asked(&self, call: Call) -> usize {
         let log = self.proxy.log();
         log.iter().filter(|seen| seen.call == call).count()
     }
 }
 
-/// Takes the one message that is there.
 async fn one(queue: &StorageQueue) -> Message {
     let mut messages = queue.take(1, later()).await.expect("taken");
     assert_eq!(messages.len(), 1);
     messages.remove(0)
 }
 
-/// A limit that is not meant to be met.
+/// A limit that no test reaches.
 fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A limit that is meant to be met.
+/// A limit that tests reach.
 fn soon() -> Instant {
     Instant::now() + Duration::from_millis(1500)
 }
@@ -145,7 +142,7 @@ fn is_transient<T: std::fmt::Debug>(said: Result<T, Failure>) -> String {
     }
 }
 
-/// Lost, and until when it is nobody else's.
+/// Checks for a loss; returns until when no other worker can have the message.
 #[track_caller]
 fn is_lost<T: std::fmt::Debug>(said: Result<T, Failure>) -> Option<Instant> {
     match said {

@@ -1,9 +1,9 @@
-//! What becomes of a message: completed, retried, released; and when that was in doubt.
+//! Outcomes of a message: completed, retried, released; and after doubt.
 
 use super::*;
 
 #[tokio::test]
-async fn what_is_completed_is_gone_and_stays_settled() {
+async fn completed_message_is_deleted_and_stays_settled() {
     let scene = Scene::with("x");
     let message = scene.take().await;
     for _ in 0..2 {
@@ -17,7 +17,7 @@ async fn what_is_completed_is_gone_and_stays_settled() {
 }
 
 #[tokio::test]
-async fn what_is_released_is_there_at_once_and_what_is_retried_after_its_delay() {
+async fn released_message_returns_at_once_and_retried_one_after_its_delay() {
     let scene = Scene::with("x");
     let message = scene.take().await;
     let settled = message.lock.settle(&Settlement::Release, later()).await;
@@ -33,7 +33,7 @@ async fn what_is_released_is_there_at_once_and_what_is_retried_after_its_delay()
         .await;
     settled.expect("put back");
     assert_eq!(scene.mailbox.await_take(60).count, 3);
-    // Never sooner than asked: in whole seconds, it is two.
+    // Never sooner than requested: in whole seconds, that is two.
     assert!(Instant::now().since(begin) >= Duration::from_millis(1900));
 }
 
@@ -125,14 +125,14 @@ async fn a_delete_in_doubt_whose_message_is_gone_after_the_lock_cannot_be_told()
     let message = scene.take().await;
     scene.proxy.next(Call::DeleteMessage, Fate::Swallow);
     is_transient(message.lock.settle(&Settlement::Complete, soon()).await);
-    // By somebody else, who took it when our lock had run out.
+    // Another worker does, after this one's lock.
     scene.mailbox.await_take(60);
     scene.mailbox.clear();
     let why = is_transient(message.lock.settle(&Settlement::Complete, later()).await);
     assert!(why.contains("it is not known whether"), "{why}");
 }
 
-/// The request can be late on its way: another worker may have taken and deleted the message meanwhile.
+/// The request may be late: meanwhile another worker may have taken and deleted the message.
 #[tokio::test]
 async fn delete_in_doubt_is_not_confirmed_by_an_answer_that_comes_after_the_lock() {
     let scene = Scene::locking("x", 2);
@@ -173,10 +173,10 @@ async fn a_refusal_that_an_unanswered_renewal_explains_does_not_confirm_a_settle
     ] {
         let scene = Scene::with("x");
         let message = scene.take().await;
-        // Carried out: our receipt is worth nothing any more, and we do not know.
+        // Carried out: the receipt is invalid now, unknown to the worker.
         scene.proxy.next(Call::Update, Fate::LoseReply);
         is_transient(message.lock.renew(later()).await);
-        // Refused, and we do not hear that either.
+        // Refused, but that answer is lost, too.
         scene.proxy.next(call, Fate::LoseReply);
         is_transient(message.lock.settle(&settlement, later()).await);
         let said = message.lock.settle(&settlement, later()).await;
@@ -192,9 +192,9 @@ async fn a_renewal_that_was_answered_ends_the_doubt_about_a_settlement_before_it
     let message = scene.take().await;
     scene.proxy.next(Call::DeleteMessage, Fate::Swallow);
     is_transient(message.lock.settle(&Settlement::Complete, soon()).await);
-    // So it was not deleted, and whatever is still on its way bears a receipt of no worth.
+    // So it was not deleted, and requests on their way have an invalid receipt.
     message.lock.renew(later()).await.expect("renewed");
-    // Somebody else does it: not we have completed it.
+    // Another worker deletes it; this one has not completed it.
     scene.mailbox.clear();
     let said = message.lock.settle(&Settlement::Complete, later()).await;
     assert_eq!(is_lost(said), None);

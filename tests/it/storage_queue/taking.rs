@@ -1,4 +1,4 @@
-//! What is looked at before anything is taken, and what is taken.
+//! Checks before a message is taken, and taking it.
 
 use trafficcop::queue::Missing;
 
@@ -46,7 +46,7 @@ async fn no_more_are_taken_than_asked_for_and_each_has_its_own_lock() {
     assert_eq!(few.len(), 3);
     let many = scene.queue.take(100, later()).await.expect("taken");
     assert_eq!(many.len(), 32, "no more come with one answer");
-    // Azurite gives all messages of one answer the same receipt; they are different ones.
+    // Azurite gives all messages of one answer the same receipt; they are different messages.
     let settled = many[7].lock.settle(&Settlement::Complete, later()).await;
     settled.expect("completed");
     assert_eq!(scene.mailbox.count(), 39);
@@ -90,7 +90,7 @@ async fn bodies_are_handed_over_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_handed_over_is_taken_all_the_same_and_says_why() {
+async fn unusable_body_is_taken_with_its_reason() {
     let scene = Scene::with("{}");
     let queue = open(Config {
         encoding: Some(Encoding::Base64),
@@ -179,7 +179,7 @@ async fn a_sas_is_enough_and_one_without_the_right_to_renew_is_refused_at_once()
     let message = one(&queue).await;
     message.lock.renew(later()).await.expect("renewed");
     let settled = message.lock.settle(&dead_letter(), later()).await;
-    settled.expect("put aside");
+    settled.expect("dead-lettered");
     assert_eq!(mailbox.poison().count(), 1);
 
     let said = is_fatal(failed(with("rpac").prepare(later()).await), true);
@@ -228,7 +228,7 @@ async fn refused_credential_is_told_apart_from_doubt_after_it_has_worked() {
 }
 
 #[tokio::test]
-async fn what_an_unanswered_request_took_comes_back_by_itself() {
+async fn message_taken_by_an_unanswered_request_comes_back() {
     let scene = Scene::locking("x", 2);
     scene.proxy.next(Call::Take, Fate::LoseReply);
     is_transient(scene.queue.take(1, later()).await.map(drop));

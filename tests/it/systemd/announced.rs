@@ -1,5 +1,5 @@
-//! What Azure announces for the machine: control is given away before, and not sought until it is
-//! over.
+//! Announcements of Azure for the machine: the instance gives control away before the event, and
+//! competes again after it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::support::scene::Scene;
 
 const ENDPOINT: &str = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT";
 
-/// An instance on the machine whose metadata service this is.
+/// Runs on the machine with this metadata service.
 fn guest<'a>(scene: &'a Scene, metadata: &Metadata, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -36,7 +36,7 @@ fn go(scene: &Scene, name: &str) -> PathBuf {
 fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_gone() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
-    // It takes its time to end, and says when it has.
+    // It takes a while to end, and reports when it has.
     let over = scene.path("over");
     let slow = format!(
         "trap 'sleep 0.5; : > {}; exit 0' TERM; {}",
@@ -70,7 +70,7 @@ fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_g
     assert_eq!(approved, ["0-1-2"]);
     assert_eq!(seen, ["over: true, given back: true"]);
 
-    // The lock is free, and nobody takes it.
+    // The lock is free, and no instance takes it.
     fs::write(go(&scene, "web2"), "").expect("written");
     assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
     metadata.await_asked(2);
@@ -107,7 +107,7 @@ fn a_standby_is_cordoned_too_and_then_stands_by_again() {
     standby.await_log("cordoned: a freeze of this machine is announced (event x)");
     metadata.announce_nothing();
     standby.await_log_times("standing by: web1 is in control", 2);
-    assert_eq!(metadata.approved().0, [""; 0], "nobody asked for that");
+    assert_eq!(metadata.approved().0, [""; 0], "no approval was needed");
     for instance in [&mut standby, &mut holder] {
         instance.signal(Signal::SIGTERM);
         instance.wait();
@@ -115,7 +115,7 @@ fn a_standby_is_cordoned_too_and_then_stands_by_again() {
 }
 
 #[test]
-fn a_metadata_service_that_fails_in_whatever_way_stops_nobody() {
+fn failing_metadata_service_stops_no_command() {
     for manner in [
         Manner::Status(404),
         Manner::Status(500),
@@ -146,7 +146,7 @@ fn a_metadata_service_that_fails_in_whatever_way_stops_nobody() {
             instance.stderr()
         );
     }
-    // The same where nobody listens.
+    // Without a metadata service the result is the same.
     let scene = Scene::new();
     let finished = scene
         .run_on_file()
@@ -164,7 +164,7 @@ fn a_metadata_service_that_fails_in_whatever_way_stops_nobody() {
 }
 
 #[test]
-fn what_is_announced_for_another_machine_or_is_no_disturbance_is_ignored() {
+fn irrelevant_announcements_are_ignored() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
     let mut instance = guest(&scene, &metadata, "web1")
@@ -180,7 +180,7 @@ fn what_is_announced_for_another_machine_or_is_no_disturbance_is_ignored() {
         "{}",
         instance.stderr()
     );
-    // It was looking, all the same.
+    // It did watch for announcements.
     metadata.announce("y", "Preempt", "web-1");
     instance
         .await_log("stopping the command: the preemption of this machine is announced (event y)");
@@ -204,7 +204,7 @@ fn a_machine_is_known_by_what_was_typed_by_the_metadata_or_by_its_own_name() {
         if let Some(name) = typed {
             run = run.args(["--vm-name", name]);
         }
-        // Known before anything was competed for, it is a reason not to.
+        // An announcement before the first attempt keeps it from competing.
         let finished = run.command(["true"]).finish();
         assert_eq!(finished.ended, Ended::Code(9), "{}", finished.stderr);
         assert!(
@@ -223,7 +223,7 @@ fn a_machine_is_known_by_what_was_typed_by_the_metadata_or_by_its_own_name() {
 }
 
 #[test]
-fn nobody_is_asked_where_nobody_wants_to_know() {
+fn metadata_service_is_not_queried_unless_enabled() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
     metadata.announce("x", "Reboot", "web-1");

@@ -1,4 +1,4 @@
-//! The service manager's part: a socket, and everything that was said to it.
+//! The service manager's side: a socket, and all messages to it.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixDatagram;
@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use crate::support::await_for;
 use crate::support::scene::Scene;
 
-/// A socket that is read when somebody wants to know.
+/// A socket that is read on demand.
 pub(crate) struct Manager {
     socket: UnixDatagram,
-    /// Where it is.
     pub(crate) path: PathBuf,
     heard: RefCell<Vec<String>>,
 }
@@ -27,7 +26,6 @@ impl Manager {
         }
     }
 
-    /// All messages so far, in their order.
     pub(crate) fn messages(&self) -> Vec<String> {
         let mut buffer = [0; 8192];
         while let Ok(length) = self.socket.recv(&mut buffer) {
@@ -37,28 +35,28 @@ impl Manager {
         self.heard.borrow().clone()
     }
 
-    /// All lines so far, in their order.
+    /// Returns all lines so far, in order.
     pub(crate) fn said(&self) -> Vec<String> {
         let messages = self.messages();
         let lines = messages.iter().flat_map(|message| message.lines());
         lines.map(str::to_owned).collect()
     }
 
-    /// How many lines begin so.
+    /// Counts the lines that begin like this.
     pub(crate) fn count(&self, begin: &str) -> usize {
         let said = self.said();
         said.iter().filter(|line| line.starts_with(begin)).count()
     }
 
-    /// Waits until a line contains this; its number.
+    /// Waits until a line contains this; returns its number.
     pub(crate) fn await_line(&self, words: &str) -> usize {
         self.await_times(words, 1)
     }
 
-    /// Waits until so many lines contain this; the number of the last of them.
+    /// Waits until this many lines contain this; returns the number of the last.
     pub(crate) fn await_times(&self, words: &str, times: usize) -> usize {
         await_for(
-            &format!("\"{words}\" to be said to the service manager"),
+            &format!("\"{words}\" to be sent to the service manager"),
             || {
                 let said = self.said();
                 let mut lines = said.iter().enumerate();
@@ -69,7 +67,7 @@ impl Manager {
         )
     }
 
-    /// Leaves no room for another message.
+    /// Fills the socket, so that no other message fits.
     pub(crate) fn fill(&self) {
         let sender = UnixDatagram::unbound().expect("a socket");
         sender.set_nonblocking(true).expect("ours");

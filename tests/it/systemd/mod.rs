@@ -1,9 +1,7 @@
-//! `trafficcop` as a service of systemd's, and as a guest on one of Azure's machines: what the
-//! service manager is told, what the command gets of it, and what becomes of what the platform
-//! announces.
+//! `trafficcop` as a systemd service, and on an Azure machine: messages to the service manager,
+//! what the command gets from it, and reactions to announcements of the platform.
 //!
-//! Read as a specification: each test is one sentence of it. The service manager is played by the
-//! test: a socket, and variables in the environment.
+//! The tests play the service manager: a socket, and variables in the environment.
 
 mod announced;
 mod manager;

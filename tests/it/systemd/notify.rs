@@ -1,4 +1,4 @@
-//! What the service manager is told, and what the command tells it through us.
+//! Messages to the service manager, and messages of the command that are passed on to it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,6 @@ use crate::support::instance::{Ended, Instance, Run};
 use crate::support::scene::Scene;
 use crate::systemd::manager::Manager;
 
-/// An instance of the scene whose service manager this is.
 fn service<'a>(scene: &'a Scene, manager: &Manager, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -22,7 +21,7 @@ fn service<'a>(scene: &'a Scene, manager: &Manager, name: &str) -> Run<'a> {
         .env("RUNTIME_DIRECTORY", scene.directory())
 }
 
-/// A script that lasts until it is let go on.
+/// Returns a script that runs until it is released.
 fn lasting(scene: &Scene, name: &str) -> String {
     let go = scene.path(&format!("{name}.go"));
     format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
@@ -33,7 +32,7 @@ fn let_go_on(scene: &Scene, name: &str) {
 }
 
 #[test]
-fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
+fn standby_is_ready_and_its_status_is_the_logs() {
     let scene = Scene::new();
     let (one, two) = (Manager::at(&scene, "one"), Manager::at(&scene, "two"));
     let mut holder = service(&scene, &one, "web1")
@@ -52,15 +51,15 @@ fn it_is_ready_as_soon_as_it_stands_by_and_says_so_in_the_words_of_the_log() {
         assert_eq!(manager.count("READY=1"), 1, "{:#?}", manager.said());
         assert_eq!(manager.count("STOPPING=1"), 1, "{:#?}", manager.said());
         assert_eq!(manager.count("MAINPID"), 0);
-        // Whoever has no watchdog is not fed.
+        // No watchdog is set, so none is fed.
         assert_eq!(manager.count("WATCHDOG"), 0);
     }
 }
 
-/// To systemd a process that ends without it has failed, however it ended; and of READY and STOPPING in
-/// one message it takes one.
+/// To systemd a process that ends without READY has failed, whatever its status; and of READY and
+/// STOPPING in one message it takes one.
 #[test]
-fn one_that_ends_well_and_never_was_ready_says_so_before_it_stops() {
+fn clean_exit_sends_ready_before_stopping() {
     let scene = Scene::new();
     let done = scene.run_on_file().arg("--once").command(["true"]).finish();
     assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
@@ -89,7 +88,7 @@ fn one_that_ends_well_and_never_was_ready_says_so_before_it_stops() {
 }
 
 #[test]
-fn one_that_is_not_fit_is_ready_and_its_status_says_why() {
+fn unfit_instance_is_ready_and_its_status_has_the_reason() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "one");
     let fit = scene.path("fit");
@@ -100,7 +99,7 @@ fn one_that_is_not_fit_is_ready_and_its_status_says_why() {
         .start();
     let words = "STATUS=not fit to take control: the --if command exited with status 1";
     let told = manager.await_line(words);
-    // A rolling update of units is not to wait for a machine that may never be fit.
+    // A rolling update of units must not wait for a machine that may never be fit.
     assert!(manager.await_line("READY=1") <= told);
     fs::write(&fit, "").expect("written");
     manager.await_line("STATUS=in control, token 1");
@@ -128,7 +127,7 @@ fn with_ready_held_it_is_ready_when_the_command_was_started() {
     assert_eq!(standby.wait(), Ended::Code(0));
 }
 
-/// What a command finds there, once it has written it down.
+/// Returns what a command has written there.
 fn written(path: &Path) -> String {
     await_for(
         "the command to write",
@@ -191,7 +190,7 @@ fn the_command_has_a_socket_of_ours_and_says_there_that_it_is_ready() {
     for hidden in ["MAINPID", "FDSTORE", "STOPPING", "WATCHDOG=trigger"] {
         assert_eq!(manager.count(hidden), 0, "{:#?}", manager.said());
     }
-    // For standbys it is what a drain is: said in the record while the command still runs.
+    // For standbys it counts as a drain: the record announces it while the command still runs.
     await_for(
         "the record to say that control will change",
         || {
@@ -255,11 +254,11 @@ fn the_watchdog_is_fed_while_supervisor_and_guardian_both_answer_and_not_otherwi
     second.await_line("STATUS=standing by");
     second.await_times("WATCHDOG=1", 3);
 
-    // Nothing depends on a standby's guardian, but a supervisor without one is not sound.
+    // A standby's guardian has no command, but a supervisor without a guardian is not healthy.
     let guardian = Pid::from_raw(standby.guardian());
     kill(guardian, Signal::SIGSTOP).expect("ours");
     crate::support::processes::await_stopped(guardian.as_raw());
-    // One may be on its way still. The other one's beat is the clock.
+    // One may still be on its way. The other instance's beat is the clock.
     let before = second.count("WATCHDOG=1");
     first.await_times("WATCHDOG=1", first.count("WATCHDOG=1") + 10);
     let now = second.count("WATCHDOG=1");
@@ -306,7 +305,7 @@ fn a_stop_is_told_once_and_asks_for_time_as_long_as_the_drain_takes() {
     let stops = manager.await_line("STOPPING=1");
     let status = manager.await_line("STATUS=stopping the command: SIGTERM received");
     assert!(stops <= status);
-    // More than one: systemd forgets what it was asked for.
+    // More than once: systemd's extension expires.
     manager.await_times("EXTEND_TIMEOUT_USEC=20000000", 2);
     instance.assert_running();
     let_go_on(&scene, "job");
@@ -420,7 +419,7 @@ fn the_command_s_health_is_in_the_status_and_its_watchdog_is_ours() {
         },
         || format!("{:#?}", manager.said()),
     );
-    // What the command says of itself feeds nobody's watchdog but ours.
+    // The command's messages feed trafficcop's watchdog only.
     assert_eq!(manager.count("WATCHDOG"), 0, "{:#?}", manager.said());
     instance.signal(Signal::SIGTERM);
     instance.wait();

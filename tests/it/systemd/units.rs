@@ -1,4 +1,4 @@
-//! The units in `examples/`: systemd accepts them, and what they start can be parsed.
+//! The units in `examples/`: systemd accepts them, and their command lines can be parsed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::support::instance::Ended;
 use crate::support::journal::What;
 use crate::support::scene::Scene;
 
-/// Each unit, and as what it is started.
+/// Units, and the names under which they are started.
 const UNITS: &[(&str, &str)] = &[
     (
         "examples/trafficcop@.service",
@@ -66,8 +66,8 @@ fn every_unit_is_looked_at() {
     assert_eq!(found.len(), UNITS.len());
 }
 
-/// Verifies a unit under programs that exist here: where they are installed is not known.
-/// `None` where there is nothing to verify it with.
+/// Verifies a unit with programs that exist here, since the installed paths are unknown; `None`
+/// without systemd's verifier.
 fn verified(directory: &Path, unit: &str, name: &str) -> Option<Result<(), String>> {
     let verdict = Command::new("systemd-analyze")
         .arg("verify")
@@ -112,7 +112,7 @@ fn systemd_accepts_each_unit() {
             }
         }
     }
-    // It means something only if one that is wrong is refused.
+    // The check is useful only if a wrong unit fails.
     install(directory.path(), UNITS[0].0, |text| {
         text.replace("KillMode=", "KilMode=")
     });
@@ -139,7 +139,7 @@ fn the_units_start_what_the_package_installs() {
 }
 
 #[test]
-fn what_the_units_start_can_be_parsed() {
+fn command_lines_of_units_can_be_parsed() {
     for (unit, _) in UNITS.iter().filter(|(unit, _)| unit.ends_with(".service")) {
         let text = text(unit);
         let line = text
@@ -149,7 +149,7 @@ fn what_the_units_start_can_be_parsed() {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let verb = words[1].to_string_lossy().into_owned();
         if args::definition().find_subcommand(&verb).is_none() {
-            // Not built in (a feature that is off).
+            // Not in this build (a feature is off).
             eprintln!("{unit}: this trafficcop knows no verb '{verb}': NOT PARSED");
             continue;
         }
@@ -164,13 +164,14 @@ fn the_services_leave_a_drain_to_trafficcop_and_time_for_it() {
         let has = |line: &str| text.lines().any(|there| there == line);
         assert!(has("KillMode=mixed") && has("Delegate=yes"), "{unit}");
         assert!(text.contains("\nTimeoutStopSec="), "{unit}");
-        // What lasts says that it is well; SIGABRT, the default, would leave a core with secrets.
+        // A unit that runs on must have a watchdog; its default signal SIGABRT would leave a core
+        // with secrets.
         if !has("Type=oneshot") {
             assert!(has("Type=notify") && has("NotifyAccess=main"), "{unit}");
             assert!(text.contains("\nWatchdogSec="), "{unit}");
             assert!(has("WatchdogSignal=SIGKILL"), "{unit}");
         }
-        // What would take containment away.
+        // These would take containment away.
         assert!(!text.contains("\nProtectControlGroups="), "{unit}");
         assert!(!text.contains("\nRestrictNamespaces="), "{unit}");
     }
@@ -186,7 +187,8 @@ fn services_stop_before_remote_file_systems_are_unmounted() {
     }
 }
 
-/// To systemd a death by SIGTERM is a clean end of every service but a oneshot one (systemd.service(5)).
+/// To systemd a death by SIGTERM is a clean end of every service except a oneshot
+/// (systemd.service(5)).
 #[test]
 fn daily_unit_that_is_stopped_has_not_failed() {
     let unit = text("examples/timer/trafficcop-daily@.service");

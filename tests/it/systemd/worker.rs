@@ -1,4 +1,4 @@
-//! What the service manager is told of a worker, and what the commands of its messages tell it.
+//! Messages to a worker's service manager, and those of its commands.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +17,6 @@ use crate::support::queue::Mailbox;
 use crate::support::scene::Scene;
 use crate::systemd::manager::Manager;
 
-/// A worker of the scene on this queue, by way of this port, whose service manager this is.
 fn service_at<'a>(scene: &'a Scene, manager: &Manager, queue: &str, port: u16) -> Run<'a> {
     scene
         .verb("work")
@@ -31,7 +30,7 @@ fn service<'a>(scene: &'a Scene, manager: &Manager, mailbox: &Mailbox) -> Run<'a
     service_at(scene, manager, &mailbox.name, queues().port)
 }
 
-/// A command that writes down what it finds, and lasts until it is let go on.
+/// Returns a command that writes down its environment, and runs until it is released.
 fn lasting(scene: &Scene) -> String {
     format!(
         "cd {}; m=$(cat); echo \"$NOTIFY_SOCKET ${{WATCHDOG_USEC-none}} ${{WATCHDOG_PID-none}} $TRAFFICCOP_MESSAGE_ID\" > found-$m.new; \
@@ -40,7 +39,7 @@ fn lasting(scene: &Scene) -> String {
     )
 }
 
-/// What the command of this message has written down.
+/// Returns what the command of this message has written.
 fn found(scene: &Scene, message: &str) -> Vec<String> {
     let path = scene.path(&format!("found-{message}"));
     await_for(
@@ -63,7 +62,7 @@ fn stop(instance: &mut Instance) {
 }
 
 #[test]
-fn it_is_ready_when_it_takes_messages_and_says_how_many_it_works_on() {
+fn worker_is_ready_when_it_takes_messages_and_reports_their_number() {
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     let manager = Manager::at(&scene, "manager");
     let mut instance = service(&scene, &manager, &mailbox)
@@ -82,15 +81,15 @@ fn it_is_ready_when_it_takes_messages_and_says_how_many_it_works_on() {
     manager.await_line("STATUS=a stop was requested by SIGTERM");
     assert_eq!(manager.count("READY=1"), 1);
     assert_eq!(manager.count("STOPPING=1"), 1);
-    // Whoever has no watchdog is not fed.
+    // No watchdog is set, so none is fed.
     assert_eq!(manager.count("WATCHDOG"), 0);
 }
 
 #[test]
-fn it_is_not_ready_before_the_queue_has_answered() {
+fn worker_is_not_ready_before_the_queue_has_answered() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "manager");
-    // Nobody listens there.
+    // A closed port.
     let mut instance = service_at(&scene, &manager, "orders", 1)
         .command(["true"])
         .start();
@@ -159,7 +158,7 @@ fn each_command_has_a_socket_of_ours_and_is_quoted_under_its_message_until_it_en
     );
 }
 
-/// How long nobody may be fed, to call that "not fed": several times the watchdog's time.
+/// Time without a feed that counts as "not fed": several watchdog periods.
 const LONG: Duration = Duration::from_secs(1);
 
 #[test]
@@ -177,7 +176,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
         let before = manager.count("WATCHDOG=1");
         manager.await_times("WATCHDOG=1", before + 3);
     };
-    // All are idle: whichever it is, the worker is not sound without it.
+    // All are idle; without any one of them the worker is not healthy.
     let all = processes::marked(scene.directory());
     let guardians: Vec<Pid> = all
         .iter()
@@ -188,7 +187,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
     for guardian in guardians {
         kill(guardian, Signal::SIGSTOP).expect("ours");
         processes::await_stopped(guardian.as_raw());
-        // One may be on its way still.
+        // One may still be on its way.
         let before = manager.count("WATCHDOG=1");
         let begin = Instant::now();
         while Instant::now().since(begin) < LONG {
@@ -205,7 +204,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
         found(&scene, message);
         fed_again();
     }
-    // While messages are finished, too.
+    // Also while messages are being finished.
     instance.signal(Signal::SIGTERM);
     manager.await_line("STATUS=taking no more messages, finishing 2 messages");
     fed_again();
@@ -232,7 +231,7 @@ fn a_stop_is_told_once_and_asks_for_time_as_long_as_messages_are_finished() {
     let stops = manager.await_line("STOPPING=1");
     let status = manager.await_line("STATUS=taking no more messages, finishing 1 message");
     assert!(stops <= status);
-    // More than one: systemd forgets what it was asked for.
+    // More than once: systemd's extension expires.
     manager.await_times("EXTEND_TIMEOUT_USEC=20000000", 3);
     instance.assert_running();
     let_go_on(&scene, "a");

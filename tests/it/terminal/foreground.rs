@@ -1,4 +1,4 @@
-//! Who is in the foreground when a command has ended.
+//! The foreground group after a command has ended.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,7 +9,6 @@ use nix::unistd::{Pid, tcgetpgrp};
 use super::{Duration, PATIENCE, Session, awaits_end_of, pid_in, start_noted};
 
 impl Session {
-    /// Waits until this group is in the foreground.
     fn has_in_front(&self, group: i32) {
         let begun = Instant::now();
         while tcgetpgrp(&self.keys) != Ok(Pid::from_raw(group)) {
@@ -31,14 +30,14 @@ fn a_command_that_ends_takes_no_terminal_from_the_shell_that_took_it_back() {
     let supervisor = pid_in(&directory.path().join("pid"));
     let command = pid_in(&directory.path().join("command"));
     session.has_in_front(command);
-    // Not by the terminal, and not with its command.
+    // Stopped by a signal instead of the terminal, and without its command.
     send(supervisor, Signal::SIGSTOP);
     session.sees("Stopped");
     session.presses("echo shell-$((40+2))\n");
     session.sees("shell-42");
     send(command, Signal::SIGTERM);
     awaits_end_of(command);
-    // The first is read by a call that began before that.
+    // The first is read by a call that began before.
     for number in 3..6 {
         session.presses(&format!("echo shell-$((40+{number}))\n"));
         session.sees(&format!("shell-4{number}"));
@@ -49,7 +48,7 @@ fn a_command_that_ends_takes_no_terminal_from_the_shell_that_took_it_back() {
     session.sees("status-143");
 }
 
-/// Writes the number of the shell that does it into a file, as a whole.
+/// Returns shell code that writes the shell's pid into a file, atomically.
 fn noted(file: &Path) -> String {
     let file = file.display();
     format!("echo $$ > {file}.new; mv {file}.new {file}")
@@ -75,7 +74,7 @@ fn a_terminal_that_a_job_of_the_command_has_comes_back_when_the_command_has_ende
     );
     std::fs::write(at("script.sh"), script).expect("a script");
     let mut session = Session::begin();
-    // Whoever reads from the background is stopped: no shell is in between that has the terminal back by itself.
+    // A background process that reads is stopped: no shell in between gets the terminal back.
     session.presses(&format!("sh {}\n", at("script.sh").display()));
     let command = pid_in(&at("command"));
     session.has_in_front(pid_in(&at("job")));
@@ -86,7 +85,7 @@ fn a_terminal_that_a_job_of_the_command_has_comes_back_when_the_command_has_ende
 }
 
 #[test]
-fn what_a_script_starts_beside_itself_leaves_it_the_terminal() {
+fn background_job_of_a_script_leaves_it_the_terminal() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = |name: &str| directory.path().join(name);
     let command = format!("{}; exec sleep 600", noted(&at("command")));
@@ -104,14 +103,14 @@ fn what_a_script_starts_beside_itself_leaves_it_the_terminal() {
     let mut session = Session::begin();
     session.presses(&format!("sh {}\n", at("script.sh").display()));
     let _ = pid_in(&at("command"));
-    // Whoever reads from the background is stopped.
+    // A background process that reads is stopped.
     session.presses("one\n");
     session.sees("got:one");
     session.sees("status-143");
 }
 
 #[test]
-fn what_is_typed_at_the_command_s_terminal_is_a_stop_and_not_its_failure() {
+fn ctrl_c_counts_as_a_stop_and_not_as_a_failure() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = |name: &str| directory.path().join(name);
     let command = format!("{}; exec sleep 600", noted(&at("command")));

@@ -1,23 +1,23 @@
-//! What a signal of the terminal does to the script around trafficcop, in bash and dash: what it does around a plain
-//! command.
+//! Terminal signals have the same effect on a script with trafficcop as on one with a plain
+//! command, in bash and dash.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::{Session, pid_in};
 
-/// How trafficcop stands in a script, and what follows it; the command is `$JOB`.
+/// A script with trafficcop and what follows it; the command is `$JOB`.
 struct Row {
     name: &'static str,
-    /// `RUN` is replaced by `trafficcop run`.
+    /// Script, in which `RUN` is replaced by `trafficcop run`.
     script: &'static str,
-    /// What the command does with an interrupt.
+    /// Reaction of the command to an interrupt.
     job: &'static str,
-    /// Typed once the command runs.
+    /// Keys typed once the command runs.
     keys: &'static str,
-    /// The script's end, as a shell shows it.
+    /// Status of the script, as a shell shows it.
     status: i32,
-    /// bash ignores SIGQUIT itself, and goes on.
+    /// Whether the row is for bash, which ignores SIGQUIT itself and continues.
     is_for_bash: bool,
 }
 
@@ -76,7 +76,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// Shell words that write the process id of the shell into this file, whole.
+/// Returns shell code that writes the shell's pid into this file, atomically.
 fn note(file: &Path) -> String {
     format!("echo $$ >{0}.new; mv {0}.new {0}", file.display())
 }
@@ -101,7 +101,7 @@ fn play(shell: &str, row: &Row) {
     session.presses(&format!("{shell} {}\n", at("script").display()));
     let _ = pid_in(&noted);
     session.presses(row.keys);
-    // Once more where the shell had not begun to wait.
+    // Repeated in case the shell had not begun to wait.
     session.presses("\necho status-$?\n");
     session.sees("status-");
     session.sees("\n");
@@ -183,7 +183,7 @@ fn stop_of_the_terminal_stops_a_command_that_catches_it() {
     let _ = run.wait();
 }
 
-/// The state of a process, as /proc shows it.
+/// Returns the state of a process from /proc.
 fn state(pid: i32) -> char {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `break`: says what it does, asks before, and breaks what it has shown.
+//! `break` announces what it does, asks before, and breaks only the lease that it has shown.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::support::scene::Scene;
 
 const ID: &str = "11111111-2222-3333-4444-555555555555";
 
-/// A blob whose lease somebody has who is no process of ours.
+/// Makes a blob with the lease of a foreign client.
 fn leased(name: &str) -> Blob {
     let blob = Blob::named(name);
     blob.create(&[("trafficcop_token", "5"), ("trafficcop_holder", "web5-17")]);
@@ -25,7 +25,7 @@ fn leased(name: &str) -> Blob {
 }
 
 #[test]
-fn nothing_is_broken_without_a_yes() {
+fn break_without_yes_breaks_nothing() {
     let scene = Scene::new();
     let blob = leased("breaking/unasked");
     let proxy = Proxy::before(azurite().port);
@@ -40,7 +40,7 @@ fn nothing_is_broken_without_a_yes() {
     assert_eq!(blob.lease_state(), "leased");
 }
 
-/// As other programs take it: nobody has said that it may be given away at once.
+/// Other programs take such leases, and have not agreed to lose them at once.
 #[test]
 fn a_lease_without_an_end_is_not_broken_at_once() {
     let scene = Scene::new();
@@ -83,7 +83,7 @@ fn a_break_says_what_it_does_and_does_it() {
         (&status["state"], &status["held"]),
         (&"breaking".into(), &true.into())
     );
-    // A second one can make it shorter.
+    // A second break can make it shorter.
     said(
         &end(&soon.name, &["--period", "0"]),
         0,
@@ -138,7 +138,7 @@ fn a_lock_on_a_file_is_not_broken_but_its_holder_named() {
     said(&finished, 1, &["free", "nothing to break"]);
 }
 
-/// `break` with a person at its terminal.
+/// A `break` at a terminal.
 struct Asked {
     child: Child,
     terminal: File,

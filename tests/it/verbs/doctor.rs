@@ -1,4 +1,4 @@
-//! `doctor`: good here, and with each fault; what it leaves behind, which is nothing.
+//! `doctor`: no faults here, each fault is found, and nothing is left behind.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::instance::{Ended, Finished, Run, assert_ended};
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 use crate::support::scene::Scene;
 
-/// The verdict of one check, and all it says; `none` if it was not made.
+/// Returns the verdict of one check, and its text; `none` if it was not made.
 fn of(told: &Value, check: &str) -> (String, String) {
     let checks = told["checks"].as_array().expect("checks");
     let found = checks.iter().find(|known| known["check"] == check);
@@ -26,7 +26,7 @@ fn of(told: &Value, check: &str) -> (String, String) {
     }
 }
 
-/// Runs it, and expects these verdicts; the exit status follows from the worst of all.
+/// Runs it, and expects these verdicts; the exit status follows from the worst.
 fn examined(run: Run<'_>, wanted: &[(&str, &str)]) -> Value {
     let finished = run.arg("--json").finish();
     no_secret(&finished);
@@ -186,7 +186,7 @@ fn a_sas_for_the_lock_alone_is_no_fault() {
     ];
     examined(bearing(&scene, "doctor", name, &its), &wanted);
     assert_eq!(blob.all_in_its_container(), ["one"]);
-    // Nothing is missing, indeed.
+    // `run` confirms that nothing is missing.
     let run = bearing(&scene, "run", name, &its).args(["--", "true"]);
     assert_ended(&run.finish(), 0, "");
 }
@@ -209,7 +209,7 @@ fn a_sas_that_may_not_delete_says_what_it_left_behind() {
     assert!(!list.stdout.contains("doctor-"), "{list:?}");
 }
 
-/// Azure's refusal, once, of one kind of request.
+/// Refuses one request of this kind as Azure does; returns the report.
 fn once_refused(call: Call, check: &str, verdict: &str) -> Value {
     let scene = Scene::new();
     let name = format!("doctor-fault/{check}");
@@ -232,7 +232,7 @@ fn each_permission_is_seen_to_be_missing() {
     once_refused(Call::OtherLease, "break", "warn");
     let told = once_refused(Call::Create, "create", "fail");
     assert_eq!(of(&told, "permissions").0, "warn", "{told:#}");
-    // Whatever failed, the probe is gone: only the locks are left.
+    // The probe is removed after every failure: only the locks are left.
     let all = Blob::named("doctor-fault/create").all_in_its_container();
     assert!(
         all.iter().all(|name| !name.contains("trafficcop-doctor")),
@@ -269,7 +269,7 @@ fn a_token_that_is_no_number() {
     assert!(of(&told, "lock").1.contains("'seven'"), "{told:#}");
 }
 
-/// All in the scene's directory but for the outputs that the harness keeps there.
+/// Lists the scene's directory without the harness's own outputs.
 fn left_behind(scene: &Scene) -> Vec<String> {
     let entries = std::fs::read_dir(scene.directory()).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -388,7 +388,7 @@ fn a_directory_without_permission() {
         of(&told, "directory").1.contains("Permission denied"),
         "{told:#}"
     );
-    // With the lock's file there run needs no more.
+    // If the lock file exists, `run` needs no more.
     mode(&directory, 0o755);
     std::fs::write(&lock, "").unwrap();
     mode(&directory, 0o555);

@@ -15,7 +15,7 @@ fn the_locks_of_a_container_by_prefix_and_nothing_else() {
     Blob::named("listing/jobs/a")
         .create(&[("trafficcop_token", "41"), ("trafficcop_holder", "web3")]);
     Blob::named("listing/jobs/letter").create(&[("owner", "somebody")]);
-    // What an older version left beside its lock, and somebody's lock of that name.
+    // A leftover of an older version beside its lock, and a real lock with such a name.
     Blob::named("listing/jobs/c.standby").create(&[("trafficcop_standby_of", "jobs/c")]);
     Blob::named("listing/lock.standby").create(&[("trafficcop_token", "1")]);
     Blob::named("listing/other").create(&[("trafficcop_token", "seven")]);
@@ -112,7 +112,7 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         let list = scene.verb("list").arg("--json").arg("--file").arg(path);
         let mut all = parse(&list.finish());
         for lock in all.as_array_mut().unwrap() {
-            // It goes on between two looks.
+            // The time advances between two looks.
             lock["seconds"].take();
         }
         all
@@ -129,7 +129,7 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         (&json!("web9"), &json!("held"))
     );
     assert!(all[0]["name"].as_str().unwrap().contains("/locks/job."));
-    // What was mistyped is not a directory without locks.
+    // A mistyped path is not a directory without locks.
     for path in [scene.path("lokcs"), directory.join("jbo")] {
         let listed = scene.verb("list").arg("--file").arg(&path).finish();
         said(&listed, 69, &[]);

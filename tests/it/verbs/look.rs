@@ -1,4 +1,4 @@
-//! `status`: who has a lock, without touching it; and what all verbs that look refuse.
+//! `status`: shows a lock's holder without touching the lock; and refusals of all verbs that look.
 
 use std::process::{Command, Stdio};
 
@@ -108,7 +108,7 @@ fn looking_creates_nothing_and_asks_for_nothing_but_a_look() {
         &["looking/other"],
     );
     let calls: Vec<Call> = proxy.log().iter().map(|seen| seen.call).collect();
-    // Under a name that is no lock there may be slots.
+    // A name without a lock may have slots.
     let (look, list) = (Call::Look, Call::Other);
     let none = [look, list, look, list];
     let others = [look, look, look, list];
@@ -122,7 +122,7 @@ fn looking_creates_nothing_and_asks_for_nothing_but_a_look() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_an_error_and_not_free() {
+fn unreadable_lock_is_an_error_and_not_free() {
     let scene = Scene::new();
     let blob = Blob::named("looking-denied/one");
     blob.create(&[]);
@@ -156,7 +156,7 @@ fn what_cannot_be_looked_at_is_an_error_and_not_free() {
         69,
         &["no container", "looking-nowhere-else"],
     );
-    // A SAS that may not list says which letter it lacks.
+    // For a SAS without the right to list, the error names the missing letter.
     let url = format!(
         "http://127.0.0.1:{}/devstoreaccount1/looking-denied",
         azurite().port

@@ -1,5 +1,5 @@
-//! The verbs that look at locks and intervene, on files and on Azurite: what they say, what they do,
-//! and what they must not do. Output is judged by its content, not by its layout.
+//! The verbs that look at locks and intervene, on files and on Azurite: their output, their
+//! effects, and what they must not do. Output is judged by its content, not its layout.
 
 mod breaking;
 mod doctor;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// What is told of a lock in JSON.
+/// Fields of a lock in JSON.
 const FIELDS: [&str; 15] = [
     "command",
     "flaw",
@@ -37,7 +37,7 @@ const FIELDS: [&str; 15] = [
     "token",
 ];
 
-/// Where a lock lies, as arguments and environment.
+/// A lock, as arguments and environment.
 #[derive(Clone)]
 struct Place {
     args: Vec<String>,
@@ -67,7 +67,6 @@ impl Place {
         }
     }
 
-    /// A verb on this lock.
     fn verb<'a>(&self, scene: &'a Scene, verb: &str) -> Run<'a> {
         let run = scene.verb(verb).args(&self.args);
         match &self.string {
@@ -76,7 +75,6 @@ impl Place {
         }
     }
 
-    /// An instance that has control of it, as `identity`.
     fn hold(&self, scene: &Scene, identity: &str, script: &str) -> Instance {
         let run = self.verb(scene, "run").args(["--identity", identity]);
         let instance = run.args(["--grace", "60s"]).shell(script).start();
@@ -84,7 +82,7 @@ impl Place {
         instance
     }
 
-    /// The same, with a command that is deaf to SIGTERM by now.
+    /// Starts a holder whose command ignores SIGTERM by now.
     fn hold_stubbornly(&self, scene: &Scene) -> Instance {
         let deaf = scene.path("deaf");
         let script = format!(
@@ -100,7 +98,6 @@ impl Place {
         holder
     }
 
-    /// What `status --json` says.
     fn status(&self, scene: &Scene) -> Value {
         let finished = self.verb(scene, "status").arg("--json").finish();
         let told: Value = json(&finished);
@@ -110,7 +107,6 @@ impl Place {
         told
     }
 
-    /// Waits until `status` says this state.
     fn await_state(&self, scene: &Scene, state: &str) -> Value {
         crate::support::await_for(
             &format!("status to say {state}"),
@@ -124,14 +120,14 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|why| panic!("{why}: {finished:?}"))
 }
 
-/// This has the fields of a lock, each and no other.
+/// Checks that this has exactly the fields of a lock.
 #[track_caller]
 fn assert_whole(lock: &Value) {
     let fields = lock.as_object().expect("an object").keys();
     assert!(fields.eq(FIELDS), "{lock}");
 }
 
-/// It ended with this status and said all of this on stdout, and no secret anywhere.
+/// Checks for this status, these words on stdout, and no secret.
 fn said(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     for word in words {
@@ -143,7 +139,7 @@ fn said(finished: &Finished, status: i32, words: &[&str]) {
     no_secret(finished);
 }
 
-/// It was refused with this status, in one line on stderr that has all of this in it.
+/// Checks for a refusal with this status in one line on stderr with these words.
 fn refused(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     let lines: Vec<&str> = finished.stderr.lines().collect();

@@ -1,5 +1,5 @@
-//! Results of `--once`, as `status` and `list` tell them, and `reset`, which forgets them: under the
-//! lock, what was shown and nothing else.
+//! Results of `--once` in `status` and `list`, and `reset`, which removes them: under the lock, and
+//! only what it has shown.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::support::scene::Scene;
 
 const DONE: Ended = Ended::Code(0);
 
-/// One task, done by `by` or told to have been done: whether its command ran.
+/// Runs a task as `by`, unless it was done already; returns whether its command ran.
 fn runs(scene: &Scene, place: &Place, key: &str, by: &str) -> bool {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--identity", by]).shell("echo it-ran").finish();
@@ -26,7 +26,6 @@ fn runs(scene: &Scene, place: &Place, key: &str, by: &str) -> bool {
     run.stdout.contains("it-ran")
 }
 
-/// One that fails.
 fn fails(scene: &Scene, place: &Place, key: &str) {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--once-attempts", "1"]).shell("exit 3").finish();
@@ -37,7 +36,6 @@ fn places(scene: &Scene, blob: &str) -> [Place; 2] {
     [Place::file(scene), Place::blob(blob)]
 }
 
-/// The keys that `status` tells.
 fn keys(scene: &Scene, place: &Place) -> Vec<String> {
     let told = place.status(scene);
     let once = told["once"].as_array().expect("an array");
@@ -90,7 +88,7 @@ fn status_and_list_tell_what_is_done_and_what_failed() {
 }
 
 #[test]
-fn what_is_forgotten_is_run_again_and_everything_else_stays() {
+fn reset_task_runs_again_and_all_else_stays() {
     let scene = Scene::new();
     for place in places(&scene, "reset-one/one") {
         for key in ["v7", "v8"] {
@@ -161,7 +159,7 @@ fn other_people_s_metadata_stays_and_unreadable_results_go_with_all() {
     assert!(runs(&scene, &place, "v7", "web1"));
 }
 
-/// A holder that is at a task.
+/// Starts a holder with a task.
 fn busy(scene: &Scene, place: &Place, key: &str, identity: &str, script: &str) -> Instance {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--lease", "15s", "--poll", "500ms"]);
@@ -171,7 +169,7 @@ fn busy(scene: &Scene, place: &Place, key: &str, identity: &str, script: &str) -
 }
 
 #[test]
-fn nothing_is_forgotten_while_somebody_has_the_lock() {
+fn reset_is_refused_while_the_lock_is_held() {
     let scene = Scene::new();
     for place in places(&scene, "reset-held/one") {
         assert!(runs(&scene, &place, "v7", "web1"));
@@ -192,7 +190,7 @@ fn nothing_is_forgotten_while_somebody_has_the_lock() {
 }
 
 #[test]
-fn by_force_a_file_s_result_goes_and_its_holder_s_own_is_recorded() {
+fn forced_reset_of_a_file_keeps_the_holders_own_result() {
     let scene = Scene::new();
     let place = Place::file(&scene);
     assert!(runs(&scene, &place, "v7", "web1"));
@@ -211,7 +209,7 @@ fn by_force_a_file_s_result_goes_and_its_holder_s_own_is_recorded() {
 }
 
 #[test]
-fn by_force_a_blob_s_holder_has_stopped_before_anything_is_forgotten() {
+fn forced_reset_of_a_blob_stops_its_holder_first() {
     let scene = Scene::new();
     let place = Place::blob("reset-forced/one");
     assert!(runs(&scene, &place, "v7", "web1"));
@@ -222,7 +220,7 @@ fn by_force_a_blob_s_holder_has_stopped_before_anything_is_forgotten() {
     let reset = place.verb(&scene, "reset");
     let reset = reset.args(["-y", "--force", "--once-key", "v7"]).finish();
     said(&reset, 0, &["BROKEN", "forgotten\n"]);
-    // It was the holder's lease until then, and it has lost it.
+    // It was the holder's lease until then.
     scene.assert_no_tree();
     assert_eq!(holder.wait(), Ended::Code(70), "{}", holder.stderr());
     assert_eq!(keys(&scene, &place), Vec::<String>::new());
@@ -259,7 +257,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
     assert_eq!(Blob::named("reset-nowhere/none").look(), None);
 }
 
-/// `reset` with a person at its terminal, who has been asked.
+/// Starts a `reset` at a terminal, and waits for its question.
 fn asked(place: &Place) -> (Child, File) {
     let pty = crate::support::pty::open(None);
     let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
@@ -293,14 +291,14 @@ fn answers((child, mut terminal): (Child, File), text: &str) -> (Option<i32>, St
 }
 
 #[test]
-fn what_changed_while_one_thought_is_left_alone() {
+fn reset_keeps_results_that_changed_before_the_answer() {
     let scene = Scene::new();
     for place in places(&scene, "reset-changed/one") {
         fails(&scene, &place, "v7");
         let (status, said) = answers(asked(&place), "n\n");
         assert_eq!(status, Some(1), "{said}");
         assert_eq!(keys(&scene, &place), ["v7"]);
-        // Meanwhile it is forgotten, and done.
+        // Meanwhile another removes it, and it is done again.
         let thinking = asked(&place);
         let other = place.verb(&scene, "reset").arg("-y").finish();
         assert_eq!(other.ended, DONE, "{other:?}");
@@ -309,7 +307,7 @@ fn what_changed_while_one_thought_is_left_alone() {
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("changed meanwhile"), "{said}");
         assert!(!runs(&scene, &place, "v7", "web8"));
-        // Meanwhile somebody has got the lock, though for another task.
+        // Meanwhile another instance has got the lock, though for another task.
         let thinking = asked(&place);
         let mut holder = busy(&scene, &place, "v8", "web2", "sleep 600");
         let (status, said) = answers(thinking, "y\n");
@@ -324,7 +322,7 @@ fn what_changed_while_one_thought_is_left_alone() {
 }
 
 #[test]
-fn it_is_written_under_a_lease_of_its_own() {
+fn reset_writes_under_its_own_lease() {
     let scene = Scene::new();
     let blob = Blob::named("reset-race/one");
     assert!(runs(&scene, &Place::blob(&blob.name), "v7", "web1"));
@@ -335,7 +333,7 @@ fn it_is_written_under_a_lease_of_its_own() {
     let log = proxy.log();
     let calls: Vec<Call> = log.iter().map(|seen| seen.call).collect();
     use Call::{Acquire, Look, Release, SetMetadata};
-    // Shown; then, under the lease, looked at again, written, given back.
+    // Shown; then, under the lease, read again, written, released.
     assert_eq!(calls, [Look, Acquire, Look, SetMetadata, Release]);
     let ids: Vec<_> = log[1..].iter().map(|seen| seen.lease_id.as_ref()).collect();
     assert!(
@@ -343,7 +341,7 @@ fn it_is_written_under_a_lease_of_its_own() {
         "{ids:?}"
     );
     assert_eq!(blob.lease_state(), "available");
-    // Refused in the middle, it gives the lease back too.
+    // After a refusal in the middle it releases the lease, too.
     assert!(runs(&scene, &place, "v7", "web1"));
     let refusal = crate::support::proxy::Fate::Refuse(403, "AuthorizationPermissionMismatch");
     proxy.next(SetMetadata, refusal);

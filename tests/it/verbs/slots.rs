@@ -1,12 +1,12 @@
-//! The slots of `run --slots`, found under the name that they were made of; and places that are not
-//! there, which are an error for everybody.
+//! The slots of `run --slots`, listed under their common name; and missing places, which are
+//! errors.
 
 use super::{Place, json, refused, said};
 use crate::support::azurite::azurite;
 use crate::support::blob::{Blob, sas_for, sas_of_one};
 use crate::support::scene::Scene;
 
-/// Each with what an instance is told besides.
+/// Returns the places, each with an instance's options for it.
 fn places(scene: &Scene) -> [(Place, &'static [&'static str]); 3] {
     [
         (Place::blob("slots-of-verbs/semaphore"), &[]),
@@ -60,9 +60,9 @@ fn slots_are_found_under_their_name() {
 }
 
 #[test]
-fn who_may_not_list_sees_the_lock_itself_and_is_told_that_slots_were_not_looked_for() {
+fn sas_without_list_shows_the_lock_and_warns_about_slots() {
     let scene = Scene::new();
-    // There is the container; nobody has had the lock yet.
+    // The container exists, but not the lock.
     Blob::named("slots-unlisted/another").create(&[]);
     let (one, other) = ("slots-unlisted/one", "slots-unlisted/other");
     let told = |text: &str| {
@@ -96,7 +96,7 @@ fn who_may_not_list_sees_the_lock_itself_and_is_told_that_slots_were_not_looked_
         sees("free, no lock yet");
         let run = verb("run").shell("true").finish();
         said(&run, 0, &[]);
-        // It has looked more than once until then.
+        // It has looked more than once by then.
         sees("token 1");
         assert_eq!(told(&watch.stderr()), 1, "{}", watch.stderr());
         refused(&verb("list").finish(), 77, &["cannot list"]);

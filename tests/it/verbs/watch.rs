@@ -118,8 +118,8 @@ fn a_watch_outlasts_the_store_and_looks_no_more_often_than_it_should() {
     let log = proxy.log();
     assert!(log.iter().all(|seen| seen.call == Call::Look), "{log:?}");
     for pair in log.windows(2) {
-        // The spread is a fifth; what the machine adds makes it only longer, but for the reading
-        // of the first request of the two.
+        // The spread is a fifth. A slow machine only adds to it, except if the first of the two was
+        // read late.
         let apart = Duration::from_nanos(pair[1].at - pair[0].at);
         assert!(
             apart > Duration::from_millis(300),
@@ -128,7 +128,7 @@ fn a_watch_outlasts_the_store_and_looks_no_more_often_than_it_should() {
     }
 }
 
-/// Killed at the latest with its test.
+/// A `watch` that is killed with its test.
 struct Watch(std::process::Child);
 
 impl Drop for Watch {
@@ -155,7 +155,7 @@ fn a_watch_whose_reader_is_gone_ends_although_nothing_changes() {
     drop(child.stdout.take());
     let mut watch = Watch(child);
     let status = await_for(
-        "it to end: nobody reads",
+        "it to end: it has no reader",
         || watch.0.try_wait().expect("ours"),
         String::new,
     );

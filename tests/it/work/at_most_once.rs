@@ -1,4 +1,5 @@
-//! `--at-most-once`: a message is deleted before its command starts, and the command never runs twice.
+//! `--at-most-once`: a message is deleted before its command starts, and the command never runs
+//! twice.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use trafficcop::Instant;
 
 const FLAG: &str = "--at-most-once";
 
-/// What a worker says that may take one message by way of this proxy, and whose command leaves a file.
+/// Runs a worker for one message through this proxy; its command leaves a file.
 fn once_by(scene: &Scene, mailbox: &Mailbox, proxy: &Proxy, more: &[&str]) -> Finished {
     worker_at(scene, mailbox, proxy.port)
         .args([FLAG, "--lock-time", "2s"])
@@ -26,7 +27,7 @@ fn once_by(scene: &Scene, mailbox: &Mailbox, proxy: &Proxy, more: &[&str]) -> Fi
         .finish()
 }
 
-/// How often the command of [`once_by`] was started.
+/// Counts the starts of the command of [`once_by`].
 fn starts(scene: &Scene) -> usize {
     let ran = std::fs::read_to_string(scene.path("ran"));
     ran.map_or(0, |text| text.lines().count())
@@ -46,7 +47,7 @@ fn message_is_deleted_before_its_command_starts() {
         .start();
     running.await_log("runs");
     assert_eq!(mailbox.count(), 0);
-    // The queue is not needed any more, nor is there a lock that could end.
+    // Neither the queue nor a lock is needed any more.
     proxy.set(Mode::Freeze);
     std::thread::sleep(Duration::from_secs(3));
     std::fs::write(&go, "").unwrap();
@@ -134,7 +135,7 @@ fn deletion_whose_answer_is_lost_is_asked_again_and_the_command_starts_once() {
 fn command_does_not_start_while_it_is_not_known_whether_its_message_is_deleted() {
     let (scene, mailbox) = with("x");
     let proxy = Proxy::before(queues().port);
-    // The deletion is carried out, and no answer to it arrives before the lock's end.
+    // The delete is carried out, and no answer to it arrives before the end of the lock.
     proxy.next(Call::DeleteMessage, Fate::LoseReply);
     for _ in 0..100 {
         let busy = Fate::Answer(503, "text/plain", "busy");
@@ -270,6 +271,6 @@ fn no_message_is_run_twice_whatever_the_network_and_the_workers_do() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), starts, "one has run twice: {ran}");
-    // Some are lost, by the deaths of workers and by answers that never came; most are not.
+    // Some are lost with killed workers and lost answers; most are not.
     assert!((all / 2..=all).contains(&starts), "{starts}");
 }

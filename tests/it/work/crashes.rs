@@ -1,4 +1,4 @@
-//! A worker that dies with a message in its hands.
+//! Deaths of a worker that has a message.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -7,7 +7,7 @@ use super::*;
 use crate::support::journal::What;
 use trafficcop::Instant;
 
-/// A journalist as the command: its token is the attempt.
+/// Returns a journalist whose token is the attempt.
 pub(super) fn journalist(scene: &Scene, tag: &str, options: &[&str]) -> Vec<std::ffi::OsString> {
     let wrapper =
         "TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=worker exec \"$@\"";

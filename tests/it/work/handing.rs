@@ -1,4 +1,4 @@
-//! How a message reaches its command.
+//! Passing a message to its command.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -7,7 +7,7 @@ use nix::sys::resource::Resource;
 use super::*;
 use crate::support::processes::allow_descriptors;
 
-/// As a sender would write it.
+/// Encodes as a sender would.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let letter = |number: u32| char::from(LETTERS[(number & 63) as usize]);
@@ -54,7 +54,7 @@ fn text_stays_what_it_is() {
     );
 }
 
-/// Each of these was decoded by an earlier version, by what it looked like.
+/// An earlier version decoded each of these because it looked like base64.
 #[test]
 fn text_is_never_decoded_unasked_and_the_first_that_can_be_base64_is_warned_of() {
     let texts = ["abc=", "aGVsbG8=", "YWJjZGVm", "Zm9vYmFyMTIzZm9vYmFyMTIz"];
@@ -76,7 +76,7 @@ fn text_is_never_decoded_unasked_and_the_first_that_can_be_base64_is_warned_of()
     let done = ask(&["--encoding", "text"]);
     assert_eq!(done.stdout, as_sent);
     assert!(!done.stderr.contains(warning), "{}", done.stderr);
-    // The first of them is two bytes that are no text.
+    // Decoded, the first of them is two bytes that are no text.
     let done = ask(&["--encoding", "base64"]);
     let decoded = "hello base64\nabcdef base64\nfoobar123foobar123 base64\n";
     assert!(done.stdout.ends_with(decoded), "{}", done.stdout);
@@ -102,7 +102,7 @@ fn a_command_that_never_reads_or_closes_its_stdin_is_none_the_worse_and_its_lock
 }
 
 #[test]
-fn what_is_known_of_it_is_in_the_environment_and_nothing_of_an_outer_trafficcop() {
+fn message_is_described_in_the_environment_without_outer_variables() {
     let (scene, mailbox) = with("x");
     let done = worker(&scene, &mailbox)
         .arg("--once")
@@ -128,7 +128,7 @@ fn what_is_known_of_it_is_in_the_environment_and_nothing_of_an_outer_trafficcop(
 }
 
 #[test]
-fn in_a_directory_it_is_private_and_gone_afterwards_whatever_happens() {
+fn message_directory_is_private_and_removed_afterwards() {
     let (scene, mailbox) = with("a body");
     let place = scene.path("place");
     std::fs::create_dir(&place).unwrap();
@@ -145,7 +145,7 @@ fn in_a_directory_it_is_private_and_gone_afterwards_whatever_happens() {
 }
 
 #[test]
-fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
+fn message_directory_of_a_killed_worker_is_swept_by_the_next() {
     let (scene, mailbox) = with("a secret");
     let place = scene.path("place");
     std::fs::create_dir(&place).unwrap();
@@ -165,7 +165,7 @@ fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
     let running = at(&["--once"]).shell("echo runs >&2; sleep 600").start();
     running.await_log("runs");
     let left = || std::fs::read_dir(&place).unwrap().count();
-    // Another one that starts beside it leaves it alone.
+    // Another worker that starts at the same time leaves it alone.
     let other = Mailbox::fresh();
     let beside = worker(&scene, &other)
         .args(["--message", "file", "--idle-exit", "0s"])
@@ -176,7 +176,7 @@ fn what_a_killed_worker_left_is_swept_by_the_next_but_not_what_is_in_use() {
     assert_eq!(left(), 1);
     running.signal(nix::sys::signal::Signal::SIGKILL);
     scene.await_nobody();
-    assert_eq!(left(), 1, "nobody was there to remove it");
+    assert_eq!(left(), 1, "its worker was killed and could not remove it");
     let done = at(&["--once"]).command(["true"]).finish();
     assert_ended(&done, 0, "completed, attempt 2");
     assert_eq!(left(), 0);
@@ -210,7 +210,7 @@ fn a_message_that_cannot_be_handed_over_here_is_given_back_and_the_worker_leaves
     mailbox.put("y");
     let place = scene.path("place");
     std::fs::create_dir(&place).unwrap();
-    // The first command takes the ground away from under the next.
+    // The first command removes the directory for the next.
     let done = worker(&scene, &mailbox)
         .args(["--message", "file", "--lock-time", "1h"])
         .env("TMPDIR", &place)
@@ -271,7 +271,7 @@ fn a_message_that_its_guardian_cannot_receive_is_given_back_and_nothing_runs_wit
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     let run = worker(&scene, &mailbox).args(["--retry-delay", "1s"]);
     let working = run.shell("cat; echo .").start();
-    // By then its guardian is set up, for which it needs descriptors.
+    // By then its guardian is set up, which needs descriptors.
     working.await_log("takes messages from");
     let guardian = working.guardian();
     allow_descriptors(guardian, 0);

@@ -1,5 +1,5 @@
 //! `trafficcop work` on a real (emulated) queue, with real commands and a network that fails on
-//! command. Read as a specification: each test is one sentence of it, on a queue of its own.
+//! command. Each test has a queue of its own.
 
 mod at_most_once;
 mod crashes;
@@ -19,7 +19,6 @@ use crate::support::stopping::stopped_by;
 
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// A worker to be, on this queue, by way of this port.
 fn worker_at<'a>(scene: &'a Scene, mailbox: &Mailbox, port: u16) -> Run<'a> {
     scene
         .verb("work")
@@ -27,19 +26,19 @@ fn worker_at<'a>(scene: &'a Scene, mailbox: &Mailbox, port: u16) -> Run<'a> {
         .env(CONNECTION, queue_string(port, KEY))
 }
 
-/// A worker to be, on this queue.
+/// Prepares a worker on this queue.
 fn worker<'a>(scene: &'a Scene, mailbox: &Mailbox) -> Run<'a> {
     worker_at(scene, mailbox, queues().port)
 }
 
-/// One message with this text, in a queue of its own.
+/// Makes a queue with one message of this text.
 fn with(text: &str) -> (Scene, Mailbox) {
     let mailbox = Mailbox::fresh();
     mailbox.put(text);
     (Scene::new(), mailbox)
 }
 
-/// What a worker that was to take one message says of it.
+/// Runs a worker for one message.
 fn once(scene: &Scene, mailbox: &Mailbox, more: &[&str], script: &str) -> Finished {
     worker(scene, mailbox)
         .args(["--once", "--retry-delay", "1h"])
@@ -48,11 +47,11 @@ fn once(scene: &Scene, mailbox: &Mailbox, more: &[&str], script: &str) -> Finish
         .finish()
 }
 
-/// The one message in the poison queue of this one.
+/// Returns the one message in this queue's poison queue.
 #[track_caller]
 fn poisoned(mailbox: &Mailbox) -> Letter {
     let poison = mailbox.poison();
-    assert!(poison.exists(), "nothing was put aside");
+    assert!(poison.exists(), "nothing was dead-lettered");
     let mut letters = poison.visible();
     assert_eq!(letters.len(), 1, "{letters:?}");
     assert_eq!(mailbox.count(), 0, "it is still here, too");

@@ -1,8 +1,8 @@
-//! Microsoft's own Python client at both ends: what it sends is handled byte for byte, and what was
-//! put aside it can read.
+//! Microsoft's own Python client at both ends: its messages are processed byte for byte, and it can
+//! read dead-lettered ones.
 //!
-//! Needs `azure-storage-queue` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (python3
-//! unless said). Where that is missing, and in CI, it is skipped, and says so.
+//! Needs `azure-storage-queue` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (default
+//! python3). Without it, and in CI, the test is skipped with a message.
 
 use std::process::Command;
 

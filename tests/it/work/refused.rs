@@ -1,4 +1,4 @@
-//! What cannot work: said in one line, with its status, and before any message is taken.
+//! Input that cannot work: refused in one line with its status, before a message is taken.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::*;
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 
-/// Ends with this status and these words, and the queue was not even asked.
+/// Checks for this status and these words, without a request to the queue.
 #[track_caller]
 fn never_asked(queue: &str, more: &[&str], command: &[&str], code: i32, words: &str) {
     let scene = Scene::new();
@@ -78,7 +78,7 @@ fn a_command_that_turns_out_not_to_run_gives_its_message_back_and_ends_the_worke
 }
 
 #[test]
-fn a_body_that_cannot_be_handed_over_is_put_aside_and_says_why() {
+fn unusable_body_is_dead_lettered_with_its_reason() {
     for (more, text, reason) in [
         (["--max-body", "9"], "0123456789", "TooLarge"),
         (["--encoding", "base64"], "no base64!", "NotBase64"),
@@ -98,7 +98,7 @@ fn a_body_that_cannot_be_handed_over_is_put_aside_and_says_why() {
         assert_eq!(poisoned(&mailbox).text, text);
         assert!(!scene.path("never").exists());
     }
-    // What just fits is handed over.
+    // A body that just fits is passed on.
     let (scene, mailbox) = with("0123456789");
     let done = once(&scene, &mailbox, &["--max-body", "10"], "cat");
     assert_ended(&done, 0, "completed");
@@ -106,7 +106,7 @@ fn a_body_that_cannot_be_handed_over_is_put_aside_and_says_why() {
 }
 
 #[test]
-fn a_message_that_was_taken_too_often_is_put_aside_and_not_run() {
+fn message_taken_too_often_is_dead_lettered_unrun() {
     let (scene, mailbox) = with("x");
     for _ in 0..2 {
         mailbox.await_take(1);
@@ -138,7 +138,7 @@ fn a_queue_that_is_out_of_reach_at_the_start_is_status_69() {
 }
 
 #[test]
-fn who_may_look_and_not_take_leaves_with_77_and_does_not_call_the_queue_empty() {
+fn worker_without_the_right_to_take_exits_77() {
     let (scene, mailbox) = with("x");
     let proxy = Proxy::before(queues().port);
     proxy.next(
@@ -167,7 +167,7 @@ fn a_queue_that_stops_answering_is_not_an_empty_one() {
         proxy.next(Call::Take, Fate::Answer(503, "text/plain", "busy"));
     }
     running.await_log("retrying");
-    // Meanwhile somebody puts another; it is found as soon as the queue answers again.
+    // Another message arrives meanwhile; it is taken as soon as the queue answers again.
     mailbox.put("y");
     let done = running.finish();
     assert_ended(&done, 0, "the queue answers again");

@@ -1,4 +1,4 @@
-//! What becomes of a message: every row of the table.
+//! Outcomes of a message: every row of the table.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,8 @@ fn a_status_of_dead_letter_exit_puts_it_aside_as_it_was() {
     assert!(letter.expires.contains("9999"), "{}", letter.expires);
 }
 
-/// Stops a worker until after the end of a lock of 5 s; its command may end as soon as it stands still.
+/// Stops a worker until after the end of a lock of 5 s; its command may end once the worker is
+/// stopped.
 fn stand_still_past_the_lock(worker: &Instance, go: &Path) {
     worker.freeze();
     std::fs::write(go, "").unwrap();
@@ -36,9 +37,9 @@ fn stand_still_past_the_lock(worker: &Instance, go: &Path) {
     worker.signal(Signal::SIGCONT);
 }
 
-/// Its lock's time is over, and nobody has taken it: the queue knows.
+/// The lock's time is over, but no other worker has taken it: the queue knows.
 #[test]
-fn what_ended_well_while_its_worker_stood_still_is_settled_all_the_same() {
+fn success_during_a_pause_of_its_worker_is_settled() {
     let (scene, mailbox) = with("x");
     let go = scene.path("go");
     let running = worker(&scene, &mailbox)
@@ -123,7 +124,7 @@ fn worker_on_a_deleted_queue_waits_until_it_is_made_again() {
     stopped_by(Signal::SIGTERM, running);
 }
 
-/// A command that ends with this status as soon as the file is there.
+/// Returns a command that ends with this status as soon as the file exists.
 fn until_there(go: &Path, code: i32) -> String {
     let go = go.display();
     format!("echo runs >&2; until [ -e '{go}' ]; do sleep 0.05; done; exit {code}")
@@ -140,13 +141,13 @@ fn any_other_status_and_a_signal_bring_it_back_after_the_delay() {
         let done = once(&scene, &mailbox, &[], script);
         assert_eq!(done.ended, ended, "{}", done.stderr);
         assert!(done.stderr.contains("retried"), "{}", done.stderr);
-        // It stays away for an hour.
+        // It stays hidden for an hour.
         assert_eq!((mailbox.count(), mailbox.visible()), (1, vec![]));
     }
 }
 
 #[test]
-fn it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside() {
+fn failed_message_is_retried_and_dead_lettered_on_the_last_attempt() {
     let (scene, mailbox) = with("x");
     let done = worker(&scene, &mailbox)
         .args([
@@ -168,7 +169,7 @@ fn it_comes_again_with_the_next_attempt_and_on_the_last_is_put_aside() {
 fn a_command_that_takes_too_long_is_stopped_and_has_failed() {
     let (scene, mailbox) = with("x");
     let limits = ["--timeout", "1s", "--kill-after", "1s"];
-    // It ignores what it is asked, and then says that all is well.
+    // It ignores the signal, and then exits 0.
     let done = once(
         &scene,
         &mailbox,
@@ -203,7 +204,7 @@ fn a_command_that_cannot_be_started_costs_the_message_nothing() {
     let done = worker(&scene, &mailbox).command([&script]).finish();
     assert_ended(&done, 126, "released, attempt 1");
     assert_eq!(mailbox.visible().len(), 1, "visible at once");
-    // What can be seen before is seen before anything is taken.
+    // What can be checked before is checked before a message is taken.
     for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
         let done = worker(&scene, &mailbox).command([command]).finish();
         assert_ended(&done, code, "cannot run");
@@ -212,7 +213,7 @@ fn a_command_that_cannot_be_started_costs_the_message_nothing() {
 }
 
 #[test]
-fn what_was_taken_too_often_or_cannot_be_read_is_put_aside_without_running_anything() {
+fn exhausted_or_unreadable_message_is_dead_lettered_unrun() {
     let never = "touch never";
     for (text, more, reason) in [
         ("not base64!", &["--encoding", "base64"][..], "NotBase64"),
@@ -241,7 +242,7 @@ fn what_was_taken_too_often_or_cannot_be_read_is_put_aside_without_running_anyth
 }
 
 #[test]
-fn a_message_that_cannot_be_put_aside_is_not_run_and_after_five_the_worker_leaves() {
+fn message_that_cannot_be_dead_lettered_is_not_run_and_five_end_the_worker() {
     let (scene, mailbox) = with("0");
     for text in ["1", "2", "3", "4", "5"] {
         mailbox.put(text);
@@ -290,7 +291,7 @@ fn a_settlement_that_is_not_answered_is_asked_for_again_and_then_unconfirmed() {
 
 #[test]
 fn a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing() {
-    // Somebody deletes it: definitely lost.
+    // Deleted by another: definitely lost.
     let (scene, mailbox) = with("x");
     let running = worker(&scene, &mailbox)
         .args(["--once", "--lock-time", "12s"])
@@ -299,10 +300,10 @@ fn a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing() {
     running.await_log("runs");
     mailbox.clear();
     let done = running.finish();
-    // Nobody can know that it was not another worker who had it, and deleted it.
+    // Another worker may have had it, and deleted it.
     assert_ended(&done, 71, "lost, attempt 1");
     scene.await_nobody();
-    // Nobody answers: in doubt.
+    // Without an answer: in doubt.
     let (scene, mailbox) = with("x");
     let proxy = Proxy::before(queues().port);
     let running = worker_at(&scene, &mailbox, proxy.port)
@@ -345,7 +346,7 @@ fn no_queue_and_a_wrong_key_have_their_statuses() {
 fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     let (scene, mailbox) = with("x");
     let (proxy, go) = (Proxy::before(queues().port), scene.path("go"));
-    // The first one is the question at the start whether messages may be renewed.
+    // The first one is the probe at the start for the right to renew.
     for seconds in [0, 4] {
         let late = Fate::DelayReply(std::time::Duration::from_secs(seconds));
         proxy.next(Call::Update, late);
@@ -357,7 +358,7 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
             go.display()
         ))
         .start();
-    // Carried out, and not yet answered.
+    // Carried out, but not answered yet.
     let renewals = || {
         let log = proxy.log();
         let updates = log.iter().filter(|seen| seen.call == Call::Update);
@@ -374,9 +375,9 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     assert_eq!(mailbox.count(), 0, "its receipt was in the answer");
 }
 
-/// It ends well in the end, but it had had its time.
+/// The command exits 0 at last, but its time was over.
 #[test]
-fn what_took_too_long_and_ended_while_its_worker_stood_still_has_failed() {
+fn timeout_during_a_pause_of_its_worker_is_a_failure() {
     let (scene, mailbox) = with("x");
     let go = scene.path("go");
     let running = worker(&scene, &mailbox)

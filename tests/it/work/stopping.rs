@@ -1,4 +1,4 @@
-//! A worker that is asked to stop takes no more, and leaves nothing locked.
+//! A worker that is asked to stop takes no more messages, and leaves none locked.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::stopping::{
 };
 
 #[test]
-fn what_runs_may_finish_while_its_lock_is_renewed() {
+fn running_command_may_finish_while_its_lock_is_renewed() {
     let (scene, mailbox) = with("x");
     mailbox.put("y");
     let worker = worker(&scene, &mailbox).args(["--lock-time", "10s"]);
@@ -38,7 +38,7 @@ fn the_second_signal_ends_everything_at_once_and_still_gives_back() {
 }
 
 #[test]
-fn however_often_and_whenever_it_is_stopped_nothing_stays_locked() {
+fn repeated_stops_leave_no_lock() {
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     for text in ["a", "b", "c", "d", "e"] {
         mailbox.put(text);
@@ -77,6 +77,6 @@ fn the_second_signal_does_not_wait_for_a_queue_that_does_not_settle() {
     crate::support::await_for("a settlement", begun, || running.stderr());
     let done = stopped_twice_by(Signal::SIGTERM, running);
     assert!(done.stderr.contains("unconfirmed"), "{}", done.stderr);
-    // In the minute that a settlement is given there are twice as many.
+    // There would be twice as many in the minute that a settlement gets.
     assert!(asked() <= 8, "{}", asked());
 }

@@ -1,5 +1,5 @@
-//! What people and machines are told: one row for each message, in the log, in the event log and in
-//! the metrics; and what the worker is doing, in the status file and over HTTP.
+//! Reports for people and machines: one row for each message in the log, in the event log and in
+//! the metrics; and the worker's state in the status file and over HTTP.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,14 +13,14 @@ use crate::support::instance::Instance;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{PATIENCE, await_for};
 
-/// Status and body of what this instance answers to a request for this page.
+/// Returns status and body of this instance's answer for this page.
 fn get(instance: &Instance, page: &str) -> (u16, String) {
     let words = "answering at http://";
     instance.await_log(words);
     let log = instance.stderr();
     let (_, rest) = log.split_once(words).expect("awaited");
     let address = rest.split(['\n', '"']).next().expect("an address");
-    let mut stream = TcpStream::connect(address).expect("somebody answers");
+    let mut stream = TcpStream::connect(address).expect("an instance listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let request = format!("GET {page} HTTP/1.1\r\nHost: here\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");

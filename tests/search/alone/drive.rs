@@ -1,6 +1,6 @@
-//! A lock on a drive that machines share: a chain of versions with the real [`Observed`], what its store makes
-//! of each answer, and the others who make versions. Views may be stale, records late or never written,
-//! old versions removed.
+//! A lock on a shared drive: a chain of versions with the real [`Observed`], its store's
+//! conclusions from each answer, and other makers of versions. Views may be stale, records late or
+//! never written, old versions removed.
 
 use std::time::Duration;
 
@@ -13,26 +13,25 @@ use super::plan::{Plan, ms, secs};
 use super::referee::Ledger;
 use super::world::{Call, Due, Id, Kind, RIVAL, Reply, World};
 
-/// So many of our own versions a renewal steps over whose answers were lost.
+/// Number of own versions with lost answers that a renewal steps over.
 const STEPS: u32 = 4;
-/// Whose nonce is less is another.
+/// Nonces below this one belong to others.
 const OURS: u128 = 1000;
 
-/// What a drive is like, and the others on it.
+/// Properties of a drive, and of the others on it.
 #[derive(Clone, Debug)]
 pub(crate) struct DrivePlan {
     pub(crate) rival_lease: Duration,
-    /// In percent: the rival does not give back what it had.
+    /// Per cent of the tenures that the rival does not release.
     pub(crate) dies: u8,
-    /// In percent: the record of a version is late, or never written.
+    /// Per cent of the versions whose record is late, or never written.
     pub(crate) unread: u8,
-    /// In percent: a look shows what was there a while ago.
+    /// Per cent of the looks that show an old state.
     pub(crate) stale: u8,
-    /// Each process looks once, and so long after its end the next one does.
+    /// Pause between processes that look once each.
     pub(crate) cron: Option<Duration>,
 }
 
-/// A version.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     claim: Claim,
@@ -40,7 +39,7 @@ struct Made {
     draining: bool,
 }
 
-/// What an answer tells the store, whoever waits for it.
+/// Conclusions of the store from an answer, even if the call was abandoned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Learned {
     made: Option<(Version, Instant)>,
@@ -48,22 +47,22 @@ pub(crate) struct Learned {
     ancient: bool,
 }
 
-/// The drive, and what the store of the one instance knows of it.
+/// The drive, and what the instance's store knows of it.
 pub(crate) struct Drive {
     chain: Vec<Made>,
-    /// Those before it were removed.
+    /// First version that was not removed.
     kept: Version,
     pub(crate) observed: Observed,
     nonces: u128,
-    /// A tenure was granted to somebody who waited for it, and not given back.
+    /// Whether a tenure was granted to a waiting call, and not released.
     pub(crate) granted: bool,
-    /// What the processes before this one have left.
+    /// Stamp that earlier processes have left.
     stamp: Option<(Version, Instant)>,
     remembered: bool,
-    /// What a look shows, until then.
+    /// Version that looks show, and until when.
     view: Option<(Version, Instant)>,
     busy_until: Instant,
-    /// The next process is to begin.
+    /// Whether the next process is about to begin.
     waits: bool,
     pub(crate) tenures_before: u64,
 }
@@ -95,7 +94,7 @@ impl Drive {
             .get(usize::try_from(version).ok()?.checked_sub(1)?)
     }
 
-    /// Its record, if it can be read.
+    /// Returns a version's claim if its record is readable.
     fn claim(&self, version: Version, now: Instant) -> Option<Claim> {
         let made = self.at(version).filter(|made| now >= made.readable_at);
         made.map(|made| made.claim)
@@ -133,7 +132,7 @@ impl World {
 
     // --- the others ---
 
-    /// Another has it: renews, drains, and gives it back or dies.
+    /// Plays another holder: it renews, drains, and releases or dies.
     pub(crate) fn rival_on_drive(&mut self) {
         let Some(plan) = self.plan.drive.clone() else {
             return;
@@ -184,7 +183,7 @@ impl World {
         self.due(now + pause, Due::Rival);
     }
 
-    /// An operator makes the next version.
+    /// Makes the next version as an operator's break does.
     pub(crate) fn breaks_on_drive(&mut self) {
         let claim = Claim {
             nonce: 999_999,
@@ -200,7 +199,7 @@ impl World {
 
     // --- the store ---
 
-    /// What is asked reaches the drive; `None`: what it answers is lost.
+    /// Carries out a call on the drive; its answer is lost if `back` is `None`.
     pub(crate) fn drive_serves(&mut self, call: Call, back: Option<Duration>) {
         let is_lost = back.is_none();
         let (reply, learned) = match call.kind {
@@ -216,7 +215,7 @@ impl World {
             )
         });
         if let Some(back) = back {
-            // Somebody else may wait for that, or nobody.
+            // The answer may find another call waiting, or none.
             let at = self.now + back * 2;
             self.drive().busy_until = at;
             self.due(at, Due::Learns(learned));
@@ -224,7 +223,7 @@ impl World {
         }
     }
 
-    /// The request before it still hangs.
+    /// Whether the last request still hangs.
     pub(crate) fn is_busy(&self) -> bool {
         let drive = self.drive.as_ref();
         drive.is_some_and(|drive| self.now < drive.busy_until)
@@ -251,7 +250,7 @@ impl World {
         self.judge_chain();
     }
 
-    /// Makes a version, if it is not there; whether those before it are there.
+    /// Makes a version if it does not exist; `Some(false)`: the one before it is missing.
     fn makes(&mut self, version: Version, released: bool, id: Id, written: bool) -> Option<bool> {
         let drive = self.drive();
         if version >= drive.kept && version <= drive.greatest() {
@@ -307,7 +306,7 @@ impl World {
             .filter(|(_, until)| now < *until && !rests)
         {
             version = shown;
-            // Nobody needs them any more.
+            // They are not needed any more.
             if self.rng.u8(0..4) == 0 {
                 let drive = self.drive();
                 drive.kept = drive.kept.max((shown + 2).min(drive.greatest()));
@@ -376,7 +375,8 @@ impl World {
         }))
     }
 
-    /// Makes the version after our last, and those after it that turn out to be ours.
+    /// Makes the version after the instance's last, stepping over later ones that turn out to be
+    /// its own.
     fn steps(&mut self, released: bool, id: Id, is_lost: bool) -> Result<Learned, Reply> {
         let now = self.now;
         for _ in 0..STEPS {
@@ -397,7 +397,7 @@ impl World {
                     self.ledger.chain.is_ancient();
                     return Err(lost());
                 }
-                None if is_lost => return Err(transient("it exists, and nobody hears that")),
+                None if is_lost => return Err(transient("it exists, but the answer is lost")),
                 None => {
                     let claim = self.drive().claim(version, now);
                     let is = self.drive().observed.exists(version, claim, now);
@@ -406,7 +406,7 @@ impl World {
                         Exists::Ours => {}
                         Exists::Lost => return Err(lost()),
                         Exists::Unknown => {
-                            return Err(transient("it exists, and nobody knows whose"));
+                            return Err(transient("it exists, and its maker is unknown"));
                         }
                     }
                 }
@@ -447,7 +447,7 @@ impl World {
 
     // --- processes that look once ---
 
-    /// Whether another process is to look, now that this one has.
+    /// Whether another process shall look after this one.
     pub(crate) fn is_followed(&mut self) -> bool {
         let cron = self.plan.drive.as_ref().and_then(|drive| drive.cron);
         let ending = self.tenure.ending();

@@ -1,5 +1,5 @@
-//! Who looks after the command's health: the real [`Health`], what the command says of its watchdog, and
-//! the probes, in the order in which the workload of `run` hands them in.
+//! The command's health: the real [`Health`], the command's watchdog messages, and the probes, in
+//! the order in which the workload of `run` passes them on.
 
 use std::time::Duration;
 
@@ -15,17 +15,15 @@ use super::world::{Due, World};
 
 pub(crate) struct Monitor {
     pub(crate) health: Health,
-    /// What the command has said, until it is looked at.
+    /// Watchdog messages that were not read yet.
     words: Vec<WatchdogWord>,
-    /// The probe that is under way, by its number.
     probe: Option<(u64, Result<(), ProbeFailure>)>,
     probes: u64,
-    /// How the last one ended, until it is looked at.
+    /// Result of the last probe, until it is read.
     ended: Option<Result<(), ProbeFailure>>,
-    /// Of who asks.
     lost: bool,
     armed: u64,
-    /// When the command said last that it works.
+    /// Time of the command's last sign of life.
     pub(crate) said_at: Instant,
 }
 
@@ -43,7 +41,7 @@ impl Monitor {
         }
     }
 
-    /// The command has ended or is to end: nobody is asked any more.
+    /// Ends the probes: the command has ended or is to end.
     pub(crate) fn stops(&mut self) {
         self.health.ended();
         self.probe = None;
@@ -51,7 +49,6 @@ impl Monitor {
 }
 
 impl World {
-    /// The workload hears of it before the core does.
     pub(crate) fn monitor_hears(&mut self, event: &Event) {
         let Event::Workload(event) = event else {
             return;
@@ -64,7 +61,7 @@ impl World {
                 (self.monitor.ended, self.monitor.probe) = (None, None);
                 self.monitor.health.started(self.now);
                 if !self.monitor.health.is_running() {
-                    self.violate("nobody looks after the command");
+                    self.violate("the command is not watched");
                 }
                 self.watches();
                 self.rearm();
@@ -82,7 +79,7 @@ impl World {
         self.plan.health.watchdog.is_some() || self.plan.health.probe.is_some()
     }
 
-    /// It has ended or is to end.
+    /// Stops watching a command that has ended or is to end.
     pub(crate) fn stops_watching(&mut self) {
         self.monitor.stops();
         let health = &self.monitor.health;
@@ -91,7 +88,7 @@ impl World {
         }
     }
 
-    /// The command says so, and when it will speak again.
+    /// Sends a message of the command, and schedules the next.
     pub(crate) fn speaks(&mut self, generation: u64, number: usize) {
         if number == 0 {
             self.monitor.words.clear();
@@ -105,12 +102,12 @@ impl World {
         if !lives || number >= self.plan.speaks {
             return;
         }
-        // The first of them while it is not known to run yet.
+        // The first may come before the command is known to run.
         if word == WatchdogWord::Alive {
             self.monitor.said_at = self.now;
         }
         self.say(|| format!("the command says {word:?}"));
-        // One word is as good as a hundred, to who was not there.
+        // For a reader that was stopped, a few messages have the effect of many.
         if self.monitor.words.len() < 8 {
             self.monitor.words.push(word);
         }
@@ -146,7 +143,7 @@ impl World {
         }
     }
 
-    /// First what was said, then the clock, then how a probe ended.
+    /// Handles the messages first, then the clock, then the result of a probe.
     pub(crate) fn looks_after_health(&mut self) {
         if !self.has_health() || self.over || !self.monitor.health.is_running() {
             return;
@@ -214,7 +211,6 @@ impl World {
     }
 }
 
-/// Which rules there are of it.
 pub(super) fn health(rng: &mut Rng) -> HealthRules {
     let every = ms(one(rng, &[300, 1000, 10_000]));
     let watchdog = maybe(rng, 60, |rng| {
@@ -232,7 +228,7 @@ pub(super) fn health(rng: &mut Rng) -> HealthRules {
     }
 }
 
-/// What the command says of its watchdog, and for how long it is silent then.
+/// Draws a watchdog message, and the silence after it.
 pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
     let word = match rng.u8(0..40) {
         0 => WatchdogWord::Trigger,
@@ -243,7 +239,8 @@ pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) 
         )),
         _ => WatchdogWord::Alive,
     };
-    // As sd_watchdog_enabled(3) has it; seldom at the very end of its time, or too late.
+    // Mostly as sd_watchdog_enabled(3) recommends; rarely at the very end of the period, or too
+    // late.
     let pause = match rng.u8(0..24) {
         0 => period,
         1 => period - Duration::from_nanos(1),
@@ -253,7 +250,7 @@ pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) 
     (word, pause)
 }
 
-/// How a probe ends, and after how long; `None`: it does not.
+/// Draws a probe's result, and when it comes; `None`: never.
 pub(super) fn probe(
     rng: &mut Rng,
     rule: Option<ProbeRules>,

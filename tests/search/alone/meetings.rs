@@ -1,5 +1,5 @@
-//! What seldom meets, made to meet: what befalls an instance just when it asks, is answered, or gives back what it
-//! has. Without these the histories hardly ever get there.
+//! Rare meetings, made on purpose: something happens to an instance just as it sends a request,
+//! gets an answer, or releases. Random histories hardly ever get there.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use trafficcop_core::{After, Budget, HealthRules, HoldPolicy, Ring, Rules};
 
 use super::plan::{Act, Deed, Plan, Weather, maybe, ms, one, rest, secs};
 
-/// What seldom meets, at the moment of a renewal, of the first attempt or of the command's end.
+/// Makes a rare meeting at a renewal, at the first attempt or at the command's end.
 pub(super) fn meetings(
     rng: &mut Rng,
     budget: &Budget,
@@ -52,7 +52,7 @@ pub(super) fn meetings(
         .collect()
 }
 
-/// A loss, or a guardian's death, just where a command ends by itself.
+/// Makes a loss, or a guardian's death, meet a command's own end.
 pub(super) fn ends(
     rng: &mut Rng,
     which: u8,
@@ -66,14 +66,14 @@ pub(super) fn ends(
     let some = ms(rng.u64(1..1500));
     let span = maybe(rng, 30, |rng| ms(rng.u64(0..3000)));
     match which {
-        // It was confirmed, then lost, then the command ended, and then the confirmation is heard.
+        // Confirmed, then lost; then the command ends, and only then the confirmation arrives.
         0 => {
             *lives = renewal.saturating_sub(way) + some + ms(rng.u64(1..900));
             let slow = Deed::Weather(Weather::Slow(secs(4)), secs(1));
             let lost = act(renewal + way + some, Deed::Break(span));
             vec![act(renewal.saturating_sub(ms(1)), slow), lost]
         }
-        // It is lost after the command's end, and after the last confirmation.
+        // Lost after the command's end, and after the last confirmation.
         1 => {
             *lives = ms(rng.u64(1..3000));
             let keeps = renewal + secs(1) + some;
@@ -83,7 +83,7 @@ pub(super) fn ends(
             }
             vec![act(keeps - ms(rng.u64(1..900)), Deed::Break(span))]
         }
-        // Its guardian dies while it is stopped, until the lease is as good as over.
+        // Its guardian dies while it is stopped, until the lease is nearly over.
         _ => {
             *lives = ms(rng.u64(1..3000));
             let at = way * 2 + *lives + ms(200) + some / 4;
@@ -97,7 +97,8 @@ pub(super) fn ends(
     }
 }
 
-/// In one history of seven, one of what is below. Of the seed alone: the others are what they were.
+/// Makes one of the meetings below in one history of seven. It draws from the seed itself, so that
+/// the other histories stay the same.
 pub(super) fn meet(plan: &mut Plan) {
     let mut rng = Rng::with_seed(plan.seed ^ 0x5E1D_0000);
     let drawn = rng.u8(0..49);
@@ -113,7 +114,7 @@ pub(super) fn meet(plan: &mut Plan) {
     }
 }
 
-/// Nothing but this, from the first attempt on.
+/// Removes all other acts from the plan.
 fn only(plan: &mut Plan, way: Duration, acts: Vec<Act>) {
     (plan.way, plan.begins_late) = (way, Duration::ZERO);
     (plan.rival, plan.cordoned_before) = (0, false);
@@ -124,8 +125,8 @@ fn only(plan: &mut Plan, way: Duration, acts: Vec<Act>) {
     plan.acts = acts;
 }
 
-/// The bell of a holder rings at once, and again and again, until it is not listened to; and the holder is still
-/// there when it is again.
+/// A holder's bell rings again and again until it is not listened to; the holder is still there
+/// when it is listened to again.
 fn rings_too_often(rng: &mut Rng, plan: &mut Plan) {
     if plan.rules.poll.is_none() || plan.rules.once.is_some() || plan.drive.is_some() {
         return;
@@ -138,7 +139,7 @@ fn rings_too_often(rng: &mut Rng, plan: &mut Plan) {
     plan.polls_as_ever = false;
     let rank = one(rng, &[0, 0, 1, 4]);
     let greets = 1 + rng.usize(0..3);
-    // Later nobody is there any more, for longer than it stays.
+    // Later the holder is away for longer than that pause.
     plan.rings = (0..24)
         .map(|at| match at {
             _ if at < greets => (Ring::Greeted { rank }, ms(10)),
@@ -148,7 +149,7 @@ fn rings_too_often(rng: &mut Rng, plan: &mut Plan) {
         .collect();
 }
 
-/// Holders come and go, with a bell each that rings as soon as it is heard.
+/// Holders come and go, each with a bell that rings as soon as it is heard.
 fn rings_after_another(rng: &mut Rng, plan: &mut Plan) {
     if plan.rules.poll.is_none() || plan.rules.once.is_some() || plan.drive.is_some() {
         return;
@@ -168,7 +169,8 @@ fn rings_after_another(rng: &mut Rng, plan: &mut Plan) {
     plan.rings = (0..24).map(ring).collect();
 }
 
-/// Granted so late that it is to be confirmed first: after this, if there is room for it.
+/// Returns a delay so long that the grant must be confirmed first, and the time after it, if there
+/// is room.
 fn late(rng: &mut Rng, budget: &Budget) -> Option<(Duration, Duration)> {
     let term = budget.lease - budget.margin - budget.grace_on_loss;
     let room = term.checked_sub(budget.lease / 2)?;
@@ -176,8 +178,8 @@ fn late(rng: &mut Rng, budget: &Budget) -> Option<(Duration, Duration)> {
     (room > secs(5)).then_some((long, term))
 }
 
-/// A guardian dies while its supervisor is stopped, which was to confirm first what it was granted late, until that
-/// is over.
+/// A guardian dies while its supervisor is stopped, before that has confirmed a late grant, until
+/// the lease is over.
 fn guardian_dies_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some((long, term)) = late(rng, budget).filter(|_| plan.drive.is_none()) else {
         return;
@@ -199,7 +201,7 @@ fn guardian_dies_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &Budg
     plan.ticks_first = false;
 }
 
-/// The answer to a renewal of before comes while what was granted late is not confirmed.
+/// The answer to an earlier renewal arrives while a late grant is unconfirmed.
 fn answer_of_before_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some((long, _)) = late(rng, budget).filter(|_| plan.drive.is_none()) else {
         return;
@@ -218,7 +220,7 @@ fn answer_of_before_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &B
     only(plan, way, acts);
 }
 
-/// It is asked to end when it has ordered a command that cannot be started.
+/// A stop comes after it has ordered a command that cannot be started.
 fn stop_before_it_is_not_started(rng: &mut Rng, plan: &mut Plan) {
     let way = ms(one(rng, &[1, 10, 100]));
     let stop = Act {
@@ -229,8 +231,8 @@ fn stop_before_it_is_not_started(rng: &mut Rng, plan: &mut Plan) {
     (plan.habit.not_started, plan.habit.hook_failed) = (100, 0);
 }
 
-/// The guardian's word of the command's end is late: the lease is confirmed in between, taken by another, and then given
-/// back.
+/// The guardian's report of the command's end is late: meanwhile the lease is confirmed, taken by
+/// another, and then released.
 fn taken_before_its_end_is_heard(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let renewal = budget.renew_every;
     if plan.rules.once.is_some() || plan.drive.is_some() || renewal < secs(1) {
@@ -251,7 +253,8 @@ fn taken_before_its_end_is_heard(rng: &mut Rng, plan: &mut Plan, budget: &Budget
     (habit.daemon, habit.silent) = (0, 0);
 }
 
-/// On a shared drive: a version of its own, of which nothing can be read, is met just about the end of its lease.
+/// On a shared drive: an own version without a readable record is met just about the end of its
+/// lease.
 fn unread_at_the_end(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some(drive) = plan.drive.as_mut().filter(|drive| drive.cron.is_none()) else {
         return;
@@ -262,7 +265,7 @@ fn unread_at_the_end(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
         return;
     }
     let lost = Deed::Weather(Weather::AnswersLost, kill - first);
-    // About the last fiftieth of it, and the next.
+    // About its last fiftieth, and the next.
     let part = budget.lease / 50;
     let within = part * rng.u32(0..200) / 100;
     let dies = (budget.margin + within).saturating_sub(part);

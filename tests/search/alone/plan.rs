@@ -1,5 +1,4 @@
-//! What a history is made of before it begins: the rules of the instance, the lock, its command, and what
-//! befalls them.
+//! Plan of a history: the rules of the instance, the lock, its command, and the faults.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,14 +14,14 @@ use super::health::{health, probe, word};
 use super::meetings::{ends, meet, meetings};
 use super::record::told;
 
-/// What befalls a request that is sent while it lasts.
+/// Fate of the requests that are sent while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     RequestsLost,
     AnswersLost,
-    /// The answers take so long.
+    /// Answers take this long.
     Slow(Duration),
-    /// Not known; with the service's wish for when to be asked again.
+    /// Refused, with the service's Retry-After.
     Refused(Option<Duration>),
     Forbidden,
 }
@@ -30,24 +29,24 @@ pub(crate) enum Weather {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Weather(Weather, Duration),
-    /// The lease is broken: at once, or after this.
+    /// Breaks the lease: at once, or after this.
     Break(Option<Duration>),
-    /// It is broken at once, and another has taken it.
+    /// Breaks the lease at once, and another takes it.
     Taken,
     Stop(i32),
     Cordon(Option<Duration>, Option<Duration>),
-    /// The supervisor is stopped, or its machine sleeps.
+    /// Stops the supervisor, or suspends its machine.
     Pause(Duration),
     GuardianDies,
-    /// What the guardian says is heard when this is over.
+    /// Delays the guardian's reports until this is over.
     Hush(Duration),
     ClockJumps,
     CommandStopping,
-    /// What belongs to an earlier round, or to nobody.
+    /// A report of an earlier round, or of no process.
     Echo(u8),
-    /// Trees that SIGKILL ends so much later, or never.
+    /// Lets SIGKILL end trees this much later, or never.
     Stuck(Option<Duration>),
-    /// Of who asks after the command's health.
+    /// Death of the health prober.
     ProberDies,
 }
 
@@ -57,19 +56,19 @@ pub(crate) struct Act {
     pub(crate) deed: Deed,
 }
 
-/// The command.
+/// Behaviour of the command.
 #[derive(Clone, Debug)]
 pub(crate) struct Habit {
     pub(crate) lives: Option<Duration>,
     pub(crate) exits: Vec<Exit>,
-    /// In percent.
+    /// Per cent of the commands that ignore SIGTERM; the following fields are in per cent, too.
     pub(crate) deaf: u8,
     pub(crate) daemon: u8,
     pub(crate) not_started: u8,
     pub(crate) hook_failed: u8,
-    /// Nobody hears how it ended.
+    /// Per cent of the ends without a known status.
     pub(crate) silent: u8,
-    /// From the signal to the end.
+    /// Time from the signal to the end.
     pub(crate) ends_within: Duration,
 }
 
@@ -77,44 +76,45 @@ pub(crate) struct Habit {
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) rules: Rules,
-    /// The lock wakes its waiters.
+    /// Whether the lock wakes its waiters.
     pub(crate) wakes: bool,
-    /// The driver looks at the clock before it tells what happened; so does the core.
+    /// Whether the driver looks at the clock before it reports an event, as the core does.
     pub(crate) ticks_first: bool,
-    /// What one way of a message takes.
+    /// One-way travel time of a message.
     pub(crate) way: Duration,
     pub(crate) habit: Habit,
-    /// In percent, another is there first, and comes whenever it can.
+    /// Chance in per cent that a rival comes when it can; above 0, one is there first.
     pub(crate) rival: u8,
     pub(crate) rival_holds: Duration,
     pub(crate) rival_drains: Duration,
-    /// The store tells when the rival's lease runs out.
+    /// Whether the store tells when the rival's lease runs out.
     pub(crate) tells_expiry: bool,
-    /// From this moment on the task is done, by another.
+    /// Time from which the task is done, by another.
     pub(crate) done_by_another: Option<Duration>,
     pub(crate) cordoned_before: bool,
-    /// The supervisor does not come to its first step before.
+    /// Earliest time of the supervisor's first step.
     pub(crate) begins_late: Duration,
-    /// Where the rival's doorbell is, whether polls go on beside it, and how it rings: what, and after which pause.
+    /// Address of the rival's doorbell; whether polls continue while it is heard; and its rings,
+    /// with pauses.
     pub(crate) bell: Option<IpAddr>,
     pub(crate) polls_as_ever: bool,
     pub(crate) rings: Vec<(Ring, Duration)>,
     pub(crate) acts: Vec<Act>,
-    /// Whether the machine is fit to take control is asked so often, and answered so, after so long;
-    /// `None`: never.
+    /// Interval of the questions whether the machine is fit to take control, and the answers with
+    /// their delays; `None`: never asked.
     pub(crate) condition: Option<Duration>,
     pub(crate) answers: Vec<(Result<(), Unfit>, Option<Duration>)>,
     pub(crate) health: HealthRules,
-    /// What the command says of its watchdog, after which pause; so many of these before it hangs.
+    /// Watchdog messages with pauses, and how many come before the command hangs.
     pub(crate) words: Vec<(WatchdogWord, Duration)>,
     pub(crate) speaks: usize,
-    /// How the probes end, after so long; `None`: not at all.
+    /// Results of the probes, with delays; `None`: never.
     pub(crate) probes: Vec<(Result<(), ProbeFailure>, Option<Duration>)>,
-    /// Whether what the record is told of its health is lost, and after how long that is known.
+    /// Whether a write of the command's health is lost, and when that is known.
     pub(crate) told: Vec<(bool, Duration)>,
-    /// The lock lies on a drive that machines share.
+    /// The drive, if the lock is on one that machines share.
     pub(crate) drive: Option<DrivePlan>,
-    /// Nothing more befalls it from here on.
+    /// Time after which there are no more faults.
     pub(crate) rest: Duration,
 }
 
@@ -159,7 +159,7 @@ fn budget(rng: &mut Rng) -> Budget {
     }
 }
 
-// Often such that it meets the end of a command.
+// Often about equal to the lifetime of a command.
 fn hold(rng: &mut Rng) -> Duration {
     let any = rng.u64(1..120);
     secs(one(rng, &[1, 2, 3, 10, 20, 90, any, any]))
@@ -291,7 +291,7 @@ fn deed(rng: &mut Rng) -> Deed {
     }
 }
 
-/// Fit for most of the time; an answer takes its time, or never comes.
+/// Draws an answer: fit for most of the time; delayed, or never.
 fn answer(rng: &mut Rng) -> (Result<(), Unfit>, Option<Duration>) {
     let no = [
         Unfit::Failed(Failed::Exited(Exit::Code(1))),
@@ -327,7 +327,7 @@ fn drive(rng: &mut Rng, rules: &mut Rules) -> Option<DrivePlan> {
     })
 }
 
-/// When all of it is over, and not before `least`.
+/// Returns when all acts are over, `least` at the earliest.
 pub(super) fn rest(acts: &[Act], least: Duration) -> Duration {
     let ends = acts.iter().map(|act| {
         act.at
@@ -352,21 +352,21 @@ impl Plan {
                 deed: deed(rng),
             })
             .collect();
-        // Some of them only matter one soon after another.
+        // Some acts matter only soon after another.
         if acts.len() >= 2 && rng.bool() {
             let near = acts[0].at;
             for act in &mut acts[1..] {
                 act.at = near + ms(one(rng, &[0, 50, 99, 100, 101, 1000]) * rng.u64(1..4));
             }
         }
-        // The first attempt is one among many, and another than all of them.
+        // The first attempt is one of many, and differs from all others.
         if let Some(deed) = maybe(rng, 20, deed) {
             acts.push(Act {
                 at: ms(rng.u64(0..3)),
                 deed,
             });
         }
-        // Another source, so that the histories without these are what they were.
+        // From another random source, so that histories without these stay the same.
         let mut more = Rng::with_seed(seed ^ 0x40_0E00);
         let conditions = [20, 500, 2000, 2000, 6000, 30_000];
         let condition = maybe(&mut more, 20, |more| ms(one(more, &conditions)));
@@ -378,7 +378,7 @@ impl Plan {
             0 => drive(&mut more, &mut rules),
             _ => None,
         };
-        // They leave nobody to be told of a cordon, or of a condition.
+        // With cron, no process lives on to hear of a cordon or a condition.
         let cron = drive.as_ref().is_some_and(|drive| drive.cron.is_some());
         let condition = condition.filter(|_| !cron);
         if cron {
@@ -389,7 +389,7 @@ impl Plan {
         if condition.is_some() && more.u8(0..6) == 0 {
             rules.wait = Some(ms(more.u64(1..3000)));
         }
-        // Things that meet seldom: the answer to a renewal, the end of a command, a loss, a pause.
+        // Rare meetings: the answer to a renewal, the end of a command, a loss, a pause.
         let mut ticks_first = rng.u8(0..3) > 0;
         let way = ms(one(rng, &[0, 1, 10, 100]));
         let mut lives = maybe(rng, 60, |rng| {
@@ -449,7 +449,7 @@ impl Plan {
                     0 => rng.u64(1..60),
                     _ => rng.u64(1..60_000),
                 };
-                // Longer than a bell is not listened to.
+                // Longer than the pause in listening to a bell.
                 ms(holds) + secs(one(&mut more, &[0, 0, 0, 90]))
             },
             rival_drains: ms(one(rng, &[0, 300, 5000])),

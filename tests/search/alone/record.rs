@@ -1,5 +1,5 @@
-//! Who tells the lock's record of the command's health, as the driver does: one word after another, when the core has
-//! one. Some are lost, or nobody hears that they were not.
+//! Reporting the command's health to the lock's record, as the driver does it: one word after
+//! another, when the core has one. Some writes are lost, and so are some of their answers.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::world::{Due, World};
 
 #[derive(Default)]
 pub(crate) struct Telling {
-    /// The word that is under way, by its number.
+    /// Number of the word that is being written.
     under_way: Option<usize>,
     words: usize,
-    /// When to come back for the next.
+    /// Time of the next look for a word.
     wakes_at: Option<Instant>,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn words(event: &HealthEvent) -> Option<String> {
 }
 
 impl World {
-    /// What is under way is about a lease that is ours no more.
+    /// Abandons a write for a lease that the instance has lost.
     pub(crate) fn tells_no_more(&mut self) {
         self.telling.under_way = None;
     }
@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// Whether what the record is told is lost, and after how long that is known.
+/// Draws whether writes are lost, and when that is known.
 pub(super) fn told(seed: u64) -> Vec<(bool, Duration)> {
     let mut rng = Rng::with_seed(seed ^ 0x7E11_0000);
     let lost = one(&mut rng, &[0, 20, 60]);

@@ -1,5 +1,6 @@
-//! What must hold of one instance, whatever befalls it. Knows what the instance was told, what it did, and
-//! what the lock and the command are; the arithmetic is that of the book's tables.
+//! Rules for one instance, whatever happens to it. The referee knows what the instance was told,
+//! what it did, and the state of the lock and the command; the arithmetic is that of the book's
+//! tables.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ use window::Window;
 const RETRY: Duration = secs(2);
 const ATTEMPT: Duration = secs(5);
 
-/// The lease that was granted.
+/// A granted lease.
 #[derive(Clone, Debug)]
 struct Held {
     began: Instant,
@@ -58,17 +59,17 @@ struct Held {
     asked: Instant,
     token: u64,
     failed: u32,
-    /// It was lost, and is safe until then.
+    /// Time until which the lost lease still keeps others out.
     safe_until: Option<Instant>,
     renewal: Window,
-    /// When it was asked to be renewed, until that is answered.
+    /// Times of a renewal that has not been answered.
     renewing: Option<(Instant, Instant)>,
     doubted: bool,
     restarts: Vec<Instant>,
     in_a_row: u32,
 }
 
-/// Why a command is to end.
+/// Reason for which a command must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Exited,
@@ -78,31 +79,31 @@ enum Reason {
     Doubt,
     Lost,
     Guardian,
-    /// It does not work.
+    /// The command hangs.
     Hung,
-    /// Nobody can say whether it works.
+    /// The command's health cannot be checked.
     Unwatched,
 }
 
-/// A command, from its start until nothing of it lives.
+/// A command, from its start until its tree is empty.
 #[derive(Clone, Debug)]
 struct Run {
     since: Instant,
     started: bool,
     exit: Option<(Instant, Exit)>,
-    /// Why it is to end, and from when on that can have ended it.
+    /// Reason for its end, and the time from which that can have ended it.
     reason: Option<(Reason, Instant)>,
-    /// When the drain began, and when it ends.
+    /// Begin and end of the drain.
     drained: Option<(Instant, Instant)>,
     killed: bool,
     announced: bool,
-    /// Nobody is to come closer for a lease that is kept.
+    /// Whether standbys need not look more often, because the lease is kept.
     quiet: bool,
-    /// When the grace of a doubt ends: fixed before anything is heard.
+    /// End of the grace of a doubt, fixed before anything is heard.
     doubt_ends: Option<Instant>,
 }
 
-/// What comes after a command.
+/// Next step after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Restart {
@@ -112,14 +113,14 @@ enum Next {
         until: Instant,
     },
     Record,
-    /// A task failed, and the others are to wait as well.
+    /// A pause after a failed task, in which other instances wait, too.
     Pause {
         until: Instant,
     },
     Leave,
 }
 
-/// The kinds of causes.
+/// Kinds of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Ended,
@@ -217,12 +218,12 @@ impl World {
         &self.plan.rules
     }
 
-    /// After this moment, unless we could not help it.
+    /// Whether it is later than this, with no pause as an excuse.
     fn is_late(&self, at: Instant) -> bool {
         self.now > at.max(self.resumed)
     }
 
-    /// Until when it makes sense to renew.
+    /// Returns until when a renewal makes sense.
     fn limit(&self, state: State) -> Instant {
         let Some(held) = &self.ledger.held else {
             return Instant::ZERO;

@@ -1,5 +1,5 @@
-//! The history of one instance: what is due, one thing after another, for its driver, its guardian with the real
-//! state, its command, and the lock. Knows no rule: whatever is done is shown to the referee.
+//! The history of one instance: one event after another for its driver, its guardian with the real
+//! state, its command, and the lock. It knows no rule: the referee sees every deed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,14 +29,14 @@ mod lock;
 use command::Tree;
 use lock::Lock;
 
-/// Whose a lease is: 0 is nobody's.
+/// Owner of a lease; 0 is none.
 pub(crate) type Id = u32;
 pub(crate) const RIVAL: Id = Id::MAX;
-/// Who looks at the record alone needs no lease.
+/// Reader of the record, which needs no lease.
 const READER: Id = Id::MAX - 1;
-/// More steps than this at one moment are a loop without a pause.
+/// Limit of steps at one moment; more are a loop without a pause.
 const STEPS: u32 = 60;
-/// What the driver gives to a release whose answer is not waited for.
+/// Limit of an abandoned release in the driver.
 const UNDO: Duration = secs(2);
 
 pub(crate) const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -44,14 +44,13 @@ pub(crate) const BEGIN: Instant = Instant::from_nanos(1_000_000_000_000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
-    /// At the record alone.
     Look,
     Renew,
     Record(Outcome),
     Release,
 }
 
-/// What the supervisor has asked the lock, and waits for.
+/// Pending request of the supervisor to the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: u64,
@@ -89,20 +88,20 @@ pub(crate) enum Due {
     RestEnds(u64),
     HookFails,
     Rings,
-    /// Whether the machine is fit to take control.
+    /// The condition answers.
     Fitness(Result<(), Unfit>),
-    /// The command's health is to be looked at.
+    /// The command's health is due for a look.
     Health(u64),
-    /// The command of this generation says something of its watchdog.
+    /// The command of this generation sends a watchdog message.
     Speaks(u64, usize),
     Probed(u64),
-    /// The record is to be told of it.
+    /// The record is due for a write of the health.
     Tells,
-    /// It was told this word, or that was lost.
+    /// The write of this word was answered, or its loss is known.
     Told(usize, bool),
-    /// The store of a shared drive hears of what was made.
+    /// The store of a shared drive learns from an answer.
     Learns(Learned),
-    /// Of those that look once, the next.
+    /// The next of the processes that look once begins.
     Process,
     Rival,
     Freed,
@@ -120,12 +119,12 @@ pub(crate) struct World {
     queue: BTreeMap<(Instant, u64), Due>,
     made: u64,
     pub(crate) tenure: Tenure,
-    /// In hundredths of what was planned, and whether it had been planned so before.
+    /// Waits in hundredths of the plan, each with whether the plan was the same before.
     pub(crate) waited: Vec<(bool, f64)>,
     began: bool,
     rung: usize,
     pub(crate) over: bool,
-    /// It is about to be told something, and what time it is before that.
+    /// Whether an event follows this tick of the clock.
     pub(crate) has_news: bool,
     pub(crate) paused: bool,
     pub(crate) resumed: Instant,
@@ -133,7 +132,7 @@ pub(crate) struct World {
     armed: u64,
     steps: (Instant, u32),
     pub(crate) call: Option<Call>,
-    /// What is recorded is recorded beside the renewals.
+    /// A write of the task's result, which runs concurrently with renewals.
     pub(crate) recording: Option<Call>,
     withdrawn: Option<Instant>,
     proposed: Id,

@@ -1,4 +1,4 @@
-//! What the two processes of the search know: the real [`Observed`], each that there can be once.
+//! Memories of the search's two processes: each possible state of the real [`Observed`] once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::mistakes::Mistake;
 
 /// One step of time: as long as a margin, which makes the search coarse and strict.
 const TICK: Duration = Duration::from_secs(10);
-/// The leases of the two.
+/// Leases of the two processes.
 pub(crate) const LEASES: [u8; 2] = [2, 3];
-/// Between the SIGKILL and the end of the lease.
+/// Time from SIGKILL to the end of the lease.
 pub(crate) const MARGIN: u8 = 1;
 
 pub(crate) fn at(tick: u8) -> Instant {
@@ -24,7 +24,7 @@ pub(crate) fn ticks_of(version: Version) -> u8 {
     u8::try_from(version).expect("few versions")
 }
 
-/// What a memory is told.
+/// An event of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Told {
     New(u8, u8),
@@ -35,7 +35,7 @@ pub(crate) enum Told {
     Released(u8, u8, u8),
 }
 
-/// All memories there are: the real ones, each once.
+/// All memories that were met, each once.
 pub(crate) struct Memories {
     pub(crate) all: Vec<Observed>,
     pub(crate) by_text: HashMap<String, u16>,
@@ -48,7 +48,7 @@ pub(crate) fn nonce(process: u8, number: u8) -> u128 {
 }
 
 impl Memories {
-    /// None yet; who has them makes this mistake.
+    /// Makes an empty collection, whose memories make this mistake.
     pub(crate) fn new(mistake: Option<Mistake>) -> Memories {
         Memories {
             all: Vec::new(),
@@ -58,7 +58,8 @@ impl Memories {
         }
     }
 
-    /// An operator's record bears that of whoever he breaks; what is free is waited for by nobody.
+    /// Returns the lease in a record: an operator's has the broken holder's, and a free lock's does
+    /// not matter.
     fn lease(process: u8) -> Duration {
         TICK * u32::from(LEASES.get(usize::from(process)).copied().unwrap_or(3))
     }
@@ -119,7 +120,7 @@ impl Memories {
         self.all[usize::from(memory)].own().map(ticks_of)
     }
 
-    /// Which version may be made at this moment.
+    /// Returns the version that may be made at this time.
     pub(crate) fn next(&self, memory: u16, tick: u8) -> Option<u8> {
         let early = u8::from(self.mistake == Some(Mistake::EarlyTakeOver)) * MARGIN;
         match self.all[usize::from(memory)].next(at(tick + early)) {

@@ -1,27 +1,26 @@
-//! Mistakes that can be made with `Observed`: each that two instances can show with one fault is found, else the
-//! search proves nothing. As bugs of the shipped code they are planted for the fleet: tests/planted.
+//! Mistakes in the use of `Observed`. Each that two instances can show with one fault must be
+//! found, or the search proves nothing. tests/planted has them as bugs of the shipped code, for the
+//! fleet.
 
 use super::search::{Bound, search};
 use crate::print;
 
-/// What can be done wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// The stamp is older than the look.
     StampBefore,
-    /// A lease of our own is waited for instead of the record's.
+    /// The own lease is waited for instead of the record's.
     OwnLease,
-    /// The take-over comes a margin too soon.
     EarlyTakeOver,
-    /// "It exists" is taken for a success.
     ExistsIsSuccess,
-    /// The lease is counted from the answer.
+    /// The lease counts from the answer.
     T0After,
-    /// A version without a record is taken for released.
+    /// A version without a record counts as released.
     UnreadIsReleased,
-    /// A version without a record is held for a usual lease.
+    /// A version without a record counts as held for a usual lease.
     UnreadForUsualLease,
-    /// A version without a record is taken for ours while our lease lasts, though an operator may have made it.
+    /// A version without a record counts as the instance's own during its lease, although an
+    /// operator may have made it.
     BreakIsOverlooked,
 }
 

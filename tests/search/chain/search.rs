@@ -1,10 +1,10 @@
-//! An exhaustive search, breadth first: two instances with the real [`Observed`], one share, and every
-//! order of what can happen to a bound of time and versions. Steps take as long as they like; a
-//! request arrives at any time after it was sent, or never; its answer comes at any time, is lost, or
-//! says of our own version that it exists; records are written late or never; supervisors die, and
-//! their guardians release. Clocks run at one pace: how far they may part is the fleet's to show.
+//! An exhaustive breadth-first search: two instances with the real [`Observed`], one share, and
+//! every order of events up to a bound of time and versions. Steps take any time; a request arrives
+//! at any time after it was sent, or never; its answer comes at any time, is lost, or says that an
+//! own version already exists; records are written late or never; supervisors die, and their
+//! guardians release. Clocks run at one pace: the fleet shows how much they may drift.
 //!
-//! A command lives to the very end of its lease: all of the margin is used up by its dying.
+//! A command lives to the very end of its lease: its death uses the whole margin.
 
 use trafficcop_core::observed::Exists;
 
@@ -16,26 +16,25 @@ use super::states::{
 use crate::model::explore::{Space, explore};
 use crate::{number, print};
 
-/// How often one process can begin anew: each time by another number.
+/// Number of times that one process can begin anew, each time with another number.
 const LAST_NUMBER: u8 = 3;
 
-/// How far the search goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) ticks: u8,
     pub(crate) versions: u8,
-    /// So many answers are lost, calls given up and supervisors killed in one history.
+    /// Largest number of lost answers, abandoned calls and killed supervisors in one history.
     pub(crate) faults: u8,
-    /// Whether an operator breaks a lease at once, whenever he likes.
+    /// Whether an operator breaks a lease at once, at any time.
     pub(crate) breaks: bool,
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) states: usize,
     pub(crate) depth: usize,
-    /// The way to two commands at once, if there is one.
+    /// Way to an overlap of two commands, if there is one.
     pub(crate) overlap: Option<Vec<String>>,
 }
 
@@ -82,7 +81,8 @@ impl Space for Search {
         state.key()
     }
 
-    /// Two commands live at once, of which none was broken; or somebody goes on from what is not its own.
+    /// Whether two commands with unbroken leases overlap, or a holder continued from another's
+    /// version.
     fn is_bad(&self, state: &State) -> bool {
         let lives = |process: &Process| process.run != Run::Idle && !process.broken;
         state.processes.iter().all(lives) || state.strayed
@@ -131,8 +131,8 @@ impl Search {
         }
     }
 
-    /// An operator says what he does in a version that bears its holder's record, makes the next, and writes that
-    /// the lock is free: each when he likes, or never.
+    /// Plays an operator, who announces the break in a version with its holder's record, makes the
+    /// next version, and writes that the lock is free; each at any time, or never.
     fn breaks(&mut self, mut state: State) {
         match state.operator {
             Break::NotYet if self.bound.breaks => {
@@ -162,8 +162,8 @@ impl Search {
         self.reached.push(state);
     }
 
-    /// Whether no operator can have made the version after this one: asked by doing what he does first. It is
-    /// not known if he has, or if an answer to that was lost.
+    /// Whether no operator can have made the version after this one; the process tests it by making
+    /// the operator's announcement itself. Unknown after an announcement or a lost answer.
     fn is_unbroken(&self, state: &mut State, version: u8) -> bool {
         if !self.bound.breaks || self.is(Mistake::BreakIsOverlooked) {
             return true;
@@ -171,7 +171,7 @@ impl Search {
         !std::mem::replace(&mut state.made[usize::from(version)].said, true)
     }
 
-    /// Sees any version from the one it has seen to the last, with its record or without.
+    /// Looks: sees any version from the last seen one on, with its record or without.
     fn looks(&mut self, state: State, p: usize) {
         let process = state.processes[p];
         if process.call.kind != Kind::None || process.run != Run::Idle || process.orphaned {
@@ -209,7 +209,7 @@ impl Search {
         }
     }
 
-    /// A tenure is over: what comes next is another's number.
+    /// Ends a tenure: the next one has another number.
     fn renumber(&mut self, state: &mut State, p: usize, released: bool) -> bool {
         let process = &mut state.processes[p];
         if process.number == LAST_NUMBER {
@@ -227,7 +227,7 @@ impl Search {
         true
     }
 
-    /// Renews, or releases what is over.
+    /// Begins a renewal, or the release of an ended tenure.
     fn begins(&mut self, state: State, p: usize) {
         let mut state = state;
         let process = &mut state.processes[p];
@@ -255,7 +255,7 @@ impl Search {
         self.reached.push(state);
     }
 
-    /// A request arrives, or does not; and so does one that nobody waits for.
+    /// Lets a request arrive, or not; also an abandoned one.
     fn travels(&mut self, state: State, p: usize) {
         let process = state.processes[p];
         if process.late > 0 {
@@ -276,7 +276,7 @@ impl Search {
         };
         arrived.faults = faults;
         if stage == Stage::Made {
-            // The answer is lost, and it is asked again.
+            // The answer is lost, and the call is repeated.
             arrived.processes[p].call.stage = Stage::Exists;
             self.reached.push(arrived);
             // Or the mount gives up.
@@ -292,7 +292,7 @@ impl Search {
         }
     }
 
-    /// The count of faults with one more, if the bound allows it.
+    /// Returns the number of faults plus one, if the bound allows it.
     fn one_more(&self, state: &State) -> Option<u8> {
         (state.faults < self.bound.faults).then_some(state.faults + 1)
     }
@@ -313,7 +313,7 @@ impl Search {
             };
             self.tell(p, &mut state, Told::Made(call.version, sent));
             if let Some(faults) = self.one_more(&state) {
-                // Nobody waited for it any more.
+                // The call was abandoned.
                 let mut state = State { faults, ..state };
                 let process = &mut state.processes[p];
                 process.call = Call::default();
@@ -368,7 +368,6 @@ impl Search {
         }
     }
 
-    /// A version was made for a call.
     fn succeeds(&mut self, mut state: State, p: usize, call: Call, version: u8) {
         let tick = state.tick;
         let process = &mut state.processes[p];
@@ -388,7 +387,7 @@ impl Search {
                 }
             }
             Kind::Renew => {
-                // What succeeds after the SIGKILL spares nobody.
+                // A renewal after SIGKILL saves no process.
                 if process.run == Run::Runs {
                     process.t0 = began;
                 }
@@ -406,7 +405,7 @@ impl Search {
         self.reached.push(state);
     }
 
-    /// A record is written, a command ends, a supervisor dies, its guardian leaves.
+    /// Lets a record be written, a command end, a supervisor die, or its guardian leave.
     fn ends(&mut self, state: State, p: usize) {
         let process = state.processes[p];
         if process.writes > 0 {
@@ -422,7 +421,7 @@ impl Search {
             state.processes[p].writes = 0;
             self.reached.push(state);
         }
-        // What is being killed lives as long as it can.
+        // A command that is being killed lives as long as it can.
         if process.run == Run::Runs {
             let mut state = state;
             state.processes[p].run = Run::Idle;
@@ -486,7 +485,7 @@ fn no_order_of_events_lets_two_commands_live_at_once() {
     });
 }
 
-/// With an operator, and room for what follows his version.
+/// With an operator, and room for what follows its version.
 pub(crate) const A_BREAK: Bound = Bound {
     ticks: 2,
     versions: 4,
@@ -499,7 +498,7 @@ fn no_order_of_events_lets_a_broken_holder_go_on() {
     searches(A_BREAK);
 }
 
-/// Without a fault, but with room for a release by whoever has lost the lock, and for its heir.
+/// Without a fault, but with room for a release by the loser of the lock, and for a successor.
 #[test]
 fn no_order_of_events_lets_a_loser_release_what_is_anothers() {
     searches(Bound {

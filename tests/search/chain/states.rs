@@ -1,7 +1,6 @@
-//! The states of the search: two processes and what is on the share, small enough to be compared in
-//! a few words.
+//! States of the search: two processes and the share, small enough to be compared quickly.
 
-/// How a version's record stands.
+/// State of a version's record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Record {
     #[default]
@@ -10,39 +9,37 @@ pub(crate) enum Record {
     Released,
 }
 
-/// A version that was made: by which process, under which of its numbers; or by [`OPERATOR`].
+/// A version: its process and that process's number, or [`OPERATOR`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Made {
     pub(crate) by: u8,
     pub(crate) number: u8,
     pub(crate) record: Record,
-    /// It was said in it that it is broken, or asked.
+    /// Whether its break was announced in it, or tested for.
     pub(crate) said: bool,
 }
 
-/// Who breaks a lease at once.
+/// An operator, who breaks leases at once.
 pub(crate) const OPERATOR: u8 = 2;
 
-/// How far he is.
+/// Progress of the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Break {
     #[default]
     NotYet,
-    /// He has said so in this version.
+    /// The break is announced in this version.
     Said(u8),
-    /// He has made this one.
     Made(u8),
-    /// Its record says that the lock is free; or somebody else had made it.
+    /// The record says that the lock is free; or a process had made the version.
     Over,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// Nothing runs.
     #[default]
     Idle,
     Runs,
-    /// It is being killed, and lives.
+    /// A command that is being killed, and lives.
     Dies,
 }
 
@@ -64,34 +61,33 @@ pub(crate) enum Stage {
     Exists,
 }
 
-/// The call of a worker thread: it makes this version.
+/// The call of a worker thread, which makes this version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
     pub(crate) stage: Stage,
     pub(crate) version: u8,
-    /// Just before the request was sent, and before the whole call.
+    /// Time just before the request was sent; `began`: before the whole call.
     pub(crate) sent: u8,
     pub(crate) began: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Which of all the memories it has.
     pub(crate) memory: u16,
     pub(crate) number: u8,
     pub(crate) run: Run,
     pub(crate) t0: u8,
     pub(crate) tenure: bool,
-    /// The supervisor is dead; the guardian is there.
+    /// Whether the supervisor is dead and the guardian lives.
     pub(crate) orphaned: bool,
     pub(crate) call: Call,
-    /// A request of a thread that is gone, still on its way; 0: none.
+    /// Version in an abandoned request on its way; 0: none.
     pub(crate) late: u8,
-    /// A record that is to be written; 0: none.
+    /// Version whose record is to be written; 0: none.
     pub(crate) writes: u8,
     pub(crate) writes_released: bool,
-    /// Its lease was broken: another may run beside it, until it hears of that or its lease ends.
+    /// Whether its lease was broken: another may run, until it hears of that or its lease ends.
     pub(crate) broken: bool,
 }
 
@@ -103,12 +99,12 @@ pub(crate) struct State {
     pub(crate) made: [Made; 6],
     pub(crate) processes: [Process; 2],
     pub(crate) operator: Break,
-    /// Somebody with a tenure has made a version after one that is not its own.
+    /// Whether a holder has made a version after another's.
     pub(crate) strayed: bool,
 }
 
 impl State {
-    /// Without what is of no consequence any more.
+    /// Clears what has no effect any more.
     pub(crate) fn tidied(mut self) -> State {
         for process in &mut self.processes {
             if process.run == Run::Idle {
@@ -120,7 +116,7 @@ impl State {
         self
     }
 
-    /// All of it in a few words, which are quick to compare.
+    /// Packs the state into a few words for comparison.
     pub(crate) fn key(&self) -> [u64; 3] {
         let mut share = u64::from(self.tick) << 3 | u64::from(self.latest);
         share = share << 4 | u64::from(self.faults);
@@ -161,7 +157,7 @@ impl State {
     }
 }
 
-/// Makes a version, for a process under its present number.
+/// Makes a version for a process under its present number.
 pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
@@ -179,7 +175,7 @@ pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
     Stage::Made
 }
 
-/// An operator makes a version, and by that breaks the lease of the one before it.
+/// Makes an operator's version, which breaks the lease of the one before it.
 pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
@@ -197,7 +193,7 @@ pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
     Stage::Made
 }
 
-/// The record of a version, as it can be read (`read`) or not; `None` where it was not written.
+/// Returns the claim of a version, readable (`read`) or not; `None` if its record was not written.
 #[expect(
     clippy::option_option,
     reason = "there is none to read, and there is none that is read"

@@ -1,13 +1,14 @@
 //! A stand-in for an Azure Service Bus namespace, for tests.
 //!
-//! **A test tool, not a broker:** it keeps everything in memory, listens on loopback only, and knows
-//! of the real service what a client of queues and subscriptions can see of it: AMQP 1.0 with SASL,
-//! `$cbs`, receive links with credit and drain, locks with expiry, delivery counts, dead-letter
-//! queues, sessions with their locks and states, `$management` with renewing and settling by lock
-//! token, sends, and how it refuses. What it has not: time to live, scheduled messages, rules of subscriptions, transactions, duplicate detection, web sockets.
+//! **A test tool, not a broker:** it keeps everything in memory, listens on loopback only, and has
+//! those parts of the real service that a client of queues and subscriptions can see: AMQP 1.0 with
+//! SASL, `$cbs`, receive links with credit and drain, locks with expiry, delivery counts,
+//! dead-letter queues, sessions with their locks and states, `$management` with renewing and
+//! settling by lock token, sends, and refusals. It lacks: time to live, scheduled messages, rules
+//! of subscriptions, transactions, duplicate detection, web sockets.
 //!
-//! How true it is: Microsoft's clients for Python and JavaScript accept it (`clients/run.sh` shows
-//! it), and its codec shares no line with any of them or with the client under test.
+//! Microsoft's clients for Python and JavaScript accept it (`clients/run.sh` shows that), and its
+//! codec shares no line with any of them or with the client under test.
 //!
 //! ```no_run
 //! use service_bus_stand_in::{Act, Broker, Fault, Message, On, QueueSettings, Settings};
@@ -15,7 +16,7 @@
 //! let broker = Broker::start(Settings::default())?;
 //! broker.create("jobs", QueueSettings::default());
 //! broker.put("jobs", Message::data(b"one"));
-//! // The second renewal is done, and its answer never comes.
+//! // The second renewal is done, but its answer is lost.
 //! broker.fault(Fault::new(On::RenewLock, Act::Lose).at("jobs").after(1));
 //! println!("{}", broker.connection_string());
 //! # Ok::<(), std::io::Error>(())

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A lock that is free again only when nothing of the tree lives.
+/// Takes a lock that is free again only when the tree is empty.
 fn lock_in(scene: &Scene) -> String {
     let lock = scene.path("lock");
     fs::write(&lock, "").unwrap();
@@ -11,9 +11,9 @@ fn lock_in(scene: &Scene) -> String {
     lock
 }
 
-/// In a namespace the kernel kills all. Elsewhere this is the weakness that the manual tells of: the
-/// main process dies with the guardian, what has left it lives on, and a cgroup is only killed by
-/// the next of us that starts beside it.
+/// Kills both. In a namespace the kernel kills all; otherwise this is a documented weakness: the main process
+/// dies with the guardian, but a daemon lives on, and only the next instance that starts here kills
+/// a cgroup.
 pub(super) fn both_killed_at_once(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     let lock = lock_in(&scene);
@@ -42,7 +42,8 @@ pub(super) fn both_killed_at_once(who: Who) {
     }
 }
 
-/// The kernel continues the guardian when its group is orphaned: whoever adopts it is in another session.
+/// The kernel continues the guardian when its group is orphaned: its new parent is in another
+/// session.
 pub(super) fn a_stopped_guardian_and_a_killed_supervisor(who: Who) {
     let props = Props {
         own_session: true,
@@ -59,8 +60,8 @@ pub(super) fn a_stopped_guardian_and_a_killed_supervisor(who: Who) {
     scene.assert_testament();
 }
 
-/// A child subreaper in the same session adopts the guardian, so its group is not orphaned and it stays stopped.
-/// Once continued it acts by its own timer.
+/// A child subreaper in the same session adopts the guardian, so its group is not orphaned and it
+/// stays stopped. Once continued, it acts by its own timer.
 pub(super) fn a_guardian_that_stays_stopped_and_a_killed_supervisor(who: Who) {
     let props = Props {
         nursery: true,

@@ -1,4 +1,4 @@
-//! What is told of a command, and what it finds.
+//! Events and environment of a command.
 
 use super::*;
 
@@ -27,7 +27,7 @@ pub(super) fn what_cannot_be_run_is_told_by_its_error_number(who: Who) {
         ("", libc::ENOENT),
     ] {
         let props = Props {
-            // All of it can be searched by everybody: EACCES would be the right answer otherwise.
+            // Directories that every user can search; otherwise EACCES would be right.
             env: vec![("PATH", "/usr/bin:/bin")],
             ..Props::default()
         };
@@ -58,7 +58,7 @@ pub(super) fn the_command_finds_everything_as_we_got_it(who: Who) {
     let input = tempfile::NamedTempFile::new().unwrap();
     fs::write(input.path(), "hello").unwrap();
     let props = Props {
-        // First without us, for comparison.
+        // First without trafficcop, for comparison.
         through: vec![
             "sh",
             "-c",
@@ -85,9 +85,9 @@ pub(super) fn the_command_finds_everything_as_we_got_it(who: Who) {
     has("env ADDED=x=y");
     assert!(!report.contains("REPLACED=old"));
     has("policy 0");
-    // By how much is compared below: these tests may be nice themselves.
+    // The amount is compared below: these tests may be nice themselves.
     assert!(!report.lines().any(|line| line == "nice 0"));
-    // What it would have got without us, and the lock: nothing of ours.
+    // As without trafficcop, and the lock: nothing else.
     let plain = fs::read_to_string(scene.path("plain")).unwrap();
     let fds = |report: &str| -> Vec<String> {
         let lines = report.lines().filter(|line| line.starts_with("fd "));
@@ -147,7 +147,7 @@ pub(super) fn an_ignored_hangup_stays_ignored(who: Who) {
         through: vec!["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""],
         ..Props::default()
     };
-    // SIGHUP is, SIGPIPE is not. (What spawns us may have the C library's own two ignored.)
+    // SIGHUP is, SIGPIPE is not. (The tests' parent may ignore the C library's own two.)
     let show = ["grep", "-q", "^SigIgn:.[0-9a-f]*0001$", "/proc/self/status"];
     let mut scene = Scene::new(who, &show, props);
     scene.start(Deadlines::none());

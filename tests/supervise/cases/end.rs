@@ -1,5 +1,5 @@
-//! When and how a command ends of which both guardian and supervisor are well: by its deadline, by its
-//! grace, and with all it left behind.
+//! The end of a command with a healthy guardian and supervisor: by its deadline, by its grace, and
+//! with everything it left behind.
 
 use super::*;
 
@@ -34,7 +34,7 @@ pub(super) fn a_renewal_that_waited_past_the_deadline_is_an_expiry(who: Who) {
     scene.give_for_sure(deadlines);
     scene.signal_guardian(libc::SIGSTOP);
     scene.give(Deadlines::within(FAR, FAR));
-    // Before it can take the guardian for silent.
+    // Before it can find the guardian silent.
     scene.signal_supervisor(libc::SIGSTOP);
     assert!(
         Instant::now() < deadlines.kill_at,
@@ -72,7 +72,7 @@ pub(super) fn a_renewal_while_draining_moves_the_kill(who: Who) {
     );
     sleep_until(deadlines.kill_at + Duration::from_millis(300));
     scene.assert_all_alive();
-    // And the end of the grace comes when it was told to.
+    // The grace ends when it was told to.
     let end = Instant::now() + Duration::from_millis(200);
     scene.say(&format!("drain 15 {}", word(end)));
     let (first, _) = scene.deaths();
@@ -122,11 +122,11 @@ pub(super) fn the_lock_lives_as_long_as_the_tree(who: Who) {
         assert!(!is_free());
         scene.say("kill");
         scene.news_until("TreeEmpty");
-        // Our word that the tree is empty is the word that the lock is free.
+        // The report that the tree is empty means that the lock is free.
         assert!(is_free());
         scene.forget();
     }
-    // With the guardian dead and the supervisor unable, the command still holds it.
+    // With the guardian dead and the supervisor stopped, the command still holds it.
     scene.start_with(Deadlines::within(FAR, FAR + 500), &lock, "");
     scene.expect("Started");
     scene.meet(1);
@@ -137,8 +137,8 @@ pub(super) fn the_lock_lives_as_long_as_the_tree(who: Who) {
     assert!(is_free());
 }
 
-/// A command that is root's, as after sudo, under a guardian that is not: in a cgroup it could be
-/// killed, in a namespace it can, and by id it may not be signalled.
+/// Starts a command of root, as after sudo, under an unprivileged guardian: a cgroup or a namespace
+/// can kill it, but it may not be signalled by its pid.
 fn untouchable(who: Who) -> Option<(Scene, impl Fn() -> bool)> {
     if !who.nobody || who.contain != Contain::None {
         return None;
@@ -193,7 +193,7 @@ pub(super) fn a_tree_that_may_not_be_signalled_keeps_the_supervisor_of_a_dead_gu
     scene.expect("Lost");
     scene.expect("TreeStuck");
     scene.say("dismiss");
-    // Longer than a guardian that is to go is given.
+    // Longer than a dismissed guardian gets.
     sleep_until(Instant::now() + Duration::from_secs(3));
     assert!(scene.main().is_alive() && !lock_is_free());
     scene.main().kill();
@@ -202,14 +202,14 @@ pub(super) fn a_tree_that_may_not_be_signalled_keeps_the_supervisor_of_a_dead_gu
     assert!(lock_is_free());
 }
 
-/// The guardian has no room for the descriptor that is handed to it: the lock's, or a message.
+/// The guardian has no room for a descriptor that it gets: the lock's, or a message's.
 pub(super) fn without_what_is_to_be_kept_open_nothing_is_started(who: Who) {
     let mut scene = Scene::acting(who, &["deaf", "@/journal"]);
     let lock = scene.path("lock");
     fs::write(&lock, "").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     fs::set_permissions(&lock, mode).unwrap();
-    // It has made itself at home by then.
+    // Its setup is finished by then.
     scene.start(Deadlines::none());
     scene.expect("Started");
     scene.meet(1);
@@ -226,7 +226,7 @@ pub(super) fn without_what_is_to_be_kept_open_nothing_is_started(who: Who) {
     let file = fs::File::options().write(true).open(&lock).unwrap();
     proc::wait_for("the lock", || proc::try_lock(&file).then_some(()));
     drop(file);
-    // It is as well as before.
+    // It is as healthy as before.
     scene.do_now(&format!("limit {guardian} 256"));
     scene.start_with(Deadlines::none(), &lock, "");
     scene.expect("Started");

@@ -1,4 +1,4 @@
-//! A guardian that dies or stops, and what its supervisor does then; and one that has nothing to do.
+//! A guardian that dies or stops, and its supervisor's reaction; and an idle guardian.
 
 use super::*;
 
@@ -23,7 +23,7 @@ pub(super) fn the_supervisor_finishes_for_a_stopped_guardian(who: Who) {
 
 pub(super) fn who_insists_does_not_wait_for_a_start(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
-    // It is listened to from here on.
+    // The supervisor waits for its answers from here on.
     scene.set_release_info();
     scene.signal_guardian(libc::SIGSTOP);
     scene.start(Deadlines::none());
@@ -39,7 +39,7 @@ pub(super) fn who_insists_does_not_wait_for_a_start(who: Who) {
 pub(super) fn a_second_guardian_survives_the_rescue(who: Who) {
     let props = Props {
         env: vec![("SPARE_GUARDIAN", "1")],
-        // A child that the supervisor was born with is not its to kill either.
+        // The supervisor must not kill a child from before its exec.
         through: vec!["sh", "-c", "sleep 1000 & exec \"$0\" \"$@\""],
         ..Props::default()
     };
@@ -78,7 +78,7 @@ fn ids(path: &str) -> Vec<i32> {
 pub(super) fn the_command_dies_with_its_guardian(who: Who) {
     let mut scene = Scene::acting(who, &["deaf", "@/journal"]);
     scene.start_family(Deadlines::none(), 1);
-    // Nobody but the kernel can do it now.
+    // Only the kernel can do it now.
     scene.signal_supervisor(libc::SIGSTOP);
     scene.signal_guardian(libc::SIGKILL);
     scene.deaths();

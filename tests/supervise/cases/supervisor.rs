@@ -1,4 +1,4 @@
-//! A supervisor that dies or stops, and what its guardian does then.
+//! A supervisor that dies or stops, and its guardian's reaction.
 
 use super::*;
 
@@ -22,7 +22,7 @@ pub(super) fn the_guardian_survives_the_death_of_the_supervisors_group(who: Who)
     scene.assert_testament();
 }
 
-/// Its lock dies with the supervisor, and so, after that time, does the command.
+/// Makes a scene in which the lock ends with the supervisor, and the command this much later.
 fn without_its_lock(who: Who, millis: &'static str) -> Scene {
     let props = Props {
         env: vec![("ORPHAN_GRACE", millis)],
@@ -41,9 +41,9 @@ pub(super) fn a_grace_that_was_granted_is_cut_where_the_lock_dies_with_the_super
 }
 
 pub(super) fn what_a_dead_supervisor_ordered_is_not_begun_where_its_lock_died_with_it(who: Who) {
-    // Long enough for whoever is begun to be met.
+    // Long enough to see a command that is started.
     let mut scene = without_its_lock(who, "3000");
-    // It is listened to from here on.
+    // The supervisor waits for its guardian's answers from here on.
     scene.set_release_info();
     scene.signal_guardian(libc::SIGSTOP);
     scene.start(Deadlines::none());
@@ -73,7 +73,7 @@ pub(super) fn a_second_guardian_does_not_hide_the_supervisors_death(who: Who) {
 pub(super) fn a_lease_of_two_guardians_is_given_back_after_both_are_gone(who: Who) {
     let props = Props {
         env: vec![("SPARE_GUARDIAN", "partner")],
-        // Or the kernel would continue the one that is stopped.
+        // Otherwise the kernel would continue the stopped one.
         nursery: true,
         ..Props::default()
     };
@@ -85,7 +85,7 @@ pub(super) fn a_lease_of_two_guardians_is_given_back_after_both_are_gone(who: Wh
     await_stopped(partner);
     scene.signal_supervisor(libc::SIGKILL);
     scene.deaths();
-    // Longer than the will takes.
+    // Longer than the release takes.
     sleep_until(Instant::now() + Duration::from_millis(700));
     let testament = fs::metadata(scene.path("testament"));
     assert!(testament.is_err(), "given back beside what may live");
@@ -122,7 +122,7 @@ pub(super) fn a_stopped_supervisor_cannot_keep_the_family_alive(who: Who) {
     let (first, last) = scene.deaths();
     assert!(first >= deadlines.kill_at, "killed before the deadline");
     assert!(last < deadlines.kill_at + Duration::from_secs(20));
-    // What it says when it comes back is too late, and the guardian is not to blame.
+    // Its orders after its return are too late, which is not the guardian's fault.
     let (term_at, kill_at) = Deadlines::within(FAR, FAR).words();
     scene.say(&format!("extend {term_at} {kill_at}"));
     scene.signal_supervisor(libc::SIGCONT);
@@ -135,10 +135,10 @@ pub(super) fn a_stopped_supervisor_does_not_blame_the_guardian(who: Who) {
     scene.start_family(Deadlines::none(), 3);
     for _ in 0..3 {
         scene.signal_supervisor(libc::SIGSTOP);
-        // Longer than any patience.
+        // Longer than any limit.
         sleep_until(Instant::now() + Duration::from_millis(1500));
         scene.signal_supervisor(libc::SIGCONT);
-        // Two pings' time to draw a wrong conclusion.
+        // Time for two pings, in which a wrong conclusion could be drawn.
         sleep_until(Instant::now() + Duration::from_millis(700));
         scene.assert_all_alive();
     }

@@ -1,10 +1,10 @@
-//! Order and exclusivity as a property: three workers, a service that loses answers, gives them late or to
-//! the wrong request, refuses, cuts, detaches and takes sessions away, and workers that are killed or stand
-//! still past the lock. No two commands of a session at a time, none of them before its predecessor was done
-//! with, and no message lost.
+//! Order and exclusivity as a property: three workers; a service that loses answers, sends them
+//! late or for the wrong request, refuses, cuts, detaches and takes sessions away; and workers that
+//! are killed, or stopped past the lock. No two commands of a session run at a time, none before
+//! its predecessor is finished, and no message is lost.
 //!
-//! `TRAFFICCOP_TEST_SESSIONS=200 TRAFFICCOP_TEST_MESSAGES=10000` is the figure of the guarantees;
-//! `TRAFFICCOP_TEST_SEED=7` another course.
+//! `TRAFFICCOP_TEST_SESSIONS=200 TRAFFICCOP_TEST_MESSAGES=10000` gives the figure of the
+//! guarantees, `TRAFFICCOP_TEST_SEED=7` another course.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::journal::Line;
 use crate::support::programs;
 
 const WORKERS: usize = 3;
-/// How long all of it may take on a machine that is slow, for each hundred messages and at least.
+/// Time limit on a slow machine, for each hundred messages, and at least.
 const LIMIT: Duration = Duration::from_secs(30);
 const AT_LEAST: Duration = Duration::from_secs(300);
 
@@ -22,8 +22,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// How long message `n` of a session takes, in steps of 20 ms, and how it ends: of ten one fails at first, and
-/// of seventeen one always.
+/// Returns how long message `n` of a session takes, in steps of 20 ms, and how it ends: one of ten
+/// fails at first, and one of seventeen always.
 fn course(session: u64, n: u64) -> (u64, u8) {
     let status = match (n % 10, n % 17) {
         (_, 5) => 65,
@@ -50,7 +50,7 @@ fn start(stage: &Stage) -> Instance {
     let journal = stage.scene.journal.path().to_str().expect("a path");
     stage
         .worker()
-        // As long as the lock: enough for whatever stands still.
+        // As long as the lock: enough for any pause.
         .args([
             "--sessions",
             "--session-idle",
@@ -86,7 +86,7 @@ fn act(rng: &mut fastrand::Rng) -> Act {
     }
 }
 
-/// One thing that goes wrong.
+/// Does one random fault.
 fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
     let broker = &stage.broker;
     let worker = &mut workers[rng.usize(0..WORKERS)];
@@ -98,7 +98,7 @@ fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
         }
         1 => {
             worker.freeze();
-            // Meanwhile its connection goes, now and then: it cannot hear of that.
+            // Sometimes its connection is cut meanwhile, without its noticing.
             if rng.bool() {
                 broker.cut();
             }
@@ -131,9 +131,9 @@ fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
     }
 }
 
-/// The judgement: which messages of each session were run.
+/// Judges the journal; returns which messages of each session were run.
 fn judge(lines: &[Line]) -> BTreeMap<String, BTreeSet<u64>> {
-    // From its first word to its last, by process.
+    // Spans from first to last line, by process.
     let mut runs: BTreeMap<(&str, i32, u64), (u64, u64)> = BTreeMap::new();
     for line in lines {
         let run = runs.entry((&line.tag, line.pid, line.token));
@@ -177,14 +177,14 @@ fn no_session_is_at_two_workers_its_order_is_kept_and_no_message_is_lost() {
         QueueSettings {
             lock: SHORT,
             sessions: true,
-            // Whatever takes sessions away counts, and is no fault of a message.
+            // Every loss of a session counts as a delivery, but is no failure of the message.
             max_delivery_count: u32::MAX,
             ..QueueSettings::default()
         },
     );
     stage
         .scene
-        .excuse_confession("connections are cut while workers stand still");
+        .excuse_confession("connections are cut while workers are stopped");
     let mut rejected = 0;
     for n in 0..each {
         for session in 0..sessions {
@@ -217,7 +217,7 @@ fn no_session_is_at_two_workers_its_order_is_kept_and_no_message_is_lost() {
         });
         while !done.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(rng.u64(200..1500)));
-            // The last quarter is for the work to come to its end.
+            // The last quarter of the time is for the remaining work.
             let now = stage.counts(JOBS);
             let left = (now.ready + now.locked) as u64;
             if left > messages / 4 {

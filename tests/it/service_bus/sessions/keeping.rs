@@ -1,14 +1,14 @@
-//! A session's lock: renewed for as long as it is wanted, and what becomes of a command whose session is
-//! another's, or may be.
+//! A session's lock is renewed while it is needed; a command ends when its session is lost, or may
+//! be.
 
 use super::*;
 use crate::support::journal::What;
 
-/// Says that it runs, and would never end by itself.
+/// Reports that it runs, and never ends by itself.
 const DEAF: &str = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
 
 #[test]
-fn it_is_renewed_while_a_command_runs_and_while_there_is_none() {
+fn session_is_renewed_with_and_without_a_command() {
     let stage = Stage::of_sessions(SHORT);
     stage.talk("a", &["1"]);
     let running = stage
@@ -20,7 +20,7 @@ fn it_is_renewed_while_a_command_runs_and_while_there_is_none() {
     let renewed = || stage.count(|event| matches!(event, Event::SessionRenewed { .. }));
     let before = renewed();
     assert!(before >= 3, "{before}");
-    // Two more locks long.
+    // For two more locks.
     stage.wait("renewals without a command", move |view| {
         let all = view.journal().iter();
         let renewed = all.filter(|entry| matches!(entry.event, Event::SessionRenewed { .. }));
@@ -44,8 +44,8 @@ fn a_renewal_whose_answer_is_lost_costs_nothing() {
     stage.assert_holds(0, 0);
 }
 
-/// The session is lost in the way of `lose`: the command dies at once, far from its deadline, and nothing is
-/// settled; so often had the message failed then.
+/// Loses the session by `lose`: the command must die at once, long before its deadline, with
+/// nothing settled; the message has failed this often by then.
 #[track_caller]
 fn lost(lose: impl Fn(&Broker), failed: u32) {
     let stage = Stage::of_sessions(Duration::from_secs(120));
@@ -92,7 +92,7 @@ fn a_service_that_falls_silent_costs_the_command_before_its_lock_has_ended() {
     running.await_log("runs");
     stage.broker.freeze();
     running.await_log("message 1 of session a: lost");
-    // It is dead by now, and the service still counts the time of the lock that it had.
+    // It is dead by now, and the service still counts its lock.
     assert!(stage.is_held("a"));
     let done = running.finish();
     stage.scene.await_nobody();
@@ -126,16 +126,16 @@ fn a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_
     stage.assert_holds(0, 0);
 }
 
-/// The service takes its time for the AMQP session of the next one.
+/// The service delays the AMQP session of the next one.
 #[test]
 fn a_stop_while_another_session_is_waited_for_costs_the_one_that_runs_nothing() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1"]);
-    // Behind that of the connection's own and the one that the session is taken by.
+    // After the connection's own and the one that took the session.
     let late = Act::Delay(Duration::from_secs(5));
     stage.broker.fault(Fault::new(On::Begin, late).after(2));
     let worker = stage.session_worker().args(["-j", "2", "--grace", "60s"]);
-    // Beyond the answer.
+    // Longer than the answer's delay.
     let running = worker.shell("echo runs >&2; sleep 10").start();
     running.await_log("runs");
     stage.wait("the next one to be waited for", |view| {
@@ -213,8 +213,8 @@ fn a_stop_during_the_lock_delay_is_no_fault_of_the_session() {
     stage.assert_holds(1, 0);
 }
 
-/// A worker with these options is killed, after what `before` does to it; its command, which ends only by force,
-/// is dead before the next one begins.
+/// Kills a worker with these options after `before`; its command, which only SIGKILL ends, must be
+/// dead before the next begins.
 fn killed(options: &[&str], before: impl FnOnce(&Stage, &Instance)) {
     let stage = Stage::of_sessions(Duration::from_secs(120));
     stage.talk("a", &["1"]);
@@ -257,7 +257,7 @@ fn a_worker_that_is_killed_has_its_command_dead_before_the_next_one_begins() {
     killed(&[], |_, _| {});
 }
 
-/// It was granted more time for that than the next worker waits.
+/// The command had more time left than the next worker waits.
 #[test]
 fn a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_one_begins() {
     killed(&["--grace", "0s", "--kill-after", "20s"], |stage, first| {

@@ -1,5 +1,5 @@
-//! `trafficcop work --service-bus --sessions`: the messages of a session one after another, and no session at
-//! two workers at a time.
+//! `trafficcop work --service-bus --sessions`: the messages of a session in sequence, and each
+//! session at one worker at a time.
 
 mod exclusive;
 mod keeping;
@@ -12,7 +12,6 @@ use service_bus_stand_in::{Act, Fault, On, Outcome};
 use super::*;
 
 impl Stage {
-    /// A queue of sessions that are locked for so long.
     fn of_sessions(lock: Duration) -> Stage {
         Stage::of(
             Settings::default(),
@@ -32,7 +31,7 @@ impl Stage {
         }
     }
 
-    /// A worker on it, which gives up what is idle soon.
+    /// Prepares a worker that soon gives up an idle session.
     fn session_worker(&self) -> Run<'_> {
         self.worker()
             .args(["--sessions", "--session-idle", "1s"])
@@ -40,7 +39,7 @@ impl Stage {
             .current_dir(self.scene.directory())
     }
 
-    /// The same for all that there is, and no longer.
+    /// Runs such a worker until the queue is empty.
     fn all(&self, more: &[&str], script: &str) -> Finished {
         let worker = self.session_worker().args(["--idle-exit", "0s"]);
         worker.args(more).shell(script).finish()
@@ -55,12 +54,10 @@ impl Stage {
             .look(move |view| view.session_state(JOBS, session))
     }
 
-    /// How many times a session was accepted.
     fn accepted(&self) -> usize {
         self.count(|event| matches!(event, Event::SessionAccepted { .. }))
     }
 
-    /// Waits until nobody has any session.
     fn await_free(&self, session: &'static str) {
         self.wait("the session to be free", move |view| {
             (!view.is_held(JOBS, session)).then_some(())

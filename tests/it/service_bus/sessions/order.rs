@@ -1,4 +1,4 @@
-//! What comes after what, and when a session is given up.
+//! Order of messages, and the end of a session at a worker.
 
 use super::*;
 use crate::support::stopping::is_ended_by_the_second_signal;
@@ -22,12 +22,12 @@ fn the_command_is_run_for_each_message_of_a_session_in_order_and_knows_whose_it_
 }
 
 #[test]
-fn so_many_sessions_as_there_are_slots_are_worked_on_at_once_and_each_by_one() {
+fn concurrency_limits_the_sessions_in_progress() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     for session in ["a", "b", "c"] {
         stage.talk(session, &["1", "2"]);
     }
-    // Each waits for the other, which only runs where both sessions are worked on.
+    // Each waits for the other, which works only if both sessions are processed at the same time.
     let script = "touch ran-$TRAFFICCOP_SESSION_ID
         case $TRAFFICCOP_SESSION_ID in a) other=b;; b) other=a;; *) exit 0;; esac
         while ! [ -e ran-$other ]; do sleep 0.05; done";
@@ -37,7 +37,7 @@ fn so_many_sessions_as_there_are_slots_are_worked_on_at_once_and_each_by_one() {
 }
 
 #[test]
-fn one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attempt() {
+fn failed_message_is_retried_before_the_next_and_dead_lettered_at_last() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2", "3"]);
     let begin = trafficcop::Instant::now();
@@ -62,7 +62,7 @@ fn one_that_fails_is_tried_again_before_the_next_and_put_aside_on_its_last_attem
 }
 
 #[test]
-fn what_the_queue_puts_aside_by_its_own_count_does_not_stop_the_next() {
+fn message_dead_lettered_by_the_queue_does_not_stop_the_next() {
     let stage = Stage::of(
         Settings::default(),
         QueueSettings {
@@ -82,7 +82,7 @@ fn what_the_queue_puts_aside_by_its_own_count_does_not_stop_the_next() {
 }
 
 #[test]
-fn one_that_takes_its_time_to_come_again_is_waited_for_and_not_overtaken() {
+fn delayed_retry_is_waited_for_and_not_overtaken() {
     let stage = Stage::of(
         Settings::default(),
         QueueSettings {
@@ -98,7 +98,7 @@ fn one_that_takes_its_time_to_come_again_is_waited_for_and_not_overtaken() {
     );
     assert_eq!(done.stdout, "1:1\n1:2\n2:1\n3:1\n", "{}", done.stderr);
     assert_eq!(stage.accepted(), 1);
-    // The second one was sent, and given back.
+    // The second message was sent, and given back.
     let given_back = |event: &Event| {
         matches!(
             event,
@@ -114,7 +114,7 @@ fn one_that_takes_its_time_to_come_again_is_waited_for_and_not_overtaken() {
 }
 
 #[test]
-fn one_that_is_rejected_or_cannot_be_handed_over_is_put_aside_and_the_next_is_run() {
+fn rejected_message_is_dead_lettered_and_the_next_runs() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "much too long", "3"]);
     let done = stage.all(&["--max-body", "2"], "test $(cat) = 3 || exit 65");
@@ -201,7 +201,7 @@ fn no_session_is_taken_for_messages_that_another_has_begun() {
     stage.talk("b", &["3"]);
     let done = running.finish();
     assert_ended(&done, 0, "--max-messages is reached");
-    // The request that was under way may have brought it, once.
+    // The pending request may have brought it, once.
     assert!(stage.accepted() <= 2, "{}", done.stderr);
     stage.assert_holds(1, 0);
 }

@@ -1,8 +1,8 @@
-//! A session's state, as its commands have it: a file.
+//! A session's state, which its commands see as a file.
 
 use super::*;
 
-/// Adds the message to the state.
+/// Appends the message to the state.
 const ADD: &str = "n=$(cat); printf %s $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; echo \"$n $(cat \"$TRAFFICCOP_SESSION_STATE_FILE\")\"";
 
 #[test]
@@ -32,7 +32,7 @@ fn a_command_has_what_the_one_before_it_left_on_whichever_worker() {
 }
 
 #[test]
-fn it_is_in_a_directory_of_our_own_and_every_byte_of_it_is_kept() {
+fn state_is_private_and_every_byte_is_kept() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2"]);
     let script = "f=$TRAFFICCOP_SESSION_STATE_FILE
@@ -43,10 +43,10 @@ fn it_is_in_a_directory_of_our_own_and_every_byte_of_it_is_kept() {
 }
 
 #[test]
-fn it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_changed() {
+fn state_is_stored_just_before_the_completion_if_it_changed() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2", "3"]);
-    // The second one fails on its first attempt, the third changes nothing.
+    // The second fails on its first attempt, the third changes nothing.
     let script = "n=$(cat); test $n = 3 && exit 0
         printf $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; test $n$TRAFFICCOP_MESSAGE_ATTEMPT != 21";
     let done = stage.all(&["--retry-delay", "0s"], script);
@@ -68,7 +68,7 @@ fn it_is_stored_before_the_message_is_completed_and_only_then_and_only_if_it_cha
 }
 
 #[test]
-fn one_that_is_emptied_or_removed_is_none() {
+fn emptied_or_removed_state_is_no_state() {
     for script in [
         ": >$TRAFFICCOP_SESSION_STATE_FILE",
         "rm $TRAFFICCOP_SESSION_STATE_FILE",
@@ -85,7 +85,7 @@ fn one_that_is_emptied_or_removed_is_none() {
 }
 
 #[test]
-fn what_cannot_be_stored_puts_its_message_aside_and_says_so() {
+fn unstorable_state_dead_letters_its_message_with_a_reason() {
     for (script, words) in [
         (
             "head -c 262145 /dev/zero >$f",
@@ -112,9 +112,9 @@ fn what_cannot_be_stored_puts_its_message_aside_and_says_so() {
     }
 }
 
-/// As large as a state may be, and larger than what a request may carry with it.
+/// The state has the largest allowed size, which is larger than a request may carry.
 #[test]
-fn one_that_no_request_can_carry_puts_its_message_aside_and_costs_no_connection() {
+fn oversized_state_dead_letters_its_message_and_keeps_the_connection() {
     let settings = Settings {
         max_message_size: 256 * 1024,
         ..Settings::default()
@@ -140,7 +140,7 @@ fn one_that_no_request_can_carry_puts_its_message_aside_and_costs_no_connection(
 }
 
 #[test]
-fn where_its_answer_is_lost_it_is_stored_again_and_the_message_completed_once() {
+fn lost_answer_stores_the_state_again_and_completes_once() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1"]);
     stage
@@ -162,7 +162,7 @@ fn where_its_answer_is_lost_it_is_stored_again_and_the_message_completed_once() 
 }
 
 #[test]
-fn where_it_cannot_be_read_nothing_is_begun() {
+fn unreadable_state_starts_no_command() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1"]);
     let refused = Act::Refuse {

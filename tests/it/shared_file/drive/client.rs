@@ -1,8 +1,7 @@
-//! One client of the drive: a mounted file system whose requests go through its switchboard to the
-//! tree on the server, or are answered from what the client remembers.
+//! One client of the drive: a mounted file system. Its requests go through its switchboard to the
+//! tree on the server, or are answered from its cache.
 //!
-//! Called by the kernel. What a client changes goes to the server at once; only what it looks at can
-//! be old.
+//! The kernel calls it. Changes go to the server at once; only reads can be old.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,23 +19,22 @@ use trafficcop::Instant;
 use super::switchboard::{Op, Switchboard};
 use super::tree::{Answer, Tree};
 
-/// The kernel remembers nothing by itself.
+/// The kernel caches nothing itself.
 const AT_ONCE: Duration = Duration::ZERO;
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// What a client remembers.
+/// Cache of a client.
 #[derive(Default)]
 struct Memory {
-    /// For how long it asks nobody.
+    /// Time for which the cache is valid.
     lasts: Duration,
     tree: Option<(Tree, Instant)>,
-    /// Names that it made or changed itself, or was told that they exist.
+    /// Names that it made or changed, or that the server said exist.
     known: BTreeSet<(u64, OsString)>,
-    /// Files that it wrote itself.
+    /// Files that it wrote.
     written: BTreeSet<u64>,
 }
 
-/// A client.
 #[derive(Clone)]
 pub(super) struct Client {
     server: Arc<Mutex<Tree>>,
@@ -61,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Asks the server anew only after so long, and forgets what it knows.
+    /// Clears the cache, and makes its entries valid for this long.
     pub(super) fn remember_for(&self, lasts: Duration) {
         *lock(&self.memory) = Memory {
             lasts,
@@ -73,8 +71,7 @@ impl Client {
         lock(&self.server)
     }
 
-    /// Looks at what is remembered, as long as it is not too old; at the server's else, and where
-    /// `knows_better` says so.
+    /// Looks into a valid cache, and otherwise, or where `knows_better` is true, at the server.
     fn look<T>(
         &self,
         knows_better: impl Fn(&Memory) -> bool,
@@ -182,7 +179,7 @@ impl Filesystem for Client {
         let op = (Op::Lookup, Some(name), request);
         let look = move |client: &Client| {
             let found = client.child(parent, &owned);
-            // As over a network: both have looked before one of them makes it.
+            // As over a network: both have looked before one makes it.
             if found.is_err() && client.tree().is_careless {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -286,7 +283,7 @@ impl Filesystem for Client {
             }
             client.attributes(ino.0).map(drop)
         };
-        // Whatever is read and written goes to the server.
+        // All reads and writes go to the server.
         let answer = opened(reply, FopenFlags::FOPEN_DIRECT_IO);
         self.serve((Op::Open, None, request), open, answer);
     }

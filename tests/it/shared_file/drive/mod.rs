@@ -1,9 +1,8 @@
-//! A drive that machines share, for tests: one tree on a server, and clients that each mount it, of
-//! which every one can be cut off, failed and left with old news.
+//! A drive that machines share, for tests: one tree on a server, and clients that each mount it.
+//! Each client can be cut off, made to fail, and left with old views.
 //!
-//! It needs `/dev/fuse` and the right to mount; where it cannot be had, tests that need it say so and pass.
-//! All is mounted in a mount namespace of the test's own thread, and is gone with it, whatever
-//! becomes of the test.
+//! It needs `/dev/fuse` and the right to mount; without these, tests print that and pass. The
+//! mounts are in a mount namespace of the test's thread, and end with it.
 
 mod client;
 mod switchboard;
@@ -25,30 +24,29 @@ use client::Client;
 pub(crate) use switchboard::{ALWAYS, Fate, Op, Switchboard};
 use tree::Tree;
 
-/// What an NFSv4 server holds back in its grace period.
+/// Requests that an NFSv4 server delays in its grace period.
 pub(crate) const OPENS: [Op; 4] = [Op::Open, Op::Create, Op::Rename, Op::Rmdir];
 
-/// The server.
 pub(crate) struct Drive {
     tree: Arc<Mutex<Tree>>,
 }
 
-/// One client's mount of it.
+/// One client's mount.
 pub(crate) struct View {
     client: Client,
     session: Option<BackgroundSession>,
     point: TempDir,
 }
 
-/// `None` after saying why, where no file system can be mounted.
+/// Returns the value, or prints why no file system can be mounted.
 fn or_said<T>(what: &str, done: Result<T, impl std::fmt::Display>) -> Option<T> {
     done.map_err(|why| eprintln!("cannot run here: {what}: {why}"))
         .ok()
 }
 
 impl Drive {
-    /// An empty drive, in a mount namespace of the calling thread. `None`, and a word, where that
-    /// cannot be had.
+    /// Makes an empty drive in a mount namespace of the calling thread; prints why and returns
+    /// `None` where that is not possible.
     pub(crate) fn new() -> Option<Drive> {
         let nothing = None::<&str>;
         or_said("opening /dev/fuse", std::fs::File::open("/dev/fuse"))?;
@@ -61,12 +59,12 @@ impl Drive {
         })
     }
 
-    /// One more client. Its mount is of a kind on which exactly one of two machines makes a directory.
+    /// Adds a client. Its kind of mount guarantees that exactly one of two machines makes a
+    /// directory.
     pub(crate) fn mount(&self) -> View {
         self.mount_as("sshfs")
     }
 
-    /// One more client, whose mount is of the kind `fuse.KIND`.
     pub(crate) fn mount_as(&self, kind: &str) -> View {
         let point = tempfile::tempdir().expect("a directory");
         let client = Client::new(Arc::clone(&self.tree));
@@ -85,7 +83,7 @@ impl Drive {
         }
     }
 
-    /// Tells from now on all who make a directory at the same time that they made it.
+    /// From now on, reports success to all clients that make the same directory at the same time.
     pub(crate) fn exclude_nobody(&self) {
         self.tree().is_careless = true;
     }
@@ -94,7 +92,6 @@ impl Drive {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The versions of this lock, in order, as the server has them.
     pub(crate) fn versions(&self, lock: &str) -> Vec<u64> {
         let tree = self.tree();
         let names = tree.find(&format!("{lock}.versions"));
@@ -105,12 +102,10 @@ impl Drive {
             .collect()
     }
 
-    /// The greatest version of this lock; 0: none.
     pub(crate) fn greatest(&self, lock: &str) -> u64 {
         self.versions(lock).last().copied().unwrap_or(0)
     }
 
-    /// The record of a version of this lock.
     pub(crate) fn record(&self, lock: &str, version: u64) -> Option<Value> {
         let tree = self.tree();
         let before = version.checked_sub(1)?;
@@ -119,7 +114,7 @@ impl Drive {
         serde_json::from_slice(bytes.split(|byte| *byte == b'\n').nth(1)?).ok()
     }
 
-    /// Waits for a version of this lock after this one, and returns it.
+    /// Waits for a version of this lock greater than this one, and returns it.
     pub(crate) fn await_version_after(&self, lock: &str, version: u64) -> u64 {
         await_for(
             &format!("a version after {version}"),
@@ -128,7 +123,7 @@ impl Drive {
         )
     }
 
-    /// Waits for a version of this lock after those there are, with its record, and returns it.
+    /// Waits for the next version of this lock and its record, and returns it.
     pub(crate) fn await_renewal(&self, lock: &str) -> u64 {
         let before = self.greatest(lock);
         await_for(
@@ -143,17 +138,16 @@ impl Drive {
 }
 
 impl View {
-    /// A path on the drive, as this client has it.
+    /// Returns the path on this client's mount.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.point.path().join(name)
     }
 
-    /// All requests of this client hang until it is healed.
+    /// Hangs all requests of this client until it is healed.
     pub(crate) fn hang(&self) {
         self.set(&[], Fate::Hang);
     }
 
-    /// The names in its root.
     pub(crate) fn entries(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.point.path()).expect("to list it");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("a name").file_name();
@@ -162,7 +156,7 @@ impl View {
             .collect()
     }
 
-    /// Requests of these kinds come to this until it is healed.
+    /// Applies this fate to requests of these kinds until the client is healed.
     pub(crate) fn set(&self, ops: &[Op], fate: Fate) {
         self.switchboard().set(ops, None, fate, ALWAYS);
     }
@@ -171,12 +165,12 @@ impl View {
         &self.client.switchboard
     }
 
-    /// All goes well from now on, and what hung goes on.
+    /// Ends all faults, and continues requests that hang.
     pub(crate) fn heal(&self) {
         self.switchboard().heal();
     }
 
-    /// Waits until so many requests have been caught by what was set.
+    /// Waits until the faults have hit this many requests.
     pub(crate) fn await_caught(&self, count: usize) {
         await_for(
             "a request",
@@ -185,7 +179,7 @@ impl View {
         );
     }
 
-    /// From now on this client asks the server anew only after so long, but where it changes something.
+    /// Lets this client cache reads for this long.
     pub(crate) fn remember_for(&self, lasts: Duration) {
         self.client.remember_for(lasts);
     }

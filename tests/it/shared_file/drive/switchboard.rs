@@ -1,8 +1,7 @@
-//! What becomes of the requests of one client: hung until they are let go, failed, executed without
-//! an answer that says so.
+//! Fates of one client's requests: hung until released, failed, or executed without an answer.
 //!
-//! A request that hangs can be killed, as on NFS and SMB: who waits for it and is to die is
-//! answered. The kernel's FUSE does not do that by itself, so the table of processes is looked at.
+//! A process can be killed while its request hangs, as on NFS and SMB: a request of a dying process
+//! is answered. The kernel's FUSE does not do that itself, so a thread looks for dying processes.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// What a client asks.
+/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Lookup,
@@ -30,22 +29,21 @@ pub(crate) enum Op {
     Readdir,
 }
 
-/// What becomes of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// It is not executed before it is let go.
+    /// Not executed until it is released.
     Hang,
-    /// The same, and who waits for it cannot be killed: as where a disk or a driver does not come back.
+    /// Like `Hang`, but the process cannot be killed: as when a disk or a driver does not return.
     Stick,
-    /// It is executed, and not answered before it is let go.
+    /// Executed, but not answered until it is released.
     Mute,
-    /// It is not executed, and this is the answer.
+    /// Not executed; answered with this error.
     Fail(i32),
-    /// It is executed, and this is the answer.
+    /// Executed, but answered with this error.
     Lose(i32),
 }
 
-/// Which requests, and how many of them.
+/// A fate for some requests, and how many of them.
 struct Rule {
     ops: Vec<Op>,
     name: Option<OsString>,
@@ -53,7 +51,7 @@ struct Rule {
     left: usize,
 }
 
-/// A request that hangs, and what ends it: as it should, or with this error.
+/// A request that hangs, and the channel that ends it, well or with an error.
 struct Hung {
     thread: u32,
     spared: bool,
@@ -67,11 +65,10 @@ struct Board {
     count: usize,
 }
 
-/// The switchboard of one client.
 #[derive(Clone, Default)]
 pub(crate) struct Switchboard(Arc<Mutex<Board>>);
 
-/// No end to how often.
+/// Without a limit.
 pub(crate) const ALWAYS: usize = usize::MAX;
 
 impl Switchboard {
@@ -79,8 +76,8 @@ impl Switchboard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next so many requests of these kinds (of all kinds, if none is named), of this name if
-    /// one is given.
+    /// Applies a fate to the next `times` requests of these kinds (all kinds if none is named), and
+    /// of this name if one is given.
     pub(crate) fn set(&self, ops: &[Op], name: Option<&str>, fate: Fate, times: usize) {
         self.board().rules.push(Rule {
             ops: ops.to_vec(),
@@ -90,7 +87,7 @@ impl Switchboard {
         });
     }
 
-    /// All goes well from now on, and what hung goes on.
+    /// Ends all faults, and continues requests that hang.
     pub(crate) fn heal(&self) {
         let hung = {
             let mut board = self.board();
@@ -102,7 +99,7 @@ impl Switchboard {
         }
     }
 
-    /// How many requests a rule has caught.
+    /// Counts the requests that rules have caught.
     pub(crate) fn caught(&self) -> usize {
         self.board().count
     }
@@ -160,7 +157,7 @@ impl Switchboard {
         });
     }
 
-    /// Answers those who are to die, until the client is gone.
+    /// Answers the requests of dying processes, until the client ends.
     pub(super) fn spare_the_dying(&self) {
         let board = Arc::downgrade(&self.0);
         std::thread::spawn(move || {
@@ -187,7 +184,7 @@ impl Switchboard {
     }
 }
 
-/// Whether a thread has a SIGKILL ahead of it, or is on its way out.
+/// Whether a thread has a pending SIGKILL, or is exiting.
 fn is_dying(thread: u32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     const EXITING: u64 = 4;

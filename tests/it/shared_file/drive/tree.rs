@@ -1,6 +1,6 @@
-//! What lies on the drive: directories and files in memory, as the server has them.
+//! Directories and files of the drive in memory, as the server has them.
 //!
-//! Called by `client`, and by tests that look without asking any client.
+//! `client` calls it, and tests that look without a client.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -9,7 +9,6 @@ use std::time::SystemTime;
 use fuser::{FileAttr, FileType, INodeNo};
 use nix::libc;
 
-/// A directory or a file.
 #[derive(Clone)]
 struct Node {
     kind: Kind,
@@ -23,16 +22,15 @@ enum Kind {
     File(Vec<u8>),
 }
 
-/// The root and all below it.
+/// The root and everything below it.
 #[derive(Clone)]
 pub(crate) struct Tree {
     nodes: BTreeMap<u64, Node>,
     next: u64,
-    /// Whoever makes a directory that exists is told that it was made, as on some object stores.
+    /// Whether making a directory that exists succeeds, as on some object stores.
     pub(crate) is_careless: bool,
 }
 
-/// The root's number.
 const ROOT: u64 = 1;
 
 pub(crate) type Answer<T> = Result<T, i32>;
@@ -51,7 +49,7 @@ impl Tree {
         self.nodes.contains_key(&number)
     }
 
-    /// What was removed is unknown to the server, whoever has its number still.
+    /// Returns a node; a removed one is unknown, even to a client that has its number.
     fn node(&self, number: u64) -> Answer<&Node> {
         self.nodes.get(&number).ok_or(libc::ESTALE)
     }
@@ -77,7 +75,6 @@ impl Tree {
         names.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// The number of what lies at this path.
     pub(crate) fn find(&self, path: &str) -> Option<u64> {
         let parts = path.split('/').filter(|part| !part.is_empty());
         parts

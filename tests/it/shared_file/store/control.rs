@@ -1,4 +1,4 @@
-//! How control is obtained, kept, given back and lost.
+//! Control is obtained, kept, released and lost.
 
 use super::*;
 use trafficcop_core::{Exit, Outcome};
@@ -25,7 +25,7 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     assert!(sight.polls_as_ever);
     let expires = sight.expires.expect("a moment");
     assert!(expires >= looked + LEASE && expires <= Instant::now() + LEASE);
-    // Every renewal is news, and begins the lease anew.
+    // Every renewal is a change, and restarts the lease.
     renew(&a).await;
     await_record(&path, 2);
     assert!(held(&b).await.expires.expect("a moment") > expires);
@@ -50,7 +50,7 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
 }
 
 #[tokio::test]
-async fn what_is_released_twice_or_was_never_had_changes_nothing() {
+async fn release_without_a_lease_changes_nothing() {
     let (_directory, path) = temporary();
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     release(&a).await;
@@ -77,7 +77,7 @@ async fn a_version_of_another_ends_a_tenure() {
     assert_lost(&lost);
     assert!(matches!(lost, Failure::Lost { until: None, .. }));
     assert!(lost.to_string().contains("held by hand"), "{lost}");
-    // And whoever gives it back gives nothing back.
+    // Nor is there anything to release.
     let lost = in_time(a.release(late())).await;
     assert!(
         matches!(lost, Ok(()) | Err(Failure::Lost { .. })),
@@ -99,7 +99,7 @@ async fn a_version_of_ours_whose_answer_was_lost_is_stepped_over() {
 }
 
 #[tokio::test]
-async fn who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_client_shows_it() {
+async fn broken_holder_makes_no_version_after_the_operators() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     acquire(&a).await;
@@ -112,7 +112,7 @@ async fn who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_c
     let b = open(&path, "b");
     assert_eq!(acquire(&b).await.token, 3);
     await_record(&path, 3);
-    // An old view: the names are there, as the server says, and nothing can be read.
+    // An old view: the names exist, as the server says, but the files cannot be read.
     let aside = |version| version_of(&path, version - 1).join("next/aside");
     for version in [2, 3] {
         fs::rename(record_of(&path, version), aside(version)).expect("to hide it");
@@ -130,14 +130,14 @@ async fn who_was_broken_makes_nothing_after_an_operator_s_version_whatever_its_c
     assert_eq!(list(&path), [0, 1, 2, 3, 4]);
 }
 
-/// Breaks the lease of whoever has it.
+/// Breaks the holder's lease.
 fn breaks(path: &Path, period: Option<Duration>) {
     let seen = look(path).expect("to look").record.expect("a record");
     let broken = break_lock(path, &seen, period, "an operator").expect("to break");
     assert!(matches!(broken, Broken::Within(_)), "{broken:?}");
 }
 
-/// Until when nobody else can have what is lost.
+/// Returns until when a lost lease keeps others out.
 async fn left(store: &SharedFile) -> Option<Instant> {
     match in_time(store.renew(late())).await.expect_err("not ours") {
         Failure::Lost { until, .. } => until,
@@ -146,7 +146,7 @@ async fn left(store: &SharedFile) -> Option<Instant> {
 }
 
 #[tokio::test]
-async fn whose_lease_is_broken_at_its_end_has_what_is_left_of_it_and_is_told_when_that_is_less() {
+async fn break_at_the_end_leaves_the_rest_until_a_shorter_break() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     let grant = acquire(&a).await;
@@ -154,7 +154,7 @@ async fn whose_lease_is_broken_at_its_end_has_what_is_left_of_it_and_is_told_whe
     breaks(&path, None);
     let until = left(&a).await.expect("something is left");
     assert!(until > grant.t0 + LEASE * 9 / 10 && until <= grant.t0 + LEASE);
-    // Asked again it is the same; and when it is broken in the same way once more.
+    // Repeated, it is the same; also after another break of the same kind.
     assert_eq!(left(&a).await, Some(until));
     breaks(&path, None);
     assert_eq!(left(&a).await, Some(until));
@@ -164,13 +164,13 @@ async fn whose_lease_is_broken_at_its_end_has_what_is_left_of_it_and_is_told_whe
         assert_eq!(left(&a).await, None);
     }
     assert_eq!(list(&path), [0, 1, 2, 3, 4]);
-    // It competes like anybody, and what it gets then is its own.
+    // It competes like any other instance, and keeps what it gets then.
     assert_eq!(acquire(&a).await.token, 5);
     renew(&a).await;
 }
 
 #[tokio::test]
-async fn whose_lease_is_broken_with_a_period_has_no_more_than_that() {
+async fn break_with_a_period_leaves_no_more_than_the_period() {
     let (_directory, path) = temporary();
     let competitor = Competitor::new(candidate("a"), LEASE * 3);
     let a = SharedFile::open(&path, &competitor).expect("a store");
@@ -179,14 +179,16 @@ async fn whose_lease_is_broken_with_a_period_has_no_more_than_that() {
     breaks(&path, Some(LEASE));
     let until = left(&a).await.expect("something is left");
     assert!(until > grant.t0 + LEASE * 9 / 10 && until <= grant.t0 + LEASE);
-    // Whoever took over from that, having made nothing known yet, can have made this one.
+    // An instance that took over from that, and whose record is not visible yet, may have made this
+    // one.
     fs::create_dir(version_of(&path, 3)).expect("a version");
     assert_eq!(left(&a).await, None);
 }
 
-/// Where a server has forgotten a version, two tenures have one number; what bears it need not be an operator's.
+/// If a server forgets a version, two tenures get one number; the version need not be an
+/// operator's.
 #[tokio::test]
-async fn whose_version_comes_again_with_another_s_record_has_nothing_left() {
+async fn own_version_with_a_foreign_record_leaves_nothing() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     acquire(&a).await;
@@ -200,16 +202,16 @@ async fn whose_version_comes_again_with_another_s_record_has_nothing_left() {
 }
 
 #[tokio::test]
-async fn who_gives_back_what_was_broken_hears_of_that_although_it_was_said_before() {
+async fn release_reports_a_break_even_if_reported_before() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     acquire(&a).await;
     await_record(&path, 1);
     breaks(&path, Some(Duration::ZERO));
-    // As an announcement does that nobody waits for any more.
+    // As an abandoned announcement does.
     assert_eq!(left(&a).await, None);
     assert_lost(&in_time(a.release(late())).await.expect_err("not ours"));
-    // That has been heard.
+    // It knows that already.
     release(&a).await;
 }
 
@@ -222,11 +224,11 @@ async fn the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path
     acquire(&b).await;
     release(&b).await;
     acquire(&a).await;
-    // Nothing is written into them any more while they are removed.
+    // No record is being written while they are removed.
     await_record(&path, 5);
     fs::remove_dir_all(versions_of(&path)).expect("to remove them");
     assert_lost(&in_time(a.renew(late())).await.expect_err("nothing is ours"));
-    // The last that the path speaks of.
+    // The last that the hint names.
     Written::new(5, "released").put_hint(&path);
     for store in [&open(&path, "c"), &b] {
         let refused = refusal(store).await;
@@ -235,7 +237,7 @@ async fn the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path
     }
     assert!(
         !versions_of(&path).exists(),
-        "nobody begins anew by himself"
+        "no instance begins a new lock by itself"
     );
     fs::remove_file(&path).expect("to remove it");
     assert_eq!(acquire(&open(&path, "c")).await.token, 1);
@@ -266,7 +268,7 @@ fn task() -> Option<Task> {
 }
 
 #[tokio::test]
-async fn what_was_taken_over_for_a_task_that_is_refused_is_given_back() {
+async fn take_over_for_a_refused_task_is_released() {
     let (_directory, path) = temporary();
     let released = Written::new(1, "released").text();
     let line = released.lines().nth(1).expect("a record");
@@ -291,7 +293,7 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
     in_time(a.update_record(RecordUpdate::Outcome(done), late()))
         .await
         .expect("to record");
-    // Asked again, as after a lost answer.
+    // Repeated, as after a lost answer.
     in_time(a.update_record(RecordUpdate::Outcome(done), late()))
         .await
         .expect("to record");
@@ -314,8 +316,7 @@ async fn the_result_of_a_task_goes_through_tenures_without_one_and_versions_with
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_command_is_said_by_the_next_renewal_and_asks_nothing_of_the_drive()
-{
+async fn failing_health_is_written_with_the_next_renewal() {
     let (_directory, path) = temporary();
     let a = open(&path, "a");
     let tell = |health: &str| {

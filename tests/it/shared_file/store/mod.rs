@@ -1,5 +1,5 @@
 //! The store by itself, against real directories. Two stores in one process exclude each other like
-//! two machines would: nothing of a lock belongs to a process.
+//! two machines, since nothing of a lock belongs to a process.
 
 pub(crate) mod control;
 pub(crate) mod records;
@@ -50,7 +50,7 @@ fn late() -> Instant {
     Instant::now() + Duration::from_secs(120)
 }
 
-/// Far beyond what a loaded machine needs; a test that gets there has hung.
+/// Limits a wait far beyond the needs of a loaded machine; a test that gets there has hung.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), what)
         .await
@@ -82,7 +82,7 @@ async fn held(store: &SharedFile) -> HolderInfo {
     }
 }
 
-/// It is refused for good, in these words.
+/// Checks a permanent refusal with these words.
 #[track_caller]
 fn assert_fatal(failure: &Failure, words: &str) {
     let Failure::Fatal { why, denied: false } = failure else {
@@ -120,7 +120,7 @@ fn version_of(path: &Path, version: u64) -> PathBuf {
     versions_of(path).join(format!("{version:020}"))
 }
 
-/// The versions that are there, in order.
+/// Lists the existing versions in order.
 fn list(path: &Path) -> Vec<u64> {
     let entries = fs::read_dir(versions_of(path)).expect("versions");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
@@ -130,7 +130,7 @@ fn list(path: &Path) -> Vec<u64> {
     numbers
 }
 
-/// A record by hand.
+/// A handwritten record.
 struct Written {
     version: u64,
     state: &'static str,
@@ -164,19 +164,17 @@ impl Written {
         checked(&line)
     }
 
-    /// Into its version, which is made.
+    /// Makes the version with this record.
     fn put(&self, path: &Path) {
         put(path, self.version, self.text().as_bytes());
     }
 
-    /// Into the lock's path.
     fn put_hint(&self, path: &Path) {
         let text = self.text();
         fs::write(path, format!("{text:<8191}\n")).expect("a hint");
     }
 }
 
-/// A record of this line, with its check.
 fn checked(line: &str) -> String {
     let hash = line.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -184,7 +182,6 @@ fn checked(line: &str) -> String {
     format!("trafficcop shared lock 1\n{line}\n{hash:016x}\n")
 }
 
-/// Makes a version with these bytes as its record.
 fn put(path: &Path, version: u64, bytes: &[u8]) {
     fs::create_dir_all(version_of(path, version)).expect("a version");
     let record = record_of(path, version);
@@ -192,12 +189,10 @@ fn put(path: &Path, version: u64, bytes: &[u8]) {
     fs::write(record, bytes).expect("a record");
 }
 
-/// Where the record of a version lies.
 fn record_of(path: &Path, version: u64) -> PathBuf {
     version_of(path, version - 1).join("next/record")
 }
 
-/// What a version's record says, when it is there.
 fn await_record(path: &Path, version: u64) -> serde_json::Value {
     let file = record_of(path, version);
     let read = || {
@@ -207,7 +202,7 @@ fn await_record(path: &Path, version: u64) -> serde_json::Value {
     await_for("a record", read, || format!("{}", file.display()))
 }
 
-/// A small tmpfs; `None` after saying why this test cannot have it.
+/// A small tmpfs, or the reason why this test cannot have one.
 struct Tmpfs(TempDir);
 
 impl Tmpfs {
@@ -227,18 +222,18 @@ impl Tmpfs {
         self.0.path().join(name)
     }
 
-    /// Its directory stays, with nothing in it.
+    /// Unmounts it; its empty directory stays.
     fn unmount(&self) {
         umount2(self.0.path(), MntFlags::MNT_DETACH).expect("to unmount it");
     }
 
     fn make_read_only(&self) {
         let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
-        // Until it execs, the fork of a test beside has what we have open for writing.
+        // Until it execs, a fork of a concurrent test has this process's files open for writing.
         let busy = Err(nix::errno::Errno::EBUSY);
         let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
         let done = || Some(remount()).filter(|done| *done != busy);
-        await_for("nobody to write there", done, String::new).expect("to remount it");
+        await_for("no process to write there", done, String::new).expect("to remount it");
     }
 }
 

@@ -1,9 +1,8 @@
-//! Records and hints that nobody of ours wrote, or not to their end: refused or taken for held, and
-//! no token ever goes back.
+//! Foreign or unfinished records and hints: refused or counted as held; no token goes back.
 
 use super::*;
 
-/// A lock of which the last version is this one, with these bytes as its record, and nobody hints.
+/// Makes a lock whose last version is this one, with these bytes as its record, and no hint.
 fn lock_with(version: u64, bytes: &[u8]) -> (TempDir, PathBuf) {
     let (directory, path) = temporary();
     fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
@@ -12,7 +11,7 @@ fn lock_with(version: u64, bytes: &[u8]) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Nobody gets it before the longest lease is over.
+/// Checks that the lock cannot be taken before the longest lease is over.
 async fn assert_held_for_long(bytes: &[u8]) {
     let (_directory, path) = lock_with(7, bytes);
     let looked = Instant::now();
@@ -50,13 +49,13 @@ async fn whatever_is_no_record_is_held_for_the_longest_lease() {
         torn
     }));
     bytes.extend((0..100).map(|_| (0..random.usize(0..300)).map(|_| random.u8(..)).collect()));
-    // Each is looked at for a moment longer, because its record may follow.
+    // Each look takes a moment longer, because the record may follow.
     let looks = bytes.iter().map(|bytes| assert_held_for_long(bytes));
     futures::future::join_all(looks).await;
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_of_ours_can_have_written_is_held_for_the_longest_lease() {
+async fn foreign_record_counts_as_held_for_the_longest_lease() {
     for lease_ms in [0, 1, 9_999, 60_001, 1_000_000_000_000_000_000, u64::MAX] {
         let record = Written {
             lease_ms,
@@ -98,7 +97,7 @@ async fn a_version_at_the_greatest_number_is_refused_in_words() {
     let record = Written::new(u64::MAX, "released").text();
     let (_directory, path) = lock_with(u64::MAX, record.as_bytes());
     assert_fatal(&refusal(&open(&path, "a")).await, "greatest there is");
-    // The last one that there is can be had, and neither renewed nor given back.
+    // The last possible version can be acquired, but neither renewed nor released.
     let record = Written::new(u64::MAX - 1, "released").text();
     let (_directory, path) = lock_with(u64::MAX - 1, record.as_bytes());
     let a = open(&path, "a");
@@ -108,7 +107,7 @@ async fn a_version_at_the_greatest_number_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_hint_of_a_version_that_is_not_there_gives_nobody_control() {
+async fn hint_of_a_missing_version_grants_no_control() {
     for version in [8, 9, 1_000_000, u64::MAX - 1] {
         let released = Written::new(7, "released").text();
         let (_directory, path) = lock_with(7, released.as_bytes());
@@ -116,18 +115,18 @@ async fn a_hint_of_a_version_that_is_not_there_gives_nobody_control() {
         let a = open(&path, "a");
         let failure = refusal(&a).await;
         assert_lost(&failure);
-        // What was seen not to be there is not believed again.
+        // A version that was seen to be missing is not believed in again.
         assert_eq!(acquire(&a).await.token, 8, "hint of {version}");
         assert_eq!(list(&path), [5, 6, 7, 8]);
     }
 }
 
 #[tokio::test]
-async fn an_old_hint_of_a_released_version_gives_nobody_control() {
+async fn old_hint_of_a_released_version_grants_no_control() {
     let (_directory, path) = lock_with(7, Written::new(7, "held").text().as_bytes());
     Written::new(6, "released").put_hint(&path);
     assert_eq!(held(&open(&path, "a")).await.token, Some(7));
-    // And a torn one is as good as none.
+    // A torn hint counts as none.
     let old = fs::read(&path).expect("the hint");
     fs::write(&path, &old[..200]).expect("a hint");
     assert_eq!(held(&open(&path, "a")).await.token, Some(7));

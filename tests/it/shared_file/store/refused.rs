@@ -1,4 +1,4 @@
-//! Files that are no lock, and disks and users that cannot have one.
+//! Files that are no locks, and disks and users that cannot have one.
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use crate::support::programs::{ourselves, trafficcop};
 const NOBODY: u32 = 65534;
 
 #[tokio::test]
-async fn what_is_no_lock_is_refused_and_left_alone() {
+async fn non_lock_is_refused_and_left_alone() {
     let (directory, path) = temporary();
     for bytes in [&b"#!/bin/sh\n"[..], b"{\"token\":7}", &[0xff; 9000]] {
         fs::write(&path, bytes).expect("a file");
@@ -52,7 +52,8 @@ async fn a_file_that_is_empty_or_was_begun_is_a_lock() {
 
 #[tokio::test]
 async fn a_second_name_of_a_lock_s_file_is_refused() {
-    // The versions lie beside the name: by another one there would be two chains, and two holders.
+    // The versions are next to the name: under another name there would be two chains, and two
+    // holders.
     let (directory, path) = temporary();
     let target = directory.path().join("target");
     fs::write(&target, "").expect("a file");
@@ -81,7 +82,7 @@ async fn versions_that_are_no_directory_are_refused() {
 }
 
 #[tokio::test]
-async fn of_two_protocols_at_one_path_each_refuses_the_other() {
+async fn two_protocols_at_one_path_refuse_each_other() {
     let (_directory, path) = temporary();
     let competitor = Competitor::new(candidate("local"), LEASE);
     let local = file::File::open(&path, &competitor).expect("a file");
@@ -127,7 +128,7 @@ async fn a_disk_that_becomes_read_only_is_a_doubt_to_its_holder() {
     let a = open(&path, "a");
     acquire(&a).await;
     await_record(&path, 1);
-    // The writer may have the hint open for a moment yet.
+    // The writer may have the hint open for another moment.
     await_hint(&path, 1);
     small.make_read_only();
     let failure = in_time(a.renew(late())).await.expect_err("no renewal");
@@ -155,7 +156,6 @@ async fn a_drive_that_is_not_mounted_any_more_is_no_removed_lock() {
     assert!(!refused.to_string().contains("remove"), "{refused}");
 }
 
-/// Waits until the path speaks of this version.
 fn await_hint(path: &Path, version: u64) {
     let text = format!("{{\"version\":{version},");
     let said = || fs::read_to_string(path).unwrap_or_default().contains(&text);
@@ -187,7 +187,7 @@ async fn a_full_disk_in_the_middle_of_a_renewal_leaves_the_old_record_and_contro
     await_hint(&path, 1);
     let ballast = small.path("ballast");
     fs::write(&ballast, [1; 40_000]).expect_err("a full disk");
-    // A directory still has room: the record has none.
+    // There is room for a directory, but not for the record.
     renew(&a).await;
     let old = await_record(&path, 1);
     assert_eq!(old["holder"], "a");
@@ -209,7 +209,8 @@ async fn a_full_disk_in_the_middle_of_a_renewal_leaves_the_old_record_and_contro
     assert_eq!(acquire(&open(&path, "b")).await.token, 5);
 }
 
-/// As an SMB client shows it that has another account: its own user's, who may not make anything there all the same.
+/// The user seems to own the directory, but may not make anything there, as at an SMB client with
+/// another account.
 #[test]
 fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor() {
     if !nix::unistd::geteuid().is_root() {
@@ -219,7 +220,7 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
     // Where that user can reach it.
     let (place, program) = temporary();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("open to all");
-    // By another process: a descriptor that is open for writing here would be inherited by other tests' children.
+    // In another process: tests' children would inherit a descriptor that is open for writing here.
     let copied = Command::new("cp").arg(trafficcop()).arg(&program).status();
     assert!(copied.expect("to run cp").success());
     for (of_all, state) in [(true, "held"), (false, "held"), (false, "released")] {
@@ -286,7 +287,7 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
     }
 }
 
-/// Where `a_user_without_permission_is_denied` tells its second self what to lock.
+/// Variable that tells the second process of `a_user_without_permission_is_denied` what to lock.
 const LOCK_THIS: &str = "SHARED_FILE_LOCK_THIS";
 
 #[tokio::test]
@@ -311,7 +312,7 @@ async fn a_user_without_permission_is_denied() {
     let secret = directory.path().join("secret");
     fs::write(&secret, "").expect("a file");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("closed to all");
-    // This very program, where everybody can reach it, as a user who may only read.
+    // This very program in a place that every user can reach, as a user who may only read.
     let program = ourselves();
     for path in [path, directory.path().join("new"), secret] {
         let name = "shared_file::store::refused::a_user_without_permission_is_denied";

@@ -1,10 +1,10 @@
-//! Writes all the mutants of `cargo mutants --list --json` into one program: `switch LIST DROPPED DIRECTORY`
-//! rewrites the sources under the directory so that `crate::mutant(n)` says whether the n-th of the list is the
-//! one that is played. Building and linking each by itself would take hours.
+//! Writes all mutants of `cargo mutants --list --json` into one program. `switch LIST DROPPED
+//! DIRECTORY` rewrites the sources in the directory so that `crate::mutant(n)` decides whether the
+//! n-th mutant of the list is active. Building and linking each separately would take hours.
 //!
-//! In the place of a mutant nothing else is mutated, so a place grows by no more than its mutants. Those
-//! whose numbers stand in DROPPED are left out: they do not compile. Prints the numbers of those that it cannot
-//! write.
+//! The copy for a mutant contains no other mutants, so a place grows only by its own. Mutants whose
+//! numbers are in DROPPED are left out: they do not compile. It prints the numbers of those that it
+//! cannot write.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -20,10 +20,10 @@ struct Mutant {
     replacement: String,
 }
 
-/// The mutants of one file, by where they begin.
+/// Mutants of one file, by where they begin.
 struct Switch {
     mutants: HashMap<(usize, usize), Vec<Mutant>>,
-    /// The bodies of functions begin somewhere inside of their braces.
+    /// Mutants of function bodies, which begin somewhere inside of the braces.
     bodies: Vec<((usize, usize), (usize, usize), Mutant)>,
     written: BTreeSet<u32>,
 }
@@ -36,7 +36,7 @@ fn begin(span: Span) -> (usize, usize) {
     place(span.start())
 }
 
-/// A condition with a `let` is no expression that could be moved.
+/// Whether a condition has a `let`, so that it cannot be moved as an expression.
 fn has_let(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,
@@ -129,7 +129,8 @@ impl VisitMut for Switch {
 
     fn visit_expr_struct_mut(&mut self, it: &mut ExprStruct) {
         let base = it.rest.clone();
-        // What the rest is made of is made once more; where that moves something it does not compile.
+        // The base expression is evaluated again; where that moves something, the mutant does not
+        // compile.
         for field in &mut it.fields {
             for Mutant { id, .. } in self.of(begin(field.span()), "StructField") {
                 let (Some(base), member, value) = (&base, &field.member, &field.expr) else {

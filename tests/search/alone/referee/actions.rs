@@ -1,4 +1,4 @@
-//! What the instance does, one action after another, and when it asks the store for something.
+//! Actions of the instance, one after another, and when it sends requests to the store.
 
 use trafficcop::Instant;
 use trafficcop_core::{Action, Outcome, State};
@@ -52,7 +52,7 @@ impl World {
         let (now, rules) = (self.now, self.plan.rules.clone());
         self.goes_on();
         if !self.is_fit() {
-            return Some("it competes although nobody says that it is fit");
+            return Some("it competes without a positive answer of its condition");
         }
         let ledger = &mut self.ledger;
         if ledger.held.is_some() || ledger.run.is_some() || ledger.tenure || self.call.is_some() {
@@ -92,7 +92,7 @@ impl World {
         (give_up_at != expected).then_some("an attempt has another limit")
     }
 
-    /// What is over is over before the next attempt, also where it rang meanwhile.
+    /// Requires that a tenure has ended before the next attempt, even after a ring.
     pub(super) fn goes_on(&mut self) {
         let waits = *self.tenure.state() == State::Standby;
         let had = self.ledger.leaving.is_some() || self.ledger.held.is_some() && waits;
@@ -127,7 +127,7 @@ impl World {
 
     fn judge_renewal(&mut self, give_up_at: Instant) -> Option<&'static str> {
         let (now, rules) = (self.now, self.plan.rules.clone());
-        // The state that follows: its limit holds.
+        // The limit of the following state applies.
         let limit = self.limit(*self.tenure.state());
         let Some(held) = &mut self.ledger.held else {
             return Some("it renews what it has not");

@@ -1,4 +1,4 @@
-//! What the instance may make of the doorbell of whoever has control.
+//! Effects that the holder's doorbell may have on the instance.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::window::Window;
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
-/// What is known of the doorbell of whoever has control.
+/// Knowledge about the holder's doorbell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Listening {
     pub(super) bell: Option<Bell>,
-    /// It lives, and so many were there before us.
+    /// Number of listeners before this one, while the bell can be heard.
     pub(super) rank: Option<u32>,
     pub(super) polls_as_ever: bool,
     pub(super) rings: u32,
@@ -21,9 +21,9 @@ pub(super) struct Listening {
     pub(super) looked: Option<Instant>,
     pub(super) look: Option<Window>,
     pub(super) hurry: Option<(Instant, Duration)>,
-    /// It ended once without a release: it does not space looks any more.
+    /// Whether it has ended without a release once, so that it does not space looks any more.
     pub(super) ended: bool,
-    /// It is to be listened to, or to none.
+    /// The bell to listen to, or none, as the core must order next.
     pub(super) attend: Option<Option<Bell>>,
 }
 
@@ -51,7 +51,7 @@ impl Listening {
         }));
     }
 
-    /// A look has found this holder: when is the next, where that is not as ever?
+    /// Notes that a look has found this holder; returns the next look if the bell changes it.
     pub(super) fn finds(
         &mut self,
         now: Instant,
@@ -83,7 +83,7 @@ impl Listening {
         (now < until).then(|| Window::at(now + pace.min(poll)))
     }
 
-    /// What rang earlier is followed from now on.
+    /// Applies a ring that came before the wait.
     pub(super) fn waits(&mut self, now: Instant) {
         self.look = self.look.map(|look| Window(look.0, look.1.max(now)));
     }
@@ -94,7 +94,7 @@ impl Listening {
             return;
         }
         let Some(rank) = self.rank else { return };
-        // As long as a poll, from any moment within it.
+        // At any moment within a poll.
         let soon = Window(now + Duration::from_nanos(1), now + poll * 6 / 5);
         self.ended |= ring == Ring::Silent || ring == Ring::Closed;
         if ring == Ring::Silent {

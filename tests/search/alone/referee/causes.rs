@@ -1,4 +1,4 @@
-//! Why a tenure ends, and how all of it does.
+//! Causes of the end of a tenure, and of the instance.
 
 use trafficcop_core::{Cause, Ending, Exit, HandOverReason, IfLost};
 
@@ -52,7 +52,7 @@ impl World {
                 _ => ledger.spent || ledger.hook_failed,
             },
             Why::NotRecorded => {
-                // That it was lost is the better reason.
+                // The loss takes precedence.
                 let was_lost = ledger.held.as_ref().is_some_and(lost);
                 let tells = match cause {
                     Cause::NotRecorded { why } => why.contains("lost"),
@@ -95,7 +95,7 @@ impl World {
         let left = self.ledger.leaving.map_or(self.now, |(began, _)| began);
         let lately = self.resumed.max(self.ledger.free_since);
         let missed = look.is_some_and(|look| look.1 < left && look.1 >= lately);
-        // What is due while nobody knows whether it is fit is not due.
+        // Nothing is due while the answer of the condition is missing.
         let fitness = self.ledger.fitness.as_ref();
         let fit = fitness.is_none_or(|fitness| {
             fitness.is_said() && look.is_some_and(|look| look.1 < fitness.due())
@@ -121,7 +121,7 @@ impl World {
             {
                 return Some("it ends for another reason than its tenure");
             }
-            // Of what an attempt may have obtained nobody needs to know.
+            // A lease that an attempt may have obtained need not be reported.
             let released = self.ledger.released && (self.ledger.last.is_some() || ending.released);
             if released != ending.released {
                 return Some("it does not know whether the lease was given back");
@@ -134,11 +134,11 @@ impl World {
             if exit != ending.exit {
                 return Some("it ends with another status");
             }
-            // By an operator it can be without our knowledge.
+            // An operator can break it unknown to the instance.
             let known = self.ledger.overlapped && self.ledger.broken.is_none();
             let known = known || self.ledger.found_lost;
             if known && !ending.overlap && !self.ledger.said {
-                return Some("it ran beside another, and does not say so");
+                return Some("it overlapped with another, and does not report it");
             }
             if ending.overlap && !self.may_have_overlapped() {
                 return Some("there was no overlap");
@@ -148,11 +148,11 @@ impl World {
                 .held
                 .as_ref()
                 .is_some_and(|held| held.safe_until.is_some());
-            // Broken once more since it heard of that, of which it cannot know.
+            // It cannot know of another break since.
             let knew = self.ledger.broken;
             let told = told && knew.is_none_or(|broken| broken <= self.ledger.told_of);
             if told && self.ledger.overlapped && !ending.overlap {
-                return Some("it ran beside another, and does not say so");
+                return Some("it overlapped with another, and does not report it");
             }
         } else if !ending.overlap || ending.released {
             return Some("what cannot be killed may run beside another");
@@ -160,11 +160,11 @@ impl World {
         self.judge_cause(&ending.cause)
     }
 
-    /// It ran unprotected, or was told that it may have.
+    /// Whether it ran unprotected, or was told that it may have.
     pub(super) fn may_have_overlapped(&self) -> bool {
         let held = self.ledger.held.as_ref();
         let lost = held.is_some_and(|held| held.safe_until.is_some());
-        // What the store confirmed since the end of the tree was not lost before it.
+        // A lease that the store confirmed after the end of the tree was not lost before.
         let since = held
             .zip(self.ledger.empty_at)
             .is_some_and(|(held, at)| held.confirmed >= at);

@@ -1,4 +1,4 @@
-//! What the instance does to its command: start, deadlines, drain, kill, announcement.
+//! Actions of the instance on its command: start, deadlines, drain, kill, announcement.
 
 use trafficcop::Instant;
 use trafficcop_core::{Action, After, Deadlines, Exit, Notice, Rules, Start};
@@ -63,7 +63,7 @@ impl World {
             }
         };
         if before != Some(&Action::Notify(said)) {
-            return Some("nobody is told of the start");
+            return Some("the start is not reported");
         }
         ledger.tenure = true;
         ledger.controlled_before = std::mem::replace(&mut ledger.controlled, true);
@@ -143,7 +143,7 @@ impl World {
                 held.kill(&rules).min(now + grace)
             }
             Reason::Cordon => {
-                // Three seconds before it, but five at least.
+                // Three seconds before the disturbance, but at least five seconds of grace.
                 let before = cordon.map_or(now, |cordon| cordon.before);
                 (now + rules.grace).min((before - secs(3)).max(now + rules.grace.min(secs(5))))
             }
@@ -152,7 +152,7 @@ impl World {
             | Reason::HandOver
             | Reason::Hung
             | Reason::Unwatched => now + rules.grace,
-            // What time it was went before that.
+            // The time limit came before.
             Reason::Guardian if now >= held.term(&rules) => held.kill(&rules),
             Reason::Guardian if is_long(held, &rules, now) => now + rules.grace,
             Reason::Guardian => return Some("who is dead is asked"),
@@ -189,12 +189,14 @@ impl World {
                 .restart
                 .is_some()
                 .then_some("a restart is announced"),
-            Some(_) if run.killed || kept => Some("nobody is to come, or it is too late"),
+            Some(_) if run.killed || kept => {
+                Some("no standby shall come closer, or it is too late")
+            }
             Some((since, _)) => (now < since + ms(200)).then_some("each short drain is announced"),
         }
     }
 
-    /// The command has ended by itself, and the lease is kept after that.
+    /// Whether the command has ended by itself, and the lease is kept.
     pub(super) fn will_be_kept(&self) -> bool {
         let Some(run) = &self.ledger.run else {
             return false;
@@ -214,7 +216,7 @@ impl World {
     }
 }
 
-/// The tenure has been long enough.
+/// Whether the tenure has reached its limit.
 fn is_long(held: &Held, rules: &Rules, now: Instant) -> bool {
     let span = rules.hold_policy.max_hold;
     span.is_some_and(|span| now >= held.began + span)

@@ -1,5 +1,5 @@
-//! Whether the machine is asked in time if it is fit to take control, and nothing is taken while nobody says
-//! that it is.
+//! Checks that the condition is asked in time whether the machine is fit to take control, and that
+//! nothing is taken without a positive answer.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use super::{RETRY, Why};
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
-/// What is known of whether it is fit.
+/// Knowledge about the condition.
 #[derive(Clone, Debug)]
 pub(super) struct Fitness {
     every: Duration,
-    /// It is asked, and an answer counts until then.
+    /// Time until which the answer to the pending question counts.
     asking: Option<Instant>,
-    /// With when it came.
+    /// The last answer, and when it came.
     pub(super) answer: Option<(Instant, Result<(), Unfit>)>,
-    /// What was known when it began to leave.
+    /// The answer that was known when the instance began to leave.
     left: Option<Option<Result<(), Unfit>>>,
-    /// It was said so last at this moment.
+    /// Time of the last positive answer.
     pub(super) yes_at: Instant,
-    /// People know that it is not.
+    /// The negative answer that was reported.
     pub(super) told: Option<Unfit>,
 }
 
@@ -43,12 +43,12 @@ impl Fitness {
         self.asking.is_some()
     }
 
-    /// An answer counts until it is asked again.
+    /// Whether the answer is yes and still counts.
     pub(super) fn is_fit(&self, now: Instant) -> bool {
         self.is_said() && now < self.due()
     }
 
-    /// For as long as it counts.
+    /// Whether the last answer is yes, and no question is pending.
     pub(super) fn is_said(&self) -> bool {
         self.asking.is_none() && matches!(self.answer, Some((_, Ok(()))))
     }
@@ -57,7 +57,7 @@ impl Fitness {
         self.answer.and_then(|(_, answer)| answer.err())
     }
 
-    /// It leaves, or waits again.
+    /// Notes that the instance leaves, or waits again.
     pub(super) fn leaves(&mut self, leaves: bool) {
         let known = self.answer.map(|(_, answer)| answer);
         self.left = leaves.then_some(known);
@@ -90,7 +90,7 @@ impl World {
             return;
         };
         if let Some(give_up_at) = fitness.asking.take() {
-            // A yes of an hour ago is none.
+            // A yes after the limit does not count.
             let answer = match answer {
                 Ok(()) if now > give_up_at => Err(Unfit::TimedOut),
                 answer => answer,
@@ -100,7 +100,7 @@ impl World {
                 fitness.yes_at = now;
             }
         }
-        // Who is woken was not woken meanwhile.
+        // A ring during the question has no effect.
         let looks = match answer {
             Ok(()) => fitness.told.is_some(),
             Err(_) => once,
@@ -115,11 +115,11 @@ impl World {
         self.goes_on();
         let ledger = &self.ledger;
         let Some(fitness) = &ledger.fitness else {
-            return Some("nobody here has a condition");
+            return Some("this plan has no condition");
         };
         let busy = ledger.held.is_some() || ledger.tenure || self.call.is_some();
         if busy || ledger.looking.is_some() {
-            return Some("it asks although nobody waits for control");
+            return Some("it asks without waiting for control");
         }
         if ledger.cordon.is_some() || ledger.stop.is_some() || ledger.guardian_lost {
             return Some("it asks although it must not compete");
@@ -146,7 +146,7 @@ impl World {
         (give_up_at != expected).then_some("a question has another limit")
     }
 
-    /// At a task's record, where nothing may be taken.
+    /// Judges a look at a task's record, where nothing may be taken.
     pub(super) fn judge_look(&mut self, give_up_at: Instant) -> Option<&'static str> {
         let (now, rules) = (self.now, self.plan.rules.clone());
         self.goes_on();
@@ -213,7 +213,7 @@ impl World {
     pub(super) fn judge_word_of_fitness(&mut self, notice: &Notice) -> Option<&'static str> {
         let unfit = self.unfit();
         let Some(fitness) = &mut self.ledger.fitness else {
-            return Some("nobody here has a condition");
+            return Some("this plan has no condition");
         };
         let said = match notice {
             Notice::Unfit(why) => Some(*why),
@@ -224,7 +224,7 @@ impl World {
         (said != unfit || known == said).then_some("that is not whether it is fit, or no news")
     }
 
-    /// What somebody who stands by must have done about it.
+    /// Judges what a standby must have done about its condition.
     pub(super) fn judge_fitness(&self) -> Option<&'static str> {
         let (now, ledger) = (self.now, &self.ledger);
         let fitness = ledger.fitness.as_ref()?;
@@ -248,7 +248,7 @@ impl World {
         None
     }
 
-    /// Whether a wait that ended without control ended for that.
+    /// Whether the condition ended a wait without control.
     pub(super) fn is_unfit(&self, why: Unfit) -> bool {
         let Some(fitness) = &self.ledger.fitness else {
             return false;

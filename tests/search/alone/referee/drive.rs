@@ -1,5 +1,5 @@
-//! How soon a lock on a shared drive may be had: at once where its last version says that it is free, else a
-//! lease of its maker after it was seen first, by whichever process of this machine, and not before.
+//! When a lock on a shared drive may be taken: at once if its last version says that it is free;
+//! otherwise one lease of its maker after a process of this machine first saw it, and not before.
 
 use std::time::Duration;
 
@@ -11,24 +11,25 @@ use crate::alone::world::World;
 
 const LONGEST: Duration = secs(60);
 
-/// All that was seen of the chain, and what is ours of it.
+/// The chain as it was seen, and the instance's part of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
     views: Vec<(Version, Option<Claim>, Instant)>,
-    /// Our last version, and when the last of them was asked for that was answered.
+    /// The instance's last version, and when the last request for it that was answered had been
+    /// sent.
     own: Option<(Version, Instant)>,
 }
 
 impl Chain {
     pub(crate) fn saw(&mut self, version: Version, claim: Option<Claim>, now: Instant) {
-        // What nobody of us wrote is not believed.
+        // A foreign record is not believed.
         let claim = claim.filter(|claim| (secs(10)..=LONGEST).contains(&claim.lease));
         if version > 0 && version >= self.greatest() {
             self.views.push((version, claim, now));
         }
     }
 
-    /// An earlier process of this machine saw it then.
+    /// Notes that an earlier process of this machine saw a version at this time.
     pub(crate) fn remembers(&mut self, version: Version, at: Instant) {
         if version > 0 && version == self.greatest() {
             self.views.push((version, None, at));
@@ -43,7 +44,7 @@ impl Chain {
         (self.own, self.views) = (None, Vec::new());
     }
 
-    /// Given back, or left to run out.
+    /// Notes that a lease was released, or is left to run out.
     pub(crate) fn ends(&mut self, lease: Duration, released: bool, now: Instant) {
         let claim = Claim {
             nonce: 0,
@@ -60,7 +61,7 @@ impl Chain {
         all.max().unwrap_or(0)
     }
 
-    /// When the greatest was seen first.
+    /// Returns when the greatest version was first seen.
     fn stamp(&self) -> Option<Instant> {
         let greatest = self.greatest();
         let of = self
@@ -118,7 +119,6 @@ impl World {
         }
     }
 
-    /// The version that was to be ours exists.
     pub(crate) fn judge_existing(&mut self, version: Version, claim: Option<Claim>, is: Exists) {
         let now = self.now;
         let lease = self.plan.rules.budget.map_or(Duration::ZERO, |b| b.lease);
@@ -127,7 +127,7 @@ impl World {
             .as_ref()
             .map(|drive| drive.observed.claim(false).nonce);
         let t0 = self.ledger.chain.own.map_or(Instant::ZERO, |(_, t0)| t0);
-        // Before our lease is over nobody else can have made it.
+        // Before the end of its lease only this instance can have made it.
         let alone = now < t0 + (lease - lease / 50);
         let expected = match claim {
             Some(claim) if Some(claim.nonce) == nonce => Exists::Ours,

@@ -1,4 +1,4 @@
-//! What the instance must have done when a step is over.
+//! Duties of the instance at the end of a step.
 
 use trafficcop::Instant;
 use trafficcop_core::{Action, Event, Failure, State};
@@ -38,7 +38,7 @@ impl World {
         }
         self.ledger.follow(now, before, state, &rules);
         if std::mem::take(&mut self.ledger.owes_a_word) {
-            return said("it ran beside another, and does not say so");
+            return said("it overlapped with another, and does not report it");
         }
         if let Some(ending) = self.tenure.ending().cloned() {
             return self.judge_ending(&ending).and_then(said);
@@ -74,7 +74,7 @@ impl World {
                     let kept = self.will_be_kept();
                     let announces = run.drained.is_some_and(|(since, _)| now >= since + ms(200));
                     if announces && !run.announced && !run.killed && !kept && !self.ledger.corpse {
-                        return said("nobody is told that it drains");
+                        return said("the drain is not reported");
                     }
                 }
             }
@@ -120,7 +120,7 @@ impl World {
             }
         );
         if failed && before == state && state == State::Holding && self.ledger.doubt.is_none() {
-            return said("nobody is told of a doubt");
+            return said("a doubt is not reported");
         }
         let wrong = match state {
             State::Standby => {
@@ -138,7 +138,7 @@ impl World {
                 } else if due && may {
                     Some("it does not look")
                 } else if !free && !looking && !self.ledger.told_cordoned {
-                    Some("nobody is told that it is cordoned")
+                    Some("the cordon is not reported")
                 } else if !self.ledger.standing && knows && !looking {
                     Some("nothing stands by")
                 } else if self.tenure.listens() != (listens && self.ledger.look.is_none()) {

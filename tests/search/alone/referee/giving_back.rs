@@ -1,4 +1,4 @@
-//! How the lease is given back, or left to run out.
+//! Releasing a lease, or leaving it to run out.
 
 use trafficcop::Instant;
 use trafficcop_core::{Action, Notice};
@@ -51,7 +51,7 @@ impl World {
             .then_some("a release has another limit")
     }
 
-    /// What is kept may be given back now.
+    /// Whether a lease that is kept may be released now.
     pub(super) fn may_leave(&self) -> bool {
         let (now, rules, ledger) = (self.now, self.rules(), &self.ledger);
         let Some(held) = &ledger.held else {
@@ -100,6 +100,6 @@ impl World {
         }
         self.ledger.run_out = true;
         self.ledger.ambiguous = false;
-        (!lost && !said).then_some("it is left to run out, and nobody is told")
+        (!lost && !said).then_some("it is left to run out, which is not reported")
     }
 }

@@ -1,5 +1,5 @@
-//! Whether the command's health is judged rightly: it is not called hung while it speaks, nor because we were
-//! not there to hear it, and one that hangs is found in time.
+//! Checks the judgement of the command's health: a command is not called hung while it sends
+//! heartbeats, nor because the supervisor was stopped; and a hang is found in time.
 
 use std::time::Duration;
 
@@ -9,28 +9,27 @@ use trafficcop_core::{HealthEvent, Hung, Look, ProbeFailure, WatchdogWord};
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
-/// What is known of the command that is looked after.
+/// Knowledge about the watched command.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
-    /// How often it is to speak.
+    /// Interval of its heartbeats.
     period: Option<Duration>,
-    /// When it spoke last, or was given a new time.
+    /// Time of its last heartbeat or extension.
     heard: Instant,
-    /// Until when it is to speak first; nothing, once it has.
+    /// Deadline of its first heartbeat, until that comes.
     ready_by: Option<Instant>,
-    /// When it is asked next.
     next: Instant,
-    /// It is being asked; whether it counts if that fails.
+    /// A running check, and whether its failure would count.
     asking: Option<bool>,
     failed: u32,
-    /// So many in a row could not begin.
+    /// Number of consecutive checks that could not start.
     not_asked: u32,
-    /// When it was to be looked at again.
+    /// Time at which health should be looked at again.
     due: Instant,
 }
 
 impl Watched {
-    /// Eight looks in a period, and one a second where an answer is waited for.
+    /// Returns the interval of looks: an eighth of the period, or a second during a check.
     fn interval(&self) -> Duration {
         let often = self.period.map_or(Duration::MAX, |period| period / 8);
         often.min(secs(1))
@@ -52,7 +51,7 @@ impl Watched {
 }
 
 impl World {
-    /// The command is known to run.
+    /// Notes that the command is known to run.
     pub(crate) fn watches(&mut self) {
         let (now, rules) = (self.now, &self.plan.health);
         let mut watched = Watched {
@@ -123,7 +122,7 @@ impl World {
         let Some(watched) = &mut self.ledger.watched else {
             return;
         };
-        // Nobody was there to hear it: all of its time again, and no answer counts against it.
+        // The supervisor was stopped: all limits restart, and no failure counts.
         let late = watched.interval().max(ms(250));
         if now > watched.due + late {
             (watched.heard, watched.failed) = (now, 0);

@@ -1,4 +1,4 @@
-//! What is known of the instance: what it was told, what it has, and what is to come of that.
+//! Knowledge about the instance: what it was told, what it has, and what must follow.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ pub(crate) struct Ledger {
     pub(super) stuck: bool,
     pub(super) contacted: bool,
     pub(super) controlled: bool,
-    /// The same before the present tenure: one in which no command is started does not count.
+    /// Value of `controlled` before this tenure, because a tenure without a command does not count.
     pub(super) controlled_before: bool,
     pub(super) first_sent: Option<Instant>,
     pub(super) ambiguous: bool,
-    /// When the next attempt is due; `None`: it is the lock that says so.
+    /// Time of the next attempt; `None` if the lock wakes its waiters.
     pub(super) look: Option<Window>,
     pub(super) woken: Option<Instant>,
     pub(super) seen: Option<bool>,
-    /// When it was told that another has control, how long it waits then, and whether it did before.
+    /// When it learnt that another has control, how long it then waits, and whether it knew before.
     pub(super) waits: Option<(Instant, Duration, bool)>,
     pub(super) bell: Listening,
     pub(super) standing: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Ledger {
     pub(super) not_started: Option<i32>,
     pub(super) done_told: bool,
     pub(super) fatal: bool,
-    /// When what we have began to be given back, and when it is to be asked next.
+    /// When the release began, and the window of the next request.
     pub(super) leaving: Option<(Instant, Window)>,
     pub(super) released: bool,
     pub(super) run_out: bool,
@@ -55,18 +55,18 @@ pub(crate) struct Ledger {
     pub(super) record_failed: bool,
     pub(super) last: Option<Why>,
     pub(super) doubt: Option<Instant>,
-    /// When a refused credential was reported last, in the doubt that lasts.
+    /// Time of the last report of a refused credential in this doubt.
     pub(super) denied_at: Option<Instant>,
     pub(super) overlapped: bool,
-    /// When an attempt, or a release, was sent last.
+    /// Time of the last request to acquire or to release.
     pub(super) sent: Instant,
     pub(super) free_since: Instant,
     pub(super) told_at: Instant,
-    /// When what it was told last was asked.
+    /// Time of the request whose answer came last.
     pub(super) told_of: Instant,
     pub(crate) controlled_at: Instant,
     pub(super) tired_at: Instant,
-    /// The second request to stop, which is heard now.
+    /// Whether the present event is the second request to stop.
     pub(super) urgent: bool,
     pub(super) found_lost: bool,
     pub(super) refused: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Ledger {
     pub(super) doubt_was: Option<String>,
     pub(super) acting: bool,
     pub(super) empty_at: Option<Instant>,
-    /// The tree was seen to be empty after the end of the lease, as far as that was known.
+    /// Whether the tree was empty only after the known end of the lease.
     pub(super) outlived: bool,
     pub(super) owes_a_word: bool,
     pub(super) paused: bool,
@@ -84,22 +84,22 @@ pub(crate) struct Ledger {
     pub(super) hurried: bool,
     pub(super) expected: Option<Why>,
     pub(super) fitness: Option<Fitness>,
-    /// A look at a task's record is under way since then.
+    /// Begin of a look at a task's record.
     pub(super) looking: Option<Instant>,
-    /// Since when it stands by.
+    /// Time at which it became a standby.
     pub(super) came: Instant,
-    /// The store keeps the lock for it.
+    /// Whether the store keeps the lock for it.
     pub(super) offered: bool,
     pub(super) watched: Option<Watched>,
     pub(super) health: Record,
-    /// Its command does not work.
+    /// Reason for which its command counts as hung.
     pub(super) hung: Option<Hung>,
-    /// For that it waits behind the others.
+    /// Whether it waits longer than others because its command hung.
     pub(super) was_hung: bool,
-    /// The guardian of its command is dead.
+    /// Whether the guardian of its command is dead.
     pub(super) corpse: bool,
     pub(crate) chain: Chain,
-    /// What follows from the last change of state is known.
+    /// Whether the effects of the last change of state were noted.
     pub(super) followed: bool,
 }
 
@@ -178,13 +178,13 @@ impl Ledger {
         }
     }
 
-    /// Of a process that begins at this moment.
+    /// Returns the ledger of a process that begins at this time.
     pub(crate) fn since(mut self, now: Instant, controlled_at: Instant) -> Ledger {
         (self.look, self.controlled_at) = (Some(Window::at(now)), controlled_at);
         self
     }
 
-    /// When the next attempt is due: as planned, or because it rang.
+    /// Returns when the next attempt is due, as planned or because of a ring.
     pub(super) fn due(&self) -> Option<Window> {
         let (look, rung) = (self.look?, self.bell.look);
         Some(rung.map_or(look, |rung| Window(look.0.min(rung.0), look.1.min(rung.1))))
@@ -199,7 +199,7 @@ impl Ledger {
         Window(look.0.min(last), if look.0 < end { end } else { last })
     }
 
-    /// What follows from a change of state.
+    /// Notes the effects of a change of state.
     pub(super) fn follow(&mut self, now: Instant, before: State, state: State, rules: &Rules) {
         if self.run.is_some() || !matches!(self.next, None | Some(Next::Leave)) {
             self.controlled_at = now;
@@ -244,7 +244,6 @@ impl Ledger {
         self.fitness.as_ref().is_some_and(Fitness::is_asking)
     }
 
-    /// How its command ended is known.
     pub(crate) fn has_ended(&self) -> bool {
         self.exit.is_some()
     }
@@ -253,7 +252,7 @@ impl Ledger {
         self.run.as_ref().is_some_and(|run| run.started)
     }
 
-    /// How long after the last deed somebody has to be in control again.
+    /// Returns how long after the last deed an instance must be in control again.
     pub(crate) fn bound(&self, plan: &Plan) -> Duration {
         let rules = &plan.rules;
         let lease = rules.budget.map_or(Duration::ZERO, |budget| budget.lease);

@@ -1,4 +1,4 @@
-//! What people are told.
+//! Notices to people.
 
 use trafficcop_core::{Cause, Exit, HandOverReason, Notice};
 
@@ -14,9 +14,9 @@ impl World {
             Notice::Doubt { .. } => {
                 let last = self.ledger.doubt.replace(now);
                 last.is_some_and(|last| now < last + secs(60))
-                    .then_some("it is said again and again")
+                    .then_some("it is reported again and again")
             }
-            // At once although there was a doubt; the holder is named anew when it is over.
+            // Reported at once despite a doubt; the holder is reported again after it.
             Notice::Refused { .. } => {
                 self.ledger.doubt = Some(now);
                 self.ledger.seen = None;
@@ -40,14 +40,14 @@ impl World {
             }
             Notice::Cordoned { .. } => {
                 let twice = std::mem::replace(&mut self.ledger.told_cordoned, true);
-                // Whoever is in control when it looks again is news.
+                // The holder at the next look is reported anew.
                 self.ledger.seen = None;
                 (twice || self.ledger.cordon.is_none())
                     .then_some("it says again that it is cordoned")
             }
             Notice::Uncordoned => {
                 let told = std::mem::take(&mut self.ledger.told_cordoned);
-                (!told).then_some("nobody knows of a cordon")
+                (!told).then_some("a cordon was not reported")
             }
             Notice::Draining(Cause::Doubt { why }) => {
                 let before = self.ledger.doubt_was.as_ref().is_none_or(|was| was == why);

@@ -1,5 +1,5 @@
-//! What the lock's record says of the command's health: the latest word of it, at once and again and again until that
-//! was answered, but no more often than the command is asked, and only while the lease stays.
+//! Health of the command in the lock's record: the latest word, written at once and repeated until
+//! it is confirmed, no more often than the command is checked, and only while the lease stays.
 
 use std::time::Duration;
 
@@ -11,16 +11,15 @@ use crate::alone::world::World;
 
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// The latest word of the command; none: nothing is wrong.
+    /// Latest word about the command; empty if it is well.
     word: String,
-    /// What the record says; `None`: nobody knows.
+    /// Content of the record, if it is known.
     says: Option<String>,
-    /// When it was told last.
+    /// Time of the last write.
     told: Option<Instant>,
 }
 
 impl Record {
-    /// Of a new tenure.
     pub(super) fn new() -> Record {
         Record {
             word: String::new(),
@@ -34,7 +33,7 @@ impl World {
     pub(super) fn hear_of_health(&mut self, event: &Event) {
         let record = &mut self.ledger.health;
         match event {
-            // What was wrong was wrong with another.
+            // The last word was about another command.
             Event::Workload(WorkloadEvent::Started { .. }) => record.word.clear(),
             Event::Workload(WorkloadEvent::Health(heard)) => {
                 if let Some(word) = words(heard) {
@@ -49,13 +48,13 @@ impl World {
         self.ledger.health.says = None;
     }
 
-    /// As often as the command is asked, or else is to speak.
+    /// Returns the interval of the writes: that of the checks, or of the heartbeats.
     fn is_told_every(&self) -> Option<Duration> {
         let asks = self.plan.health.probe.map(|probe| probe.every);
         asks.or(self.plan.health.watchdog)
     }
 
-    /// The lease is held, and will be, as it looked when the drain began.
+    /// Whether the lease is held and will stay, as known when the drain began.
     fn stays(&self) -> bool {
         let run = self.ledger.run.as_ref().filter(|_| !self.ledger.corpse);
         run.is_some_and(|run| !run.killed && (run.reason.is_none() || self.will_be_kept()))

@@ -9,8 +9,8 @@ use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
 impl World {
-    /// Divisions of a lease are sound, and those that are not are refused; a limit of restarts that is
-    /// out of reach is known.
+    /// Judges that accepted divisions of a lease are sound, others are refused, and a limit of
+    /// restarts that cannot be reached is recognized.
     pub(crate) fn judge_settings(&mut self) {
         let rules = self.plan.rules.clone();
         let mut wrong = rules.budget.is_some_and(|budget| !is_sound(&budget));
@@ -42,7 +42,7 @@ impl World {
         let whole = Budget::for_lock(lock, share);
         let room = (lock - whole.margin - whole.grace_on_loss).saturating_sub(whole.renew_every);
         let two = (2 * RETRY).min(lock / 4);
-        // As late as it may be, and as gracious.
+        // As late a renewal, and as long a grace, as possible.
         let late = (lock * share / 100).min((lock - whole.margin - whole.grace_on_loss) - two);
         wrong |= !is_sound(&whole) || whole.renew_every != late || whole.attempt > room / 2;
         wrong |= whole.grace_on_loss != (lock / 6).min(secs(10));
@@ -76,8 +76,8 @@ impl World {
     }
 }
 
-/// It keeps the promise whatever two clocks do that are each off by 1 %, and one attempt that fails costs
-/// nothing.
+/// Whether it keeps the promise with two clocks that are wrong by 1 % each, and one failed attempt
+/// has no effect.
 fn is_sound(budget: &Budget) -> bool {
     let retry = RETRY.min(budget.attempt);
     let term = budget

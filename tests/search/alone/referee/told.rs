@@ -1,4 +1,4 @@
-//! What the instance is told, and what the store's answers mean.
+//! Events of the instance, and meanings of the store's answers.
 
 use trafficcop::Instant;
 use trafficcop_core::{Event, Failure, Grant, State, WorkloadEvent};
@@ -27,7 +27,7 @@ impl World {
         }
         self.hear_of_health(event);
         let over = self.is_over_by(event);
-        // The clock goes before what happened.
+        // The time counts before the event.
         if let (Some(held), Some(run), false) = (&self.ledger.held, &mut self.ledger.run, over)
             && run.reason.is_none()
         {
@@ -149,7 +149,7 @@ impl World {
         let (now, rules) = (self.now, self.plan.rules.clone());
         let ledger = &mut self.ledger;
         if state == State::Standby && reply.is_ok() {
-            // Nobody waits for it.
+            // It is not waited for.
             ledger.leaving = Some((now, Window::at(now)));
         }
         if state != State::Acquiring {
@@ -243,7 +243,7 @@ impl World {
             return;
         };
         let sent = held.renewing.take();
-        // What time it is goes before the answer.
+        // The time counts before the answer.
         if matches!(state, State::Confirming | State::Resting) && now >= limit {
             return;
         }

@@ -1,4 +1,4 @@
-//! What the instance is told of its command, and what follows from its end.
+//! Events of the instance's command, and effects of its end.
 
 use trafficcop::Instant;
 use trafficcop_core::{After, Event, Exit, HealthEvent, WorkloadEvent};
@@ -111,7 +111,7 @@ impl World {
         self.ledger.empty_at = Some(at);
     }
 
-    /// Nothing of the command lives since `at`: what follows?
+    /// Notes that the tree is empty since `at`, with the effects.
     fn is_empty(&mut self, at: Instant) {
         let (now, rules) = (self.now, self.plan.rules.clone());
         let (Some(run), Some(held)) = (self.ledger.run.take(), self.ledger.held.clone()) else {
@@ -141,7 +141,7 @@ impl World {
             Some((reason, _)) => reason.why(),
         });
         let ran = run.exit.map_or(now, |(at, _)| at).since(run.since);
-        // A failure, whatever it ended with when it was asked to.
+        // A failure, whatever its status after the stop signal.
         let hung = !natural && !self.ledger.stuck && matches!(run.reason, Some((Reason::Hung, _)));
         if !hung {
             self.ledger.hung = None;

@@ -1,11 +1,11 @@
-//! What is true, whatever the instance knows: nobody else is let in beside its command, and somebody
-//! runs in the end.
+//! Truths that do not depend on the instance's knowledge: no other instance gets control while its
+//! command lives, and a command runs in the end.
 
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
 impl World {
-    /// A command lives: is nobody else let in?
+    /// Judges whether others are kept out while a command lives.
     pub(crate) fn judge_protection(&mut self) {
         let Some(tree) = &self.tree else { return };
         let ours = self.lock.holder == tree.id && self.lock.keeps_out(self.now);
@@ -21,12 +21,12 @@ impl World {
             .held
             .as_ref()
             .is_some_and(|held| held.safe_until.is_some());
-        // An operator has broken it, and we were not told, or a moment ago.
+        // An operator has broken it, of which the instance does not know yet.
         let told_since = |broken| told && broken <= self.ledger.told_at;
         let knew = self.ledger.broken.is_none_or(told_since);
         let lately = self.now <= self.ledger.told_at.max(self.resumed) + ms(500);
         if knew && (self.ledger.broken.is_none() || !lately && !self.paused) {
-            self.violate("a command lives, and nobody else is kept out");
+            self.violate("a command lives, and others are not kept out");
         }
     }
 
@@ -34,20 +34,21 @@ impl World {
         self.judge_protection();
     }
 
-    /// It has been quiet for long: somebody is in control, or has a reason not to be.
+    /// Judges whether an instance is in control, or has a reason not to be, after a long quiet
+    /// time.
     pub(crate) fn judge_liveness(&mut self) {
         if let Some(drive) = &self.drive
             && self.waits_for_a_process()
             && drive.tenures_before == self.tenures
         {
-            return self.violate("whoever looks once never takes what is nobody's");
+            return self.violate("an instance that looks once never takes a free lock");
         }
         if self.over || self.ledger.cordon.is_some() {
             return;
         }
         let lately = self.now - self.ledger.bound(&self.plan) - secs(60);
         if self.ledger.controlled_at < lately && self.ledger.run.is_none() {
-            self.violate("nobody is in control although it is quiet");
+            self.violate("no instance is in control although it is quiet");
         }
     }
 }

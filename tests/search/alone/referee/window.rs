@@ -1,4 +1,4 @@
-//! When something is due: not before one moment, not after another.
+//! Time windows in which something is due.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use trafficcop::Instant;
 
 use crate::alone::plan::secs;
 
-/// When something is due: not before the one, not after the other.
+/// A time window: not before the first instant, not after the second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window(pub(super) Instant, pub(super) Instant);
 
@@ -15,7 +15,7 @@ impl Window {
         Window(at, at)
     }
 
-    /// A fifth more or less after a moment.
+    /// Returns the window of a fifth before and after a time.
     pub(super) fn about(since: Instant, span: Duration) -> Window {
         Window(since + span * 4 / 5, since + span * 6 / 5)
     }
@@ -29,8 +29,8 @@ impl Window {
     }
 }
 
-/// From the start of one attempt to the start of the next, or at once where that has passed; by the
-/// service's wish if it had one.
+/// Returns the window of the next attempt, from the start of the last one or, if that has passed,
+/// at once; by the service's Retry-After if there is one.
 pub(super) fn again(
     pace: Duration,
     sent: Instant,

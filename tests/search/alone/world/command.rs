@@ -21,7 +21,7 @@ pub(crate) struct Tree {
 }
 
 impl World {
-    /// What a frame takes; nothing where moments are to meet.
+    /// Draws the delay of a frame; none where events shall meet.
     pub(super) fn lag(&mut self) -> Duration {
         let lag = ms(self.rng.u64(0..3));
         lag * u32::from(!self.plan.way.is_zero())
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// The guardian sees who is left.
+    /// Shows the guardian which children are left.
     pub(super) fn children(&mut self, exit: Exit) {
         let Some(tree) = &mut self.tree else { return };
         if tree.main {

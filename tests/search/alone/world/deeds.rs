@@ -1,4 +1,4 @@
-//! What befalls the instance: the deeds of its plan, and what belongs to another round or to nobody.
+//! Deeds of the plan, and events of other rounds or of no process.
 
 use trafficcop::Instant;
 use trafficcop_core::{Cordon, Event, Exit, Failed, Failure, Grant, State, WorkloadEvent};
@@ -60,7 +60,7 @@ impl World {
     }
 
     pub(super) fn hears(&mut self, event: Event) {
-        // Not lost while it is stopped; its order among what waits does not matter.
+        // Not lost while it is stopped; its order among waiting events does not matter.
         if !self.paused && self.began {
             self.tell(event);
         }

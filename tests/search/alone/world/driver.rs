@@ -1,5 +1,5 @@
-//! The driver: it asks the lock what the core says, tells the core what happened, and shows each step to the
-//! referee.
+//! The driver: it sends the core's requests to the lock, passes events to the core, and shows each
+//! step to the referee.
 
 use trafficcop::Instant;
 use trafficcop_core::{Action, Event, Failure, Unfit};
@@ -25,7 +25,7 @@ impl World {
         }
         self.due(give_up_at, Due::GivesUp(call.number));
         let way = self.plan.way;
-        // What is not ours, or nothing, is not asked for.
+        // There is no own lease, so no request is sent.
         if id == 0 {
             let reply = match kind {
                 Kind::Release => Reply::Done,
@@ -70,11 +70,11 @@ impl World {
         }
     }
 
-    /// Whether this machine is fit to take control.
+    /// Schedules the condition's answer.
     pub(super) fn answers(&mut self, give_up_at: Instant) {
         let (answer, span) = self.plan.answers[self.asked % 16];
         self.asked += 1;
-        // In the end each is, and soon.
+        // During the final rest each answer comes soon.
         let (answer, span) = match self.rests {
             true => (Ok(()), Some(span.unwrap_or_default().min(ms(100)))),
             false => (answer, span),
@@ -87,7 +87,7 @@ impl World {
         self.due(at.min(give_up_at), Due::Fitness(answer));
     }
 
-    /// Another process, of which nothing is known.
+    /// Starts another process, without knowledge.
     pub(crate) fn begins_anew(&mut self) {
         (self.call, self.recording, self.withdrawn) = (None, None, None);
         (self.held, self.proposed, self.spent) = (0, 0, 0);
@@ -236,7 +236,7 @@ impl World {
             Action::Abandon => {
                 (self.call, self.recording) = (None, None);
                 self.tells_no_more();
-                // A lock without a lease lasts as long as a descriptor is open.
+                // A lock without a lease lasts as long as its descriptor is open.
                 if self.plan.rules.budget.is_none() && self.lock.holder != RIVAL {
                     self.lock.holder = 0;
                 }

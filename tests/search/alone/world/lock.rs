@@ -1,4 +1,4 @@
-//! The lock, as a store of leases has it, its doorbell, and the rival who takes it.
+//! The lock of a store of leases, its doorbell, and the rival who takes it.
 
 use trafficcop::Instant;
 use trafficcop_core::{Bell, Event, Failure, Grant, HolderInfo, Ring, State, TaskResult};
@@ -6,7 +6,7 @@ use trafficcop_core::{Bell, Event, Failure, Grant, HolderInfo, Ring, State, Task
 use super::{BEGIN, Call, Due, Id, Kind, RIVAL, Reply, World};
 use crate::alone::plan::ms;
 
-/// The lock, as its store has it.
+/// The lock as its store has it.
 pub(crate) struct Lock {
     pub(crate) holder: Id,
     pub(crate) until: Instant,
@@ -19,7 +19,6 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Nobody's.
     pub(super) fn new() -> Lock {
         Lock {
             holder: 0,
@@ -39,13 +38,13 @@ impl Lock {
 }
 
 impl World {
-    /// Until when the lock counts a lease of this moment, by a clock that is as fast as can be.
+    /// Returns until when the lock counts a lease that begins now, by the fastest possible clock.
     pub(crate) fn until(&self) -> Instant {
         let lease = self.plan.rules.budget.map(|budget| budget.lease);
         lease.map_or(Instant::FOREVER, |lease| self.now + (lease - lease / 50))
     }
 
-    /// The task that is to be done once is done, by us or by another.
+    /// Whether the task was done, by this instance or by another.
     fn is_done(&self) -> bool {
         let by_another = self.plan.done_by_another;
         self.lock.over || by_another.is_some_and(|at| self.now >= BEGIN + at)
@@ -101,7 +100,7 @@ impl World {
                 }
                 Reply::Done
             }
-            // Of what is nobody's: so the request before this one was carried out.
+            // The lock is free, so an earlier request was carried out.
             Kind::Release if !self.lock.keeps_out(now) => Reply::Done,
             Kind::Renew | Kind::Record(_) if self.lock.holder == id && self.lock.keeps_out(now) => {
                 lost(Some(self.lock.until))
@@ -113,7 +112,6 @@ impl World {
         }
     }
 
-    /// How the task ended, as its record says.
     pub(super) fn result(&self) -> TaskResult {
         TaskResult {
             status: 3,
@@ -139,7 +137,7 @@ impl World {
         }
     }
 
-    /// Each of the rival's tenures has another.
+    /// Returns the rival's bell, which is new with each tenure.
     pub(super) fn bell(&self) -> Option<Bell> {
         let nonce = u128::from(self.lock.token);
         self.plan.bell.map(|ip| Bell {
@@ -148,13 +146,13 @@ impl World {
         })
     }
 
-    /// Whoever has control listens to nobody's.
+    /// Whether a ring can reach the instance; a holder listens to no bell.
     pub(super) fn may_ring(&self) -> bool {
         let state = *self.tenure.state();
         self.rung < 400 && matches!(state, State::Standby | State::Acquiring)
     }
 
-    /// It rings as it likes: whom, and whether there is anybody, is the instance's to know.
+    /// Rings at any time; the instance must know whether it listens.
     pub(super) fn rings(&mut self, ring: Ring) {
         let before = *self.tenure.state();
         self.hear_a_ring(ring);
@@ -172,7 +170,7 @@ impl World {
         self.arm();
     }
 
-    /// Another takes the lock, drains, and gives it back.
+    /// Lets the rival take the lock, drain, and release it.
     pub(super) fn rival(&mut self) {
         if self.lock.holder != RIVAL {
             if self.rests {
@@ -205,7 +203,7 @@ impl World {
         self.due(drains, Due::Rival);
     }
 
-    /// A lock that wakes its waiters says that it is free.
+    /// Wakes the waiter of a lock that is free.
     pub(super) fn listens(&mut self) {
         let free = !self.lock.keeps_out(self.now) && self.call.is_none();
         if self.plan.wakes && free && !self.freed_planned && self.tenure.listens() {

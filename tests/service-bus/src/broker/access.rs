@@ -1,25 +1,25 @@
-//! Who may come in: tokens put to `$cbs`, shared access signatures computed again from the key.
+//! Access: tokens put to `$cbs`; shared access signatures are recomputed from the key.
 //!
-//! The signature is checked in earnest, so that a client which signs wrongly fails here as it would
-//! at the real service.
+//! The signature is really checked, so that a client that signs wrongly fails here as it would at
+//! the real service.
 
 use std::time::{Duration, Instant};
 
 use super::namespace::{path_of, wall_millis};
 use super::sha256::hmac;
 
-/// Which tokens are taken.
+/// Accepted tokens.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// The name of the shared key.
+    /// Name of the shared key.
     pub key_name: String,
     /// The shared key.
     pub key: String,
-    /// The only bearer token (of Entra) that is taken; any that is not empty if left out.
+    /// The only accepted bearer token (of Entra); if `None`, any that is not empty.
     pub bearer: Option<String>,
-    /// Links need a token for their entity. Without this anyone may attach anything.
+    /// Whether a link needs a token for its entity. Otherwise every client may attach everything.
     pub required: bool,
-    /// How far the clock that tokens are judged by is behind: they are taken for so long after their end.
+    /// Delay of the clock that judges tokens: they are accepted for this long after their end.
     pub behind: Duration,
 }
 
@@ -35,10 +35,10 @@ impl Default for Access {
     }
 }
 
-/// A token that was taken: where it leads to, and until when.
+/// An accepted token: its path, and its end.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// The path it is for, and all below it.
+    /// Path that it is for, with everything below.
     pub(crate) path: String,
     pub(crate) until: Option<Instant>,
 }
@@ -58,7 +58,8 @@ fn below(address: &str, path: &str) -> bool {
 }
 
 impl Access {
-    /// A signature for this resource (percent-encoded) that ends then, in seconds since 1970.
+    /// Makes a signature for this resource (percent-encoded) that ends at `expiry`, in seconds
+    /// since 1970.
     #[must_use]
     pub fn sign(&self, resource: &str, expiry: i64) -> String {
         let signature = base64(&hmac(
@@ -75,7 +76,7 @@ impl Access {
         )
     }
 
-    /// Judges a token for an audience; `expiration` in milliseconds since 1970.
+    /// Judges a token for an audience; `expiration` is in milliseconds since 1970.
     pub(crate) fn judge(
         &self,
         kind: &str,
@@ -113,7 +114,7 @@ impl Access {
         wall_millis() - i64::try_from(self.behind.as_millis()).unwrap_or(0)
     }
 
-    /// Checks `sr=…&sig=…&se=…&skn=…`; when it expires, in milliseconds since 1970.
+    /// Checks `sr=…&sig=…&se=…&skn=…`; returns the end in milliseconds since 1970.
     fn judge_signature(&self, fields: &str, path: &str) -> Result<i64, String> {
         let field = |name: &str| {
             fields
@@ -142,7 +143,7 @@ impl Access {
     }
 }
 
-/// Undoes percent-encoding; what is none stays as it is.
+/// Decodes percent-encoding; invalid codes stay as they are.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -190,8 +191,7 @@ mod tests {
 
     const SAS: &str = "servicebus.windows.net:sastoken";
 
-    /// The key, resource and expiry of this signature went through another implementation of
-    /// HMAC-SHA-256 (openssl's).
+    /// The expected value was computed with openssl's HMAC-SHA-256.
     #[test]
     fn a_signature_is_what_another_implementation_computes() {
         let text = b"sb%3a%2f%2flocalhost%2fjobs\n1900000000";

@@ -1,4 +1,4 @@
-//! Links come and go: who is let in where, how a refusal looks, and when a link is ended by force.
+//! Attaching and detaching links: admission, refusals, and links that are detached by force.
 
 use crate::codec::Value;
 use crate::codec::performative::{Attach, Detach, Performative};
@@ -12,7 +12,7 @@ use super::session::{CREDIT, In, Link, LinkEnd, Out};
 use super::sessions::SESSION_FILTER;
 
 impl Engine {
-    /// A client wants a link.
+    /// Handles a client's attach.
     pub(crate) fn attach(&mut self, id: u64, channel: u16, attach: Attach) {
         let connection = self.connections.get(&id);
         let session = connection.and_then(|connection| connection.sessions.get(&channel));
@@ -52,7 +52,7 @@ impl Engine {
         });
     }
 
-    /// Why a link is refused, if it is.
+    /// Returns why a link is refused, if it is.
     fn may_attach(&self, id: u64, node: &Node, attach: &Attach) -> Result<(), AmqpError> {
         let Some(place) = node.place() else {
             return Ok(());
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Whether a token leads to this place.
+    /// Checks that a token covers this place.
     pub(crate) fn may_use(&self, id: u64, place: &Place) -> Result<(), AmqpError> {
         let address = place.address();
         let granted = self.connections.get(&id).is_some_and(|connection| {
@@ -113,7 +113,7 @@ impl Engine {
         ))
     }
 
-    /// Lets a link in; `given`: the session that it gets, and its lock's end as clients are told.
+    /// Attaches a link; `given` is its session, with the end of the lock as clients see it.
     pub(crate) fn attached(
         &mut self,
         id: u64,
@@ -197,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// The client has ended a link, or answers that we did.
+    /// Handles a client's detach, or its answer to the broker's.
     pub(crate) fn detached(&mut self, id: u64, channel: u16, detach: &Detach) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -205,7 +205,7 @@ impl Engine {
         let Some(session) = connection.sessions.get_mut(&channel) else {
             return;
         };
-        // Locks outlive their link; what is settled on it later is settled by nobody.
+        // Locks outlive their link; dispositions on it have no effect later.
         session
             .unsettled
             .retain(|_, unsettled| unsettled.handle != detach.handle);
@@ -224,7 +224,6 @@ impl Engine {
         self.free_link(id, channel, detach.handle);
     }
 
-    /// Ends a link from our side.
     pub(crate) fn detach(&mut self, id: u64, channel: u16, handle: u32, error: Option<AmqpError>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -252,7 +251,7 @@ impl Engine {
         self.free_link(id, channel, handle);
     }
 
-    /// Ends all links of whose node `which` says so.
+    /// Detaches all links whose node `which` selects.
     pub(crate) fn detach_where(
         &mut self,
         which: impl Fn(&Engine, u64, &Link) -> bool,
@@ -273,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// Ends the links on which nothing has happened for too long.
+    /// Detaches the links that were idle for too long.
     pub(crate) fn detach_idle(&mut self, id: u64) {
         let (now, idle) = (self.now, self.settings.idle_detach);
         let error = AmqpError::new(
@@ -286,7 +285,7 @@ impl Engine {
         self.detach_where(|_, of, link| of == id && now >= link.active + idle, &error);
     }
 
-    /// Ends the links whose token has expired.
+    /// Detaches the links whose token has expired.
     pub(crate) fn detach_unauthorized(&mut self, id: u64) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -313,13 +312,13 @@ impl Engine {
     }
 }
 
-/// The session that a receiver asks for, if it asks for one: by its name, or the next one.
+/// Returns the session that a receiver requests, by name or the next, if it requests one.
 fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
     if !attach.receiver || !matches!(node, Node::Entity(_)) {
         return None;
     }
     let filter = Attach::filter(&attach.source)?.get(SESSION_FILTER)?;
-    // Microsoft's clients describe it; the description says nothing more.
+    // Microsoft's clients send a described value; its descriptor says nothing more.
     let name = match filter {
         Value::Described(_, name) => name,
         name => name,
@@ -327,8 +326,8 @@ fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
     Some(name.text().map(str::to_owned))
 }
 
-/// What a receiver of a session is told of its lock: .NET's ticks, of which a second has ten million,
-/// since the year 1.
+/// Converts the end of a session's lock for its receiver: .NET's ticks, ten million a second, since
+/// the year 1.
 fn locked_until(millis: i64) -> Value {
     const EPOCH: i64 = 621_355_968_000_000_000;
     let until = Value::Long(EPOCH + millis * 10_000);
@@ -338,7 +337,7 @@ fn locked_until(millis: i64) -> Value {
     )])
 }
 
-/// A refused link is answered with an attach without its source (or target), then with a detach.
+/// Answers a refused link with an attach without source (or target), followed by a detach.
 fn refusal(channel: u16, attach: &Attach, error: AmqpError) -> Vec<Answer> {
     let mut reply = Attach {
         receiver: !attach.receiver,

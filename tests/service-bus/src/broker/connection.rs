@@ -13,14 +13,14 @@ use super::faults::On;
 use super::session::Session;
 use super::wire::{self, Line};
 
-/// The mechanisms that the real service names. Who the client is, is asked by `$cbs` later.
+/// Mechanisms that the real service offers. Clients authenticate later, with `$cbs`.
 const MECHANISMS: [&str; 4] = ["MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"];
-/// The highest channel, as the real service has it.
+/// Highest channel, as in the real service.
 const CHANNEL_MAX: u16 = 4999;
-/// How long a client may take to hang up after the connection was closed.
+/// Time for a client to hang up after the connection was closed.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Start,
@@ -32,21 +32,20 @@ pub(crate) enum Stage {
     Closed,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) line: Line,
     pub(crate) stage: Stage,
     pub(crate) sessions: BTreeMap<u16, Session>,
     pub(crate) granted: Vec<Granted>,
-    /// Answers that come behind the next one.
+    /// Answers that follow the next one.
     pub(crate) shifted: Vec<Answer>,
     pub(crate) frozen: bool,
     pub(crate) held_in: VecDeque<Input>,
     pub(crate) held_out: Vec<Vec<u8>>,
-    /// When something came from the peer.
+    /// Time of the last input from the peer.
     pub(crate) heard: Instant,
-    /// The largest frame the peer takes.
+    /// Largest frame that the peer accepts.
     pub(crate) max_frame: u32,
     heartbeat_every: Option<Duration>,
     next_heartbeat: Instant,
@@ -82,7 +81,7 @@ impl Connection {
         self.write(frame::encode(false, channel, performative, &[]));
     }
 
-    /// Sends a sign of life if it is due: the peer's own idle time-out says when.
+    /// Sends a heartbeat if the peer's idle time-out requires one.
     pub(crate) fn heartbeat(&mut self, now: Instant) {
         let Some(every) = self.heartbeat_every else {
             return;
@@ -93,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// When this connection has to be looked at again.
+    /// Returns when this connection must be looked at again.
     pub(crate) fn next_deadline(&self, silence: Duration, idle: Duration) -> Option<Instant> {
         if self.frozen || self.stage != Stage::Open {
             return None;
@@ -113,8 +112,8 @@ impl Connection {
         match answer {
             Answer::Frame(channel, performative) => {
                 self.send(channel, &performative);
-                // A delivery is forgotten when the client is told what became of it, not before: one
-                // who has lost that answer may ask again.
+                // A delivery is forgotten with the answer to its disposition, not before: a client
+                // that has lost the answer may repeat it.
                 if let Performative::Disposition(it) = &performative
                     && !it.receiver
                     && let Some(session) = self.sessions.get_mut(&channel)
@@ -143,7 +142,7 @@ impl Connection {
 
     fn opened(&mut self, open: &Open, now: Instant) {
         self.max_frame = open.max_frame_size.unwrap_or(u32::MAX).max(MIN_MAX_FRAME);
-        // Half of what the peer allows, so that one lost moment does no harm.
+        // Half of the peer's limit, so that a delay does no harm.
         self.heartbeat_every = open
             .idle_time_out
             .filter(|millis| *millis > 0)
@@ -154,7 +153,7 @@ impl Connection {
 }
 
 impl Engine {
-    /// Something came over a connection.
+    /// Handles input of a connection.
     pub(crate) fn input(&mut self, id: u64, input: Input) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -209,7 +208,7 @@ impl Engine {
                 (Stage::Open, false, performative) => {
                     self.frame(id, channel, performative, payload);
                 }
-                // What crossed with our close.
+                // Sent before the client saw the close.
                 (Stage::Closed, _, _) => {}
                 (stage, _, performative) => {
                     let text = format!("{performative:?} is not expected now ({stage:?})");
@@ -224,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// Says which protocol is spoken here, and hangs up.
+    /// Answers with the right protocol header, and hangs up.
     fn wrong_header(&mut self, id: u64, right: [u8; 8]) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.write(right.to_vec());
@@ -263,7 +262,7 @@ impl Engine {
                 if let Some(connection) = engine.connections.get_mut(&id) {
                     connection.opened(&open, now);
                 }
-                // What came in the meantime goes behind our answer.
+                // Input that came meanwhile is handled after this answer.
                 engine.later(Duration::ZERO, Box::new(move |engine| engine.resume(id)));
                 vec![Answer::Frame(0, ours)]
             }),
@@ -299,7 +298,6 @@ impl Engine {
         })
     }
 
-    /// Closes a connection with an error.
     pub(crate) fn fail(&mut self, id: u64, error: AmqpError) {
         let ours = self.our_open();
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -310,7 +308,7 @@ impl Engine {
             Stage::Header | Stage::Opening => connection.send(0, &ours),
             Stage::Start | Stage::Sasl | Stage::SaslDone | Stage::Open => {}
         }
-        // In front of the opening there is no frame that could say why.
+        // Before the opening no frame can carry an error.
         if !matches!(
             connection.stage,
             Stage::Start | Stage::Sasl | Stage::SaslDone
@@ -320,7 +318,7 @@ impl Engine {
         self.finish(id);
     }
 
-    /// Hangs up behind what was written.
+    /// Hangs up after everything written.
     fn finish(&mut self, id: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.stage = Stage::Closed;
@@ -362,7 +360,7 @@ impl Engine {
                 connection.send(channel, &Performative::End(None));
                 self.free_sessions(|it| it.connection == id && it.channel == channel);
             }
-            // What crossed with our end of the session.
+            // Sent before the client saw the end of the session.
             _ if connection
                 .sessions
                 .get(&channel)
@@ -383,7 +381,6 @@ impl Engine {
         }
     }
 
-    /// Ends a session with an error.
     pub(crate) fn end(&mut self, id: u64, channel: u16, condition: &str, text: String) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

@@ -1,5 +1,5 @@
-//! What a test holds: it makes queues, puts messages, looks at everything, waits for what is to
-//! happen, and lets things go wrong.
+//! The test's interface: it makes queues, puts messages, looks at everything, waits for events, and
+//! causes faults.
 
 use std::fmt;
 use std::io;
@@ -39,21 +39,21 @@ impl fmt::Debug for Broker {
     }
 }
 
-/// A message as it lies in a queue.
+/// A message in a queue.
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// Its number in the queue, kept among the dead letters.
+    /// Number in the queue, which dead letters keep.
     pub sequence: u64,
-    /// What was sent; dead letters have their reason in the application properties.
+    /// The message as sent; dead letters have their reason in the application properties.
     pub message: Message,
-    /// How many deliveries failed.
+    /// Number of failed deliveries.
     pub failed: u32,
-    /// Who may have it.
+    /// State of the message in the queue.
     pub state: State,
 }
 
 impl Waiting {
-    /// Why it is a dead letter: reason and description.
+    /// Returns the reason and the description of a dead letter.
     #[must_use]
     pub fn dead_letter(&self) -> (Option<String>, Option<String>) {
         let marks = self.message.application_properties();
@@ -62,24 +62,25 @@ impl Waiting {
     }
 }
 
-/// One consistent moment.
+/// View of one consistent moment.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a>(&'a Engine);
 
 impl View<'_> {
-    /// All that happened so far.
+    /// Returns all events so far.
     #[must_use]
     pub fn journal(&self) -> &[Entry] {
         &self.0.journal
     }
 
-    /// How many connections there are.
+    /// Counts connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.0.connections.len()
     }
 
-    /// The messages of a queue, a subscription or a dead-letter queue; none if it is not there.
+    /// Returns the messages of a queue, a subscription or a dead-letter queue; none if it does not
+    /// exist.
     #[must_use]
     pub fn messages(&self, address: &str) -> Vec<Waiting> {
         let place = Place::parse(address);
@@ -96,8 +97,7 @@ impl View<'_> {
         .collect()
     }
 
-    /// How many more messages the receivers of a queue, a subscription or a dead-letter queue have asked
-    /// for.
+    /// Returns the credit of all receivers of a queue, a subscription or a dead-letter queue.
     #[must_use]
     pub fn credit(&self, address: &str) -> u32 {
         let node = Node::Entity(Place::parse(address));
@@ -111,7 +111,7 @@ impl View<'_> {
         credit.sum()
     }
 
-    /// Whether somebody has this session of a queue.
+    /// Whether this session of a queue is locked.
     #[must_use]
     pub fn is_held(&self, address: &str, session: &str) -> bool {
         let place = Place::parse(address);
@@ -120,14 +120,14 @@ impl View<'_> {
         session.is_some_and(|session| session.holder.is_some())
     }
 
-    /// The state of a session, if it has one.
+    /// Returns the state of a session, if it has one.
     #[must_use]
     pub fn session_state(&self, address: &str, session: &str) -> Option<Vec<u8>> {
         let entity = self.0.namespace.entity(&Place::parse(address))?;
         entity.sessions.get(session)?.state.clone()
     }
 
-    /// How many of them are in which state.
+    /// Counts messages by state.
     #[must_use]
     pub fn counts(&self, address: &str) -> Counts {
         let place = Place::parse(address);
@@ -137,10 +137,10 @@ impl View<'_> {
 }
 
 impl Broker {
-    /// Listens on loopback.
+    /// Starts a broker on loopback.
     ///
     /// # Errors
-    /// If the port cannot be had.
+    /// If the port is not available.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, settings.port))?;
         let address = listener.local_addr()?;
@@ -178,13 +178,14 @@ impl Broker {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address of its port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What Microsoft's clients take: plain TCP is said in the way of Microsoft's emulator.
+    /// Returns a connection string for Microsoft's clients; plain TCP is marked as for Microsoft's
+    /// emulator.
     #[must_use]
     pub fn connection_string(&self) -> String {
         let (host, emulator) = if self.tls {
@@ -200,11 +201,11 @@ impl Broker {
         )
     }
 
-    /// Lets the engine do something and waits for its answer.
+    /// Runs a closure in the engine and waits for its result.
     fn ask<T: Send + 'static>(&self, wish: impl FnOnce(&mut Engine) -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         let wish = move |engine: &mut Engine| {
-            // Whoever asked waits below.
+            // The caller waits below.
             let _received = answer.send(wish(engine));
         };
         let told = self.engine.send(engine::Message::Control(Box::new(wish)));
@@ -218,7 +219,8 @@ impl Broker {
         self.ask(move |engine| look(View(engine)))
     }
 
-    /// Looks at every moment from now on until something is seen; nothing if that took too long.
+    /// Looks at every moment from now on until `look` finds something; returns `None` if that takes
+    /// too long.
     pub fn wait<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -235,7 +237,7 @@ impl Broker {
                 let found = look(View(engine));
                 let done = found.is_some();
                 if let Some(found) = found {
-                    // Whoever asked may have given up in this very moment.
+                    // The caller may have given up just now.
                     let _received = seen.send(found);
                 }
                 done
@@ -246,8 +248,8 @@ impl Broker {
         found
     }
 
-    /// Makes a queue, or a subscription under the address `TOPIC/Subscriptions/NAME`; its topic is
-    /// made with it. One that is there already gets the settings and keeps its messages.
+    /// Makes a queue, or a subscription under the address `TOPIC/Subscriptions/NAME` together with
+    /// its topic. An existing one gets the settings and keeps its messages.
     pub fn create(&self, address: &str, settings: QueueSettings) {
         let name = path_of(address);
         self.ask(move |engine| {
@@ -268,7 +270,7 @@ impl Broker {
         });
     }
 
-    /// Disables a queue, or enables it again. Its links are detached.
+    /// Disables a queue and detaches its links, or enables it again.
     pub fn disable(&self, address: &str, disabled: bool) {
         let name = path_of(address);
         self.ask(move |engine| {
@@ -282,7 +284,7 @@ impl Broker {
         }
     }
 
-    /// Deletes a queue with all that is in it. Its links are detached.
+    /// Deletes a queue with its messages, and detaches its links.
     pub fn delete(&self, address: &str) {
         let name = path_of(address);
         self.ask(move |engine| engine.namespace.entities.remove(&name));
@@ -303,23 +305,23 @@ impl Broker {
         });
     }
 
-    /// Forgets all that happened so far: for long runs that measure memory.
+    /// Forgets all events so far, for long runs that measure memory.
     pub fn forget(&self) {
         self.ask(|engine| engine.journal = Vec::new());
     }
 
-    /// Lays down a fault.
+    /// Adds a fault.
     pub fn fault(&self, fault: Fault) {
         self.ask(move |engine| engine.faults.add(fault));
     }
 
-    /// Takes up all faults that still wait.
+    /// Removes all pending faults.
     pub fn clear_faults(&self) {
         self.ask(|engine| engine.faults.clear());
     }
 
-    /// Adds this to every locked-until from now on, in milliseconds: the broker's wall clock is
-    /// that much ahead of the client's. The locks themselves are as long as ever.
+    /// Sets the broker's wall clock this many milliseconds ahead of the client's, in every
+    /// locked-until from now on. The length of the locks does not change.
     pub fn skew(&self, millis: i64) {
         self.ask(move |engine| engine.skew = millis);
     }
@@ -332,13 +334,13 @@ impl Broker {
         });
     }
 
-    /// Closes every new connection at once, or stops doing so.
+    /// Sets whether every new connection is closed at once.
     pub fn refuse_connections(&self, refuse: bool) {
         self.ask(move |engine| engine.refusing = refuse);
     }
 
-    /// Freezes all connections, and those to come: nothing is read, said or handed out, but the
-    /// time goes on. As if the broker were stopped, or the network swallowed everything.
+    /// Freezes all connections, present and new: no reads, writes or deliveries, while time passes.
+    /// It is as if the broker were stopped, or the network dropped everything.
     pub fn freeze(&self) {
         self.ask(|engine| {
             engine.freezing = true;
@@ -347,7 +349,7 @@ impl Broker {
         });
     }
 
-    /// Lets them go on, with what they held back.
+    /// Continues all connections with what they held back.
     pub fn thaw(&self) {
         self.ask(|engine| {
             engine.freezing = false;
@@ -356,7 +358,7 @@ impl Broker {
         });
     }
 
-    /// Detaches all links of a queue (also those of its `$management`) by force.
+    /// Detaches all links of a queue (and of its `$management`) by force.
     pub fn detach(&self, address: &str, condition: &str, text: &str) {
         let place = Place::parse(address);
         let error = AmqpError::new(condition, text);
@@ -365,7 +367,7 @@ impl Broker {
         });
     }
 
-    /// Ends all locks of a queue as if their time were over; how many there were.
+    /// Ends all locks of a queue as expired; returns how many there were.
     pub fn lose_locks(&self, address: &str) -> usize {
         let place = Place::parse(address);
         self.ask(move |engine| {
@@ -390,7 +392,7 @@ impl Broker {
 }
 
 impl Broker {
-    /// Ends the locks of all sessions of a queue as if their time were over; how many there were.
+    /// Ends the locks of all sessions of a queue as expired; returns how many there were.
     pub fn lose_sessions(&self, address: &str) -> usize {
         let place = Place::parse(address);
         self.ask(move |engine| {
@@ -402,7 +404,7 @@ impl Broker {
         })
     }
 
-    /// Ends all links that have a session of this queue, by force; how many there were.
+    /// Detaches by force all links with a session of this queue; returns how many there were.
     pub fn detach_sessions(&self, address: &str) -> usize {
         let place = Place::parse(address);
         let error = AmqpError::new("amqp:link:detach-forced", "The link is force detached.");
@@ -421,9 +423,9 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // The engine may be gone already, after a panic that is reported below.
+        // The engine may have ended, after a panic that is reported below.
         let _gone = self.engine.send(engine::Message::Stop);
-        // Wakes the thread that accepts. If this fails it is awake.
+        // Wakes the accepting thread. If this fails, it is awake.
         let _awake = TcpStream::connect(self.address);
         for thread in self.threads.drain(..) {
             let panicked = thread.join().is_err();

@@ -1,8 +1,8 @@
 //! The one thread that owns everything: connections, messages, faults, the journal, and the time.
 //!
-//! It takes one thing after another (an accepted connection, a frame, a wish of the test), changes
-//! the state, hands out what can be delivered and sleeps until the next thing or the next deadline.
-//! Nothing is shared and nothing is locked, so a test that looks sees one consistent moment.
+//! It takes one input after another (an accepted connection, a frame, a wish of the test), changes
+//! the state, delivers what can be delivered, and sleeps until the next input or deadline. Nothing
+//! is shared or locked, so a test sees one consistent moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::namespace::{Namespace, Node};
 use super::sessions::Accepting;
 use super::wire::Line;
 
-/// What the engine is told.
+/// An input of the engine.
 pub(crate) enum Message {
     Accepted(u64, Line),
     Input(u64, Input),
@@ -32,14 +32,11 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// Something to be done by the engine.
 pub(crate) type Wish = Box<dyn FnOnce(&mut Engine) + Send>;
-/// Looks at every state there is; true when it has seen enough.
+/// A closure that looks at every state, until it returns true.
 pub(crate) type Watcher = Box<dyn FnMut(&Engine) -> bool + Send>;
-/// The work behind a request: what is to be answered.
 pub(crate) type Work = Box<dyn FnOnce(&mut Engine) -> Vec<Answer> + Send>;
 
-/// Something that is sent to a client in answer to something.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// A frame.
@@ -48,26 +45,24 @@ pub(crate) enum Answer {
     Reply {
         channel: u16,
         node: Node,
-        /// The target address of the link.
+        /// Target address of the link.
         to: Option<String>,
         message: crate::codec::Message,
     },
 }
 
-/// Something a client asked for, at which a fault may wait.
+/// A client's request, to which a fault may apply.
 pub(crate) struct Request {
     pub(crate) connection: u64,
     pub(crate) on: On,
-    /// The address of the entity.
     pub(crate) address: String,
-    /// Channel and handle of the link it came on.
+    /// Channel and handle of the link on which it came.
     pub(crate) link: Option<(u16, u32)>,
     pub(crate) work: Work,
-    /// The answer that says no.
     pub(crate) refuse: Box<dyn FnOnce(u16, AmqpError) -> Vec<Answer> + Send>,
 }
 
-/// See the module's text.
+/// The engine; see the module's text.
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) now: Instant,
@@ -75,13 +70,13 @@ pub(crate) struct Engine {
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) faults: Faults,
     pub(crate) journal: Vec<Entry>,
-    /// Added to every locked-until that clients are told, in milliseconds.
+    /// Milliseconds added to every locked-until that clients see.
     pub(crate) skew: i64,
-    /// New connections are closed at once.
+    /// Whether new connections are closed at once.
     pub(crate) refusing: bool,
-    /// New connections are frozen at once.
+    /// Whether new connections are frozen at once.
     pub(crate) freezing: bool,
-    /// Who waits for a session.
+    /// Receivers that wait for a session.
     pub(crate) waiting: Vec<Accepting>,
     timers: BTreeMap<(Instant, u64), Wish>,
     timers_made: u64,
@@ -115,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Works until it is told to stop, or nobody is left to tell it anything.
+    /// Runs until it is stopped, or its inputs end.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) {
         loop {
             let wait = self
@@ -146,7 +141,7 @@ impl Engine {
         });
     }
 
-    /// Does something later.
+    /// Schedules a closure.
     pub(crate) fn later(&mut self, after: Duration, wish: Wish) {
         self.timers_made += 1;
         self.timers
@@ -182,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Cuts a connection. What was locked over it stays locked until the locks end.
+    /// Cuts a connection. Its locks remain until they end.
     pub(crate) fn cut(&mut self, id: u64) {
         self.forget(id);
     }
@@ -195,14 +190,14 @@ impl Engine {
         }
     }
 
-    /// Holds everything of a connection, in both directions, its signs of life included.
+    /// Holds back everything of a connection in both directions, including heartbeats.
     pub(crate) fn freeze(&mut self, id: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.frozen = true;
         }
     }
 
-    /// Lets a connection go on with what was held, in its order.
+    /// Continues a connection with what was held back, in order.
     pub(crate) fn thaw(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -217,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// Everything whose time has come.
+    /// Does everything that is due.
     fn tick(&mut self) {
         self.now = Instant::now();
         for event in self.namespace.expire(self.now) {
@@ -246,7 +241,7 @@ impl Engine {
             return;
         }
         connection.heartbeat(now);
-        // Twice what was announced, as the standard advises.
+        // Twice the announced time-out, as the standard advises.
         if now >= connection.heard + silence * 2 {
             let text = format!(
                 "The connection was inactive for more than the allowed {} milliseconds.",
@@ -267,7 +262,7 @@ impl Engine {
             let idle = self.settings.idle_detach;
             connection.next_deadline(self.settings.idle_time_out * 2, idle)
         });
-        // Looking a little too often harms nothing; a clock of its own is not needed for an hour.
+        // Looking a little too often does no harm, and saves separate timers.
         [timer, lock, waiting]
             .into_iter()
             .flatten()
@@ -277,7 +272,7 @@ impl Engine {
             .unwrap_or(self.now)
     }
 
-    /// Does what a client asked for, unless a fault waits for it.
+    /// Carries out a client's request, unless a fault applies.
     pub(crate) fn play(&mut self, request: Request) {
         let Request {
             connection: id,
@@ -306,7 +301,7 @@ impl Engine {
             }
             Act::Ignore => {}
             Act::Lose => drop(work(self)),
-            // What follows an opening must not overtake it.
+            // Later frames must not overtake an opening.
             Act::Delay(late) if on != On::Open => {
                 let answers = work(self);
                 self.later(late, Box::new(move |engine| engine.answer(id, answers)));
@@ -359,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// Sends answers, and those that were to come behind them.
+    /// Sends answers, followed by those that were held back for them.
     fn answer(&mut self, id: u64, answers: Vec<Answer>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

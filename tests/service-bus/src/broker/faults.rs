@@ -1,9 +1,9 @@
-//! What goes wrong on demand: tests lay faults down here, and the broker picks them up at the
-//! request or frame that they are for, in the order in which they were laid down.
+//! Faults on demand: tests add faults, and the broker applies each to the next matching request or
+//! frame, in the order of their addition.
 
 use std::time::Duration;
 
-/// Where something may go wrong.
+/// Occasion of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The opening of a connection.
@@ -14,11 +14,11 @@ pub enum On {
     PutToken,
     /// The attaching of a link.
     Attach,
-    /// A message that is sent to a queue.
+    /// A message sent to a queue.
     Send,
-    /// A message that is delivered. Of the acts: `Cut`, `CutAfter` and `Detach`.
+    /// A delivery of a message; acts: `Cut`, `CutAfter` and `Detach`.
     Deliver,
-    /// A drain that a link is asked for. Of the acts: `Ignore`.
+    /// A drain of a link; acts: `Ignore`.
     Drain,
     /// A disposition on a link.
     Settle,
@@ -34,50 +34,50 @@ pub enum On {
     OtherRequest,
 }
 
-/// What goes wrong.
+/// Act of a fault. Each says whether the request is done, and how it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// It is not done, and the client is told so.
+    /// Not done; refused with this error.
     Refuse {
-        /// The status of an answer to a request.
+        /// Status of an answer to a request.
         status: u16,
-        /// The condition, such as `com.microsoft:server-busy`.
+        /// Condition, such as `com.microsoft:server-busy`.
         condition: String,
-        /// The text.
+        /// Text of the error.
         text: String,
     },
-    /// It is not done, and nothing is said.
+    /// Not done, and not answered.
     Ignore,
-    /// It is done, and the answer is lost.
+    /// Done; the answer is lost.
     Lose,
-    /// It is done at once, and the answer comes late.
+    /// Done at once; the answer is late.
     Delay(Duration),
-    /// It is done late, and answered then.
+    /// Done late, and answered then.
     Hold(Duration),
-    /// It is done, and answered twice.
+    /// Done, and answered twice.
     Duplicate,
-    /// It is done, and the answer comes behind the next answer on this connection: a client that
-    /// pairs answers with requests by their order is off by one.
+    /// Done, and answered after the next answer on this connection: a client that pairs answers
+    /// with requests by order is off by one.
     Shift,
-    /// It is done, and the answer names no request (of answers to requests only).
+    /// Done, and answered without the request's id (of answers to requests only).
     Uncorrelated,
-    /// It is not done, and the connection is cut.
+    /// Not done; the connection is cut.
     Cut,
-    /// It is done, and the connection is cut instead of an answer.
+    /// Done; the connection is cut instead of an answer.
     CutAfter,
-    /// It is not done (a delivery is), and the link is detached by force.
+    /// Not done (a delivery is done); the link is detached by force.
     Detach {
-        /// The condition, such as `amqp:link:detach-forced`.
+        /// Condition, such as `amqp:link:detach-forced`.
         condition: String,
     },
-    /// It is done, and the connection is frozen before the answer.
+    /// Done; the connection is frozen before the answer.
     Freeze,
-    /// It is done, and these bytes are sent instead of the answer (not of a delivery).
+    /// Done; these bytes are sent instead of the answer (not of a delivery).
     Bytes(Vec<u8>),
 }
 
 impl Act {
-    /// What an overloaded namespace says.
+    /// Returns the refusal of an overloaded namespace.
     #[must_use]
     pub fn server_busy() -> Self {
         Self::Refuse {
@@ -89,7 +89,7 @@ impl Act {
         }
     }
 
-    /// What is said of a lock that is no more.
+    /// Returns the refusal for an ended lock.
     #[must_use]
     pub fn lock_lost() -> Self {
         Self::Refuse {
@@ -99,7 +99,7 @@ impl Act {
         }
     }
 
-    /// What is said of a token that does not do.
+    /// Returns the refusal for an insufficient token.
     #[must_use]
     pub fn unauthorized() -> Self {
         Self::Refuse {
@@ -110,7 +110,7 @@ impl Act {
     }
 }
 
-/// A fault that waits for its moment.
+/// A fault that waits for its occasion.
 #[derive(Clone, Debug)]
 pub struct Fault {
     on: On,
@@ -121,7 +121,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// At the next occasion, once, on any queue.
+    /// Makes a fault for the next occasion, once, on any queue.
     #[must_use]
     pub fn new(on: On, act: Act) -> Self {
         Self {
@@ -133,21 +133,21 @@ impl Fault {
         }
     }
 
-    /// Only on this queue.
+    /// Limits the fault to this queue.
     #[must_use]
     pub fn at(mut self, address: &str) -> Self {
         self.address = Some(address.to_ascii_lowercase());
         self
     }
 
-    /// Not on the first occasions.
+    /// Skips this many occasions first.
     #[must_use]
     pub fn after(mut self, occasions: u32) -> Self {
         self.skip = occasions;
         self
     }
 
-    /// That often; `u32::MAX` for ever.
+    /// Repeats the fault this many times; `u32::MAX` for ever.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
@@ -155,7 +155,6 @@ impl Fault {
     }
 }
 
-/// All faults that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Vec<Fault>);
 
@@ -168,7 +167,7 @@ impl Faults {
         self.0.clear();
     }
 
-    /// The act for this occasion, if one waits for it.
+    /// Returns the act for this occasion, if a fault applies.
     pub(crate) fn next(&mut self, on: On, address: &str) -> Option<Act> {
         let mut found = None;
         for fault in &mut self.0 {

@@ -1,4 +1,4 @@
-//! What happened, in order: tests judge by it.
+//! The journal: all events in order, by which tests judge.
 
 use std::time::Instant;
 
@@ -6,27 +6,27 @@ use crate::codec::Guid;
 
 use super::faults::{Act, On};
 
-/// One thing that happened, and when.
+/// An event with its time.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// On the monotonic clock of this process.
+    /// Time on the monotonic clock of this process.
     pub at: Instant,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What a settled message became, or was to become.
+/// Outcome of a settled message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done and gone.
+    /// Done, and removed.
     Complete,
-    /// Back in the queue, one more attempt counted.
+    /// Back in the queue, with one more attempt counted.
     Abandon,
-    /// Back in the queue, nothing counted.
+    /// Back in the queue, with no attempt counted.
     Release,
-    /// Kept for the one who asks for it by its number.
+    /// Kept for a receiver that requests it by its number.
     Defer,
-    /// In the dead-letter queue.
+    /// Moved to the dead-letter queue.
     DeadLetter {
         /// `DeadLetterReason`
         reason: Option<String>,
@@ -35,58 +35,58 @@ pub enum Outcome {
     },
 }
 
-/// How a message was settled.
+/// Way in which a message was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By a disposition on the link that delivered it.
+    /// A disposition on the link that delivered it.
     Link,
-    /// By a request to `$management`.
+    /// A request to `$management`.
     Management,
 }
 
-/// What happened. Addresses are those of queues, lower-case, such as `jobs/$deadletterqueue`.
+/// An event. Addresses are those of queues in lower case, such as `jobs/$deadletterqueue`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
     /// A connection was accepted.
     Connected { connection: u64 },
-    /// It is gone, by whomever it was ended.
+    /// A connection ended, on either side.
     Disconnected { connection: u64 },
-    /// The peer sent what is not AMQP.
+    /// The peer sent something that is not AMQP.
     Malformed { connection: u64, what: String },
     /// A token was put and answered.
     TokenPut { audience: String, status: u16 },
     /// A link was attached; `receiver` if the client receives on it.
     Attached { address: String, receiver: bool },
-    /// It was refused.
+    /// A link was refused.
     AttachRefused { address: String, condition: String },
-    /// It was ended by the broker (with a condition) or by the client.
+    /// A link was detached by the broker (with a condition) or by the client.
     Detached {
         address: String,
         condition: Option<String>,
     },
-    /// A receiver asked for its credit to be used up.
+    /// A receiver requested a drain of its credit.
     Drained { address: String },
     /// A message came into a queue.
     Enqueued { address: String, sequence: u64 },
-    /// It was given to a receiver; attempts that failed before are counted.
+    /// A message was delivered to a receiver; earlier failed attempts are counted.
     Delivered {
         address: String,
         sequence: u64,
         token: Guid,
         failed: u32,
     },
-    /// It was given to a receiver for good.
+    /// A message was delivered and removed.
     Removed { address: String, sequence: u64 },
-    /// Its lock was renewed.
+    /// The lock of a message was renewed.
     Renewed {
         address: String,
         sequence: u64,
         token: Guid,
     },
-    /// Nothing is locked with that token.
+    /// A renewal was refused: no message is locked with that token.
     RenewRefused { address: String, token: Guid },
-    /// It was settled.
+    /// A message was settled.
     Settled {
         address: String,
         sequence: u64,
@@ -94,20 +94,20 @@ pub enum Event {
         outcome: Outcome,
         way: Way,
     },
-    /// Nothing is locked with that token.
+    /// A settlement was refused: no message is locked with that token.
     SettleRefused {
         address: String,
         token: Guid,
         outcome: Outcome,
         way: Way,
     },
-    /// Its lock ended unsettled.
+    /// The lock of a message ended unsettled.
     LockExpired {
         address: String,
         sequence: u64,
         token: Guid,
     },
-    /// It moved to the dead-letter queue.
+    /// A message moved to the dead-letter queue.
     DeadLettered {
         address: String,
         sequence: u64,
@@ -115,15 +115,15 @@ pub enum Event {
     },
     /// A receiver got a session.
     SessionAccepted { address: String, session: String },
-    /// Its lock was renewed.
+    /// The lock of a session was renewed.
     SessionRenewed { address: String, session: String },
-    /// Its lock ended: with its link, or because its time was over.
+    /// The lock of a session ended, with its link or at its time.
     SessionFreed {
         address: String,
         session: String,
         over: bool,
     },
-    /// Its state was set; nothing takes it away.
+    /// The state of a session was set; `None` removes it.
     StateSet {
         address: String,
         session: String,

@@ -1,4 +1,4 @@
-//! The requests to `$management`: renewing, settling by lock token, peeking, deferred messages.
+//! Requests to `$management`: renewing, settling by lock token, peeking, deferred messages.
 
 use crate::codec::state::AmqpError;
 use crate::codec::{Guid, Message, Value};
@@ -9,7 +9,7 @@ use super::namespace::{Place, not_found};
 use super::store::State;
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
 
-/// How much a peek returns at most, whatever was asked for.
+/// Largest number of messages in the answer to a peek.
 const MOST_PEEKED: u64 = 250;
 
 /// The answer to a request.
@@ -60,7 +60,7 @@ impl Response {
 }
 
 impl Engine {
-    /// Does what a request asks for.
+    /// Carries out a request.
     pub(crate) fn manage(
         &mut self,
         id: u64,
@@ -138,7 +138,7 @@ impl Engine {
             _ => return Response::bad("'disposition-status' is not one that is known."),
         };
         let changes = body.get("properties-to-modify").unwrap_or(&Value::Null);
-        // All or none: a client is told one status for all of them.
+        // All or none: the client gets one status for all.
         let lost = tokens.iter().find(|token| {
             let shelf = self
                 .namespace
@@ -225,7 +225,7 @@ impl Engine {
                 let token = shelf.lock_deferred(sequence, now, lock)?;
                 Some((token, shelf.get(sequence)?.clone()))
             });
-            // Asked for twice in one request.
+            // Requested twice in one request.
             let Some((token, stored)) = taken else {
                 continue;
             };
@@ -245,7 +245,7 @@ impl Engine {
     }
 }
 
-/// The tokens that a request is about, in the order of RFC 4122 as an AMQP `uuid` is.
+/// Returns the lock tokens of a request, in the byte order of RFC 4122 like an AMQP `uuid`.
 fn lock_tokens(body: &Value) -> Option<Vec<Guid>> {
     let tokens = body.get("lock-tokens")?.elements()?.iter();
     tokens

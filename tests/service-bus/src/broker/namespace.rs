@@ -1,5 +1,5 @@
-//! The namespace: which queues, topics and subscriptions there are, how their addresses are read,
-//! and what becomes of a message that is sent, settled or out of its lock.
+//! The namespace: queues, topics and subscriptions, their addresses, and the fate of a message that
+//! is sent or settled, or whose lock ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,18 +10,20 @@ use crate::codec::{Guid, Message, Value};
 use super::journal::{Event, Outcome};
 use super::store::{Shelf, State, Stored};
 
-/// How a queue behaves, or a subscription.
+/// Settings of a queue or a subscription.
 #[derive(Clone, Debug)]
 pub struct QueueSettings {
-    /// For how long a message is locked.
+    /// Time for which a message is locked.
     pub lock: Duration,
-    /// After how many failed deliveries a message is dead-lettered.
+    /// Number of failed deliveries after which a message is dead-lettered.
     pub max_delivery_count: u32,
-    /// Only receivers of sessions are let in, and every message has to name one.
+    /// Whether it has sessions: it admits only receivers of sessions, and every message must name
+    /// one.
     pub sessions: bool,
-    /// Nobody is let in.
+    /// Whether no link is admitted.
     pub disabled: bool,
-    /// How long what was abandoned takes until it can be had again. Those behind it can be had meanwhile.
+    /// Time until an abandoned message is available again. Messages after it are available
+    /// meanwhile.
     pub abandon_takes: Duration,
 }
 
@@ -37,17 +39,17 @@ impl Default for QueueSettings {
     }
 }
 
-/// What an address leads to.
+/// Target of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Cbs,
-    /// The requests about a queue, or about a topic.
+    /// Requests about a queue, or about a topic.
     Management(Place),
     Entity(Place),
 }
 
 impl Node {
-    /// Reads an address: bare, or a URI with the host's name; case does not matter.
+    /// Parses an address: bare, or a URI with the host's name, in lower or upper case.
     pub(crate) fn parse(address: &str) -> Self {
         let path = path_of(address);
         if path == "$cbs" {
@@ -103,7 +105,7 @@ impl Place {
     }
 }
 
-/// The path of an address without scheme, host and slashes at the ends, in lower case.
+/// Returns the path of an address without scheme, host and outer slashes, in lower case.
 pub(crate) fn path_of(address: &str) -> String {
     let path = match address.split_once("://") {
         Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
@@ -116,11 +118,11 @@ pub(crate) fn path_of(address: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Entity {
     pub(crate) settings: QueueSettings,
-    /// The subscriptions, if this is a topic.
+    /// Subscriptions, if this is a topic.
     pub(crate) subscriptions: Option<Vec<String>>,
     main: Shelf,
     dead: Shelf,
-    /// What is known of sessions, whether they have messages or not.
+    /// Sessions that are locked or have a state, with messages or without.
     pub(crate) sessions: BTreeMap<String, Session>,
     next_sequence: u64,
 }
@@ -146,15 +148,14 @@ impl Entity {
     }
 }
 
-/// A session of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    /// Who has it locked.
+    /// The lock's holder.
     pub(crate) holder: Option<Holder>,
     pub(crate) state: Option<Vec<u8>>,
 }
 
-/// The link that has a session, and until when.
+/// The link that has locked a session, and the end of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) connection: u64,
@@ -213,7 +214,7 @@ impl Namespace {
         events
     }
 
-    /// Ends a lock in the way asked for; the sequence number, and what else happened.
+    /// Ends a lock with this outcome; returns the sequence number, and further events.
     pub(crate) fn settle(
         &mut self,
         place: &Place,
@@ -252,7 +253,6 @@ impl Namespace {
         Some((sequence, events))
     }
 
-    /// Ends the locks whose time is over.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<Event> {
         let mut events = Vec::new();
         for (name, entity) in &mut self.entities {
@@ -269,7 +269,7 @@ impl Namespace {
         events
     }
 
-    /// Ends a lock as if its time were over.
+    /// Ends a lock as expired.
     pub(crate) fn lose(&mut self, place: &Place, token: Guid) -> Vec<Event> {
         match self.entities.get_mut(&place.entity) {
             Some(entity) => entity.lose(place, token),
@@ -309,8 +309,8 @@ impl Entity {
         events
     }
 
-    /// Ends the lock of a session. What was locked under it is back, as it was; where its time was over
-    /// that was an attempt.
+    /// Ends the lock of a session. Messages locked under it return unchanged, or with a failed
+    /// attempt if the lock had expired.
     pub(crate) fn free(&mut self, place: &Place, session: &str, over: bool) -> Vec<Event> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.holder = None;
@@ -331,7 +331,7 @@ impl Entity {
         events
     }
 
-    /// Back into the queue, or among the dead letters if it failed too often.
+    /// Puts a message back into the queue, or among the dead letters if it failed too often.
     fn put_back(&mut self, place: &Place, sequence: u64, stored: Stored) -> Vec<Event> {
         let most = self.settings.max_delivery_count;
         if place.dead || stored.failed < most {
@@ -369,19 +369,18 @@ impl Entity {
     }
 }
 
-/// The session that a message names.
 fn session_of(message: &Message) -> Option<String> {
     message.property(10)?.text().map(str::to_owned)
 }
 
-/// Milliseconds since 1970: for people and for what clients are told, never for a decision.
+/// Returns milliseconds since 1970, for people and for clients, never for a decision.
 pub(crate) fn wall_millis() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as i64)
 }
 
-/// What is said of an entity that is not there.
+/// Returns the error for a missing entity.
 pub(crate) fn not_found(address: &str) -> AmqpError {
     AmqpError::new(
         "amqp:not-found",
@@ -440,7 +439,7 @@ mod tests {
             let (_, token) = shelf
                 .lock_next(None, now, lock)
                 .expect("still in the queue");
-            // One way of failing each.
+            // Each way of failing once.
             let events = match round {
                 0 => namespace.lose(&place, token),
                 _ => {

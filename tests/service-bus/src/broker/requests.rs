@@ -1,5 +1,5 @@
-//! Messages that clients send: to a queue, to `$cbs`, to `$management`; and how requests are
-//! answered with the identifier they came with.
+//! Messages from clients: to a queue, to `$cbs`, to `$management`; and answers with their requests'
+//! identifiers.
 
 use crate::codec::performative::{Disposition, Performative};
 use crate::codec::state::{AmqpError, DeliveryState};
@@ -12,11 +12,11 @@ use super::management::Response;
 use super::namespace::{Node, Place, not_found, path_of};
 use super::session::{LinkEnd, Partial};
 
-/// The format of a message that is a batch: each of its data sections is a message.
+/// Message format of a batch: each of its data sections is a message.
 const BATCH: u32 = 0x8001_3700;
 
 impl Engine {
-    /// A whole message came over a link.
+    /// Handles a complete message on a link.
     pub(crate) fn received(
         &mut self,
         id: u64,
@@ -146,7 +146,7 @@ impl Engine {
                 let (status, text) = match judged {
                     Ok(granted) => {
                         if let Some(connection) = engine.connections.get_mut(&id) {
-                            // A new token takes the place of the old one for the same resource.
+                            // A new token replaces the old one for the same resource.
                             connection.granted.retain(|old| old.path != granted.path);
                             connection.granted.push(granted);
                         }
@@ -196,7 +196,7 @@ impl Engine {
         });
     }
 
-    /// A request names the link it is about: that link is in use.
+    /// Marks the link that a request names as active.
     fn touch(&mut self, id: u64, name: &str) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -212,7 +212,6 @@ impl Engine {
     }
 }
 
-/// The messages in what was sent.
 fn unpack(format: u32, bytes: &[u8]) -> Result<Vec<Message>, AmqpError> {
     let read = |bytes: &[u8]| {
         Message::decode(bytes)
@@ -229,7 +228,7 @@ fn unpack(format: u32, bytes: &[u8]) -> Result<Vec<Message>, AmqpError> {
         .collect()
 }
 
-/// What answers a request: addressed and correlated as the request asks for.
+/// Addresses and correlates an answer as its request demands.
 fn reply_to(
     channel: u16,
     node: Node,

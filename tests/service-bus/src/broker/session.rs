@@ -13,41 +13,38 @@ use super::faults::On;
 use super::namespace::Node;
 use super::settle::Unsettled;
 
-/// How many transfers we take before we grant more.
+/// Number of transfers accepted before more are granted.
 const WINDOW: u32 = 5000;
-/// How many messages a sender may send before we grant more.
+/// Number of messages from a sender before more credit is granted.
 pub(crate) const CREDIT: u32 = 1000;
-/// Bytes of a frame that are not the payload of a transfer, at most.
+/// Largest number of bytes in a frame besides the payload of a transfer.
 const OVERHEAD: usize = 128;
 
-/// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) links: BTreeMap<u32, Link>,
-    /// Deliveries to the client of which it has not yet said what became of them.
+    /// Deliveries that the client has not settled.
     pub(crate) unsettled: BTreeMap<u32, Unsettled>,
-    /// We have ended it, and the client has not yet heard of that.
+    /// Whether the broker has ended it, and the client does not know that yet.
     pub(crate) ended: bool,
     next_incoming: u32,
     incoming_left: u32,
     next_outgoing: u32,
     remote_window: u32,
     next_delivery: u32,
-    /// Pieces that wait for the client's window.
+    /// Transfers that wait for the client's window.
     pending: VecDeque<(Transfer, Vec<u8>)>,
 }
 
-/// A link.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) node: Node,
     pub(crate) end: LinkEnd,
-    /// When something last happened on it.
+    /// Time of the last activity.
     pub(crate) active: Instant,
 }
 
-/// Which end of a link is ours.
 #[derive(Debug)]
 pub(crate) enum LinkEnd {
     /// The client sends.
@@ -64,7 +61,7 @@ pub(crate) struct In {
     pub(crate) partial: Option<Partial>,
 }
 
-/// A message of which not all pieces have come.
+/// An incomplete message.
 #[derive(Debug)]
 pub(crate) struct Partial {
     pub(crate) delivery: u32,
@@ -79,11 +76,11 @@ pub(crate) struct Out {
     pub(crate) credit: u32,
     pub(crate) delivery_count: u32,
     pub(crate) drain: bool,
-    /// 0 unsettled, 1 settled, 2 mixed. On a queue 1 means: what is delivered is gone.
+    /// 0 unsettled, 1 settled, 2 mixed. On a queue 1 means that a delivered message is removed.
     pub(crate) settle_mode: u8,
-    /// The target's address: replies find the link by it.
+    /// Address of the target, by which replies find the link.
     pub(crate) target: Option<String>,
-    /// The session whose messages it gets.
+    /// Session whose messages it gets.
     pub(crate) of_session: Option<String>,
     /// Replies that wait for credit.
     pub(crate) outbox: VecDeque<Message>,
@@ -114,7 +111,7 @@ impl Session {
         }
     }
 
-    /// Forgets all links: the session is over.
+    /// Forgets all links at the session's end.
     pub(crate) fn end(&mut self) {
         self.ended = true;
         self.links.clear();
@@ -122,7 +119,7 @@ impl Session {
         self.pending.clear();
     }
 
-    /// The link that the replies of a node go to: the one with the address asked for, or else any.
+    /// Returns the link for a node's replies: the one with this address, or else any.
     pub(crate) fn reply_link(&mut self, node: &Node, to: Option<&str>) -> Option<&mut Out> {
         let mut outs: Vec<&mut Out> = self
             .links
@@ -142,7 +139,7 @@ impl Session {
         }
     }
 
-    /// The session's part of a flow.
+    /// Makes the session's part of a flow.
     fn flow(&self) -> Flow {
         Flow {
             next_incoming_id: Some(self.next_incoming),
@@ -153,7 +150,6 @@ impl Session {
         }
     }
 
-    /// A flow with the state of a link.
     pub(crate) fn link_flow(&self, handle: u32) -> Option<Flow> {
         let (delivery_count, credit, drain) = match &self.links.get(&handle)?.end {
             LinkEnd::In(it) => (it.delivery_count, it.credit, false),
@@ -168,12 +164,11 @@ impl Session {
         })
     }
 
-    /// Whether a delivery may begin now.
     pub(crate) fn can_send(&self) -> bool {
         self.pending.is_empty() && self.remote_window > 0
     }
 
-    /// Cuts a message into transfers and queues them; the number of the delivery.
+    /// Splits a message into transfers and queues them; returns the delivery's number.
     pub(crate) fn deliver(
         &mut self,
         handle: u32,
@@ -204,7 +199,7 @@ impl Session {
         delivery
     }
 
-    /// Takes note of a transfer that came; false if the window was closed.
+    /// Counts an incoming transfer; returns false if the window was closed.
     fn came(&mut self) -> bool {
         self.next_incoming = self.next_incoming.wrapping_add(1);
         match self.incoming_left.checked_sub(1) {
@@ -218,7 +213,7 @@ impl Session {
 }
 
 impl Connection {
-    /// Sends what the client's windows let through.
+    /// Sends as much as the client's windows allow.
     pub(crate) fn flush(&mut self, channel: u16) {
         let mut frames = Vec::new();
         if let Some(session) = self.sessions.get_mut(&channel) {
@@ -245,7 +240,7 @@ impl Connection {
 }
 
 impl Engine {
-    /// A flow from the client.
+    /// Handles a client's flow.
     pub(crate) fn flow(&mut self, id: u64, channel: u16, flow: &Flow) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -266,16 +261,16 @@ impl Engine {
             return connection.flush(channel);
         };
         let Some(link) = session.links.get_mut(&handle) else {
-            // A flow may cross with our detach.
+            // The flow may have been sent before the client saw the detach.
             return connection.flush(channel);
         };
         link.active = now;
         if let LinkEnd::Out(out) = &mut link.end {
-            // Credit counts from the delivery count that the client knew of.
+            // Credit counts from the client's last known delivery count.
             let known = flow.delivery_count.unwrap_or(out.delivery_count);
             let limit = known.wrapping_add(flow.link_credit.unwrap_or(0));
             let credit = limit.wrapping_sub(out.delivery_count);
-            // A credit that was taken back may lie behind what was sent in the meantime.
+            // A reduced credit may be less than what was sent meanwhile.
             out.credit = if credit > u32::MAX / 2 { 0 } else { credit };
             let address = link.node.address();
             out.drain = flow.drain && self.faults.next(On::Drain, &address).is_none();
@@ -286,7 +281,7 @@ impl Engine {
         connection.flush(channel);
     }
 
-    /// A message from the client, or a piece of one.
+    /// Handles a message, or a part of one, from the client.
     pub(crate) fn transfer(&mut self, id: u64, channel: u16, transfer: &Transfer, payload: &[u8]) {
         let (now, largest) = (self.now, self.settings.max_message_size);
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -309,7 +304,8 @@ impl Engine {
             return;
         };
         let Some(link) = session.links.get_mut(&handle) else {
-            // Crossed with our detach, or never attached; the former is common, both are harmless.
+            // Sent before the client saw the detach, or without an attach; the former is common,
+            // both are harmless.
             return;
         };
         link.active = now;

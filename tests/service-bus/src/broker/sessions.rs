@@ -1,9 +1,10 @@
-//! Sessions: which receiver has which, who waits for one, and their states.
+//! Sessions: their locks, the receivers that wait for them, and their states.
 //!
-//! A session is locked for the link that accepted it, for as long as its queue locks a message, and anew
-//! with each renewal. It is free at once when that link ends, by whomever, or its connection: what was
-//! delivered and not settled is back then, and no attempt is counted; where the time of the lock was over
-//! each is an attempt, and the link is detached. (Microsoft's table of delivery counts in sessions.)
+//! A session is locked for the link that accepted it, for the queue's lock time, and again with
+//! each renewal. It is free at once when that link or its connection ends, for whatever reason:
+//! unsettled deliveries return then, and no attempt is counted. If the lock has expired, each
+//! counts as an attempt, and the link is detached. (Microsoft's table of delivery counts in
+//! sessions.)
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,10 @@ use super::management::Response;
 use super::namespace::{Holder, Node, Place, Session};
 use super::{SESSION_LOST, SESSION_LOST_TEXT};
 
-/// The filter of a receiver of sessions.
 pub(crate) const SESSION_FILTER: &str = "com.microsoft:session-filter";
-/// For how long a receiver waits for a session if it does not say: as long as the real service lets it.
+/// Default time for which a receiver waits for a session: the limit of the real service.
 const PATIENCE: Duration = Duration::from_secs(65);
-/// The property of a link that says it, in milliseconds.
+/// Link property for that time, in milliseconds.
 const TIMEOUT: &str = "com.microsoft:timeout";
 
 /// A receiver that waits for a session.
@@ -35,7 +35,7 @@ pub(crate) struct Accepting {
 }
 
 impl Engine {
-    /// A receiver wants a session: this one, or the next.
+    /// Handles a receiver's request for a session: this one, or the next.
     pub(crate) fn accept(
         &mut self,
         id: u64,
@@ -64,7 +64,7 @@ impl Engine {
             attach,
             until: self.now + patience,
         });
-        // Who can have one has it before the next thing that happens.
+        // An available session is locked before the next event.
         self.give_sessions();
     }
 
@@ -74,7 +74,7 @@ impl Engine {
         session.is_none_or(|session| session.holder.is_none())
     }
 
-    /// The free session whose first message came before those of the others.
+    /// Returns the free session with the oldest first message.
     fn next_session(&self, place: &Place) -> Option<String> {
         let entity = self.namespace.entity(place)?;
         let sessions = entity.shelf(place.dead).sessions();
@@ -82,7 +82,7 @@ impl Engine {
         free.min().map(|(_, session)| session.to_owned())
     }
 
-    /// Gives sessions to those who wait for one, in their order.
+    /// Gives sessions to the waiting receivers, in order.
     pub(crate) fn give_sessions(&mut self) {
         let (now, mut at) = (self.now, 0);
         while let Some(waiting) = self.waiting.get(at) {
@@ -90,7 +90,7 @@ impl Engine {
             let Some(connection) =
                 connection.filter(|connection| connection.sessions.contains_key(&waiting.channel))
             else {
-                // It has gone, and with it whoever waited.
+                // The receiver's connection or session has ended.
                 self.waiting.remove(at);
                 continue;
             };
@@ -121,7 +121,6 @@ impl Engine {
         }
     }
 
-    /// Locks a session for a new link.
     fn give(&mut self, id: u64, channel: u16, node: Node, attach: &Attach, session: &str) {
         let now = self.now;
         let Some(place) = node.place().cloned() else {
@@ -146,14 +145,13 @@ impl Engine {
         self.attached(id, channel, node, attach, Some((session, told)));
     }
 
-    /// A link has ended, and with it the lock of its session.
+    /// Frees the session of a link that has ended.
     pub(crate) fn free_link(&mut self, id: u64, channel: u16, handle: u32) {
         self.free_sessions(|holder| {
             (holder.connection, holder.channel, holder.handle) == (id, channel, handle)
         });
     }
 
-    /// Frees all sessions of those holders.
     pub(crate) fn free_sessions(&mut self, which: impl Fn(&Holder) -> bool) {
         let mut events = Vec::new();
         for (name, entity) in &mut self.namespace.entities {
@@ -171,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The sessions of a queue that somebody has.
+    /// Lists the locked sessions of a queue.
     pub(crate) fn held_sessions(&self, place: &Place) -> Vec<String> {
         let sessions = self.namespace.entity(place).map(|entity| &entity.sessions);
         let sessions = sessions.into_iter().flatten();
@@ -179,7 +177,6 @@ impl Engine {
         held.map(|(session, _)| session.clone()).collect()
     }
 
-    /// Ends the locks of sessions whose time is over.
     pub(crate) fn expire_sessions(&mut self) {
         let mut over = Vec::new();
         for (name, entity) in &self.namespace.entities {
@@ -194,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Ends the lock of a session as if its time were over.
+    /// Ends the lock of a session as expired.
     pub(crate) fn lose_session(&mut self, place: &Place, session: &str) {
         let Some(entity) = self.namespace.entities.get_mut(&place.entity) else {
             return;
@@ -215,7 +212,7 @@ impl Engine {
         );
     }
 
-    /// The session that a request is about, if it comes from who has it.
+    /// Returns the session that a request is about, if it comes from the holder.
     fn requested(
         &mut self,
         id: u64,

@@ -1,30 +1,30 @@
-//! How a broker behaves as a whole; queues have their own settings.
+//! Settings of a broker as a whole; queues have their own.
 
 use std::time::Duration;
 
 use super::access::Access;
 
-/// What the real service has, unless said otherwise.
+/// Settings of a broker; the defaults are the real service's.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The port on 127.0.0.1; 0 takes one that is free.
+    /// Port on 127.0.0.1; 0 selects a free one.
     pub port: u16,
-    /// After how much silence a client is given up is twice this; it is announced as it is here.
+    /// Announced idle time-out; a client is given up after twice this silence.
     pub idle_time_out: Duration,
-    /// After how long without use a link is detached by force.
+    /// Time without use after which a link is detached by force.
     pub idle_detach: Duration,
-    /// The largest frame taken, in bytes.
+    /// Largest accepted frame, in bytes.
     pub max_frame_size: u32,
-    /// The largest message taken, in bytes.
+    /// Largest accepted message, in bytes.
     pub max_message_size: u64,
-    /// The largest state of a session, in bytes: that of the standard tier.
+    /// Largest state of a session, in bytes: that of the standard tier.
     pub max_state_size: u64,
-    /// Lock tokens are also sent as the delivery annotation `x-opt-lock-token`. Without it they are
-    /// in the delivery tag only, which finds clients that do not swap its bytes.
+    /// Whether lock tokens are also sent as the delivery annotation `x-opt-lock-token`. Without it
+    /// they are only in the delivery tag, which reveals clients that do not swap its bytes.
     pub token_annotation: bool,
-    /// Which tokens are taken.
+    /// Accepted tokens.
     pub access: Access,
-    /// TLS from the first byte; plain TCP without it.
+    /// TLS from the first byte, or plain TCP if `None`.
     #[cfg(feature = "tls")]
     pub tls: Option<super::Tls>,
 }

@@ -1,4 +1,4 @@
-//! What becomes of deliveries: messages go out, dispositions come in and are answered.
+//! Deliveries: messages go out, dispositions come in and are answered.
 
 use std::time::Duration;
 
@@ -14,19 +14,18 @@ use super::session::LinkEnd;
 use super::store::{State, Stored};
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
 
-/// For how long a message of a session is locked by itself: longer than any test takes.
+/// Lock time of a message in a session: longer than any test.
 const UNDER_A_SESSION: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A delivery of which the client has not said what became of it.
+/// A delivery that the client has not settled.
 #[derive(Clone, Debug)]
 pub(crate) struct Unsettled {
-    /// The link.
     pub(crate) handle: u32,
-    /// The lock; nothing if it was a reply of `$cbs` or `$management`.
+    /// The lock; `None` for a reply of `$cbs` or `$management`.
     lock: Option<(Place, Guid)>,
 }
 
-/// A delivery that is on its way out.
+/// A delivery about to be sent.
 struct Parcel {
     message: Message,
     tag: Vec<u8>,
@@ -35,7 +34,8 @@ struct Parcel {
 }
 
 impl Engine {
-    /// Gives out all that can be given out, one message to each link in turn, and answers drains.
+    /// Delivers everything that can be delivered, one message to each link in turn, and answers
+    /// drains.
     pub(crate) fn deliver_all(&mut self) {
         loop {
             let mut any = false;
@@ -49,7 +49,7 @@ impl Engine {
         self.answer_drains();
     }
 
-    /// The links that have credit, on connections that are not frozen.
+    /// Lists the links with credit on connections that are not frozen.
     fn takers(&self) -> Vec<(u64, u16, u32)> {
         let mut takers = Vec::new();
         for (id, connection) in self.connections.iter().filter(|(_, c)| !c.frozen) {
@@ -117,7 +117,7 @@ impl Engine {
                 self.detach(id, channel, handle, Some(error));
             }
             Some(Act::CutAfter) => {
-                // Dropped, not cut: what was written still goes out.
+                // Dropped, not cut: everything written still goes out.
                 self.connections.remove(&id);
                 self.log(Event::Disconnected { connection: id });
                 self.free_sessions(|holder| holder.connection == id);
@@ -128,7 +128,7 @@ impl Engine {
         true
     }
 
-    /// The next thing for a link: a reply, or a message that is now locked (or gone).
+    /// Returns the next item for a link: a reply, or a message that is now locked (or removed).
     fn next_parcel(&mut self, id: u64, channel: u16, handle: u32) -> Option<Parcel> {
         let session = self.connections.get_mut(&id)?.sessions.get_mut(&channel)?;
         let link = session.links.get_mut(&handle)?;
@@ -156,7 +156,7 @@ impl Engine {
             return None;
         }
         let lock = match of_session {
-            // It ends with its session's.
+            // The lock ends with the session's.
             Some(_) => UNDER_A_SESSION,
             None => entity.settings.lock,
         };
@@ -190,7 +190,7 @@ impl Engine {
         })
     }
 
-    /// A message with what the broker writes on it.
+    /// Returns a message with the broker's annotations.
     pub(crate) fn dressed(
         &self,
         place: &Place,
@@ -225,13 +225,13 @@ impl Engine {
         message
     }
 
-    /// The wall-clock time that clients are told, in milliseconds since 1970.
+    /// Returns the wall-clock time that clients see, in milliseconds since 1970.
     pub(crate) fn told(&self, until: std::time::Instant) -> i64 {
         let left = until.saturating_duration_since(self.now).as_millis() as i64;
         wall_millis() + left + self.skew
     }
 
-    /// What is left of the credit of a drained link is taken for used.
+    /// Answers drains: the remaining credit of such a link counts as used.
     fn answer_drains(&mut self) {
         let mut drained = Vec::new();
         for connection in self.connections.values_mut().filter(|c| !c.frozen) {
@@ -266,13 +266,13 @@ impl Engine {
         }
     }
 
-    /// The client says what became of deliveries.
+    /// Handles a client's disposition.
     pub(crate) fn disposition(&mut self, id: u64, channel: u16, disposition: &Disposition) {
         let (first, last) = (
             disposition.first,
             disposition.last.unwrap_or(disposition.first),
         );
-        // As a sender it only confirms what we have said already.
+        // As a sender it only confirms what the broker has settled.
         if !disposition.receiver || last < first {
             return;
         }
@@ -307,7 +307,7 @@ impl Engine {
             None if !settled => return,
             Some(state) if unsettled.lock.is_some() => state.clone(),
             _ => {
-                // A reply was read, or a delivery is let go of without a word: its lock stays.
+                // A reply was read, or a delivery is dropped without an outcome: its lock stays.
                 return self.forget_delivery(id, channel, delivery, settled);
             }
         };
@@ -373,7 +373,7 @@ impl Engine {
         }
     }
 
-    /// What was abandoned is out of reach for a while, where its queue is so.
+    /// Hides an abandoned message for a while, if its queue is set so.
     fn take_time(&mut self, place: &Place, sequence: u64) {
         let entity = self.namespace.entity(place);
         let takes = entity.map(|entity| entity.settings.abandon_takes);
@@ -394,7 +394,7 @@ impl Engine {
         );
     }
 
-    /// Settles a message under its lock; false if there is no such lock.
+    /// Settles a message under its lock; returns false if there is no such lock.
     pub(crate) fn settle(
         &mut self,
         place: &Place,
@@ -435,7 +435,7 @@ impl Engine {
     }
 }
 
-/// What a delivery state means to a queue, and the changes it asks for.
+/// Translates a delivery state into the queue's outcome, with the requested changes.
 fn outcome_of(state: &DeliveryState) -> Option<(Outcome, Value)> {
     Some(match state {
         DeliveryState::Received => return None,

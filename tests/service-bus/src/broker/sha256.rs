@@ -1,6 +1,5 @@
-//! SHA-256 and HMAC, for the signatures of tokens: so that this crate needs no other.
+//! SHA-256 and HMAC for the signatures of tokens, which saves a dependency.
 
-/// The authentication code of `text` under `key`.
 pub(crate) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     let mut block = [0; 64];
     if key.len() > 64 {
@@ -12,7 +11,6 @@ pub(crate) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     digest(&[&block.map(|byte| byte ^ 0x5c)[..], &inner].concat())
 }
 
-/// The digest of `text`.
 pub(crate) fn digest(text: &[u8]) -> [u8; 32] {
     let primes = primes();
     let mut state: [u32; 8] = std::array::from_fn(|at| root_bits(primes[at], 2));
@@ -70,7 +68,7 @@ fn compress(state: &mut [u32; 8], constants: &[u32; 64], block: &[u8]) {
     }
 }
 
-/// The first 64 primes: what the constants of the standard are made of.
+/// Returns the first 64 primes, from which the standard's constants are made.
 fn primes() -> [u32; 64] {
     let mut primes = [2; 64];
     for at in 1..64 {
@@ -81,7 +79,7 @@ fn primes() -> [u32; 64] {
     primes
 }
 
-/// The first 32 bits behind the point of the square root (`degree` 2) or cube root (3) of `n`.
+/// Returns the first 32 fractional bits of the square root (`degree` 2) or cube root (3) of `n`.
 fn root_bits(n: u32, degree: u32) -> u32 {
     // The root times 2^32, found bit by bit: the largest r with r^degree <= n * 2^(32 * degree).
     let mut root: u128 = 0;
@@ -102,7 +100,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The vectors of FIPS 180 and RFC 4231, and the lengths round the padding's edge.
+    /// The vectors of FIPS 180 and RFC 4231, and lengths near the padding's limit.
     #[test]
     fn known_texts_have_known_digests() {
         assert_eq!(

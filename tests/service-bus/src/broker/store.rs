@@ -1,50 +1,49 @@
-//! Messages at rest: what waits, what is locked by whom and until when, what was deferred.
+//! Messages at rest: available, locked or deferred.
 //!
-//! Pure: the time is handed in, nothing is sent. A shelf is a queue or a dead-letter queue; which of
-//! the two, and what a settled message becomes, is said by [`super::namespace`].
+//! Pure: the time is passed in, nothing is sent. A shelf is a queue or a dead-letter queue;
+//! [`super::namespace`] knows which, and what becomes of a settled message.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::codec::{Guid, Message};
 
-/// A message of a shelf.
+/// A message on a shelf.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) message: Message,
     /// Milliseconds since 1970.
     pub(crate) enqueued: i64,
-    /// How many deliveries of it failed.
     pub(crate) failed: u32,
     pub(crate) state: State,
-    /// The session that it belongs to: its `group-id`.
+    /// Session that it belongs to: its `group-id`.
     pub(crate) session: Option<String>,
 }
 
-/// Who may have a message.
+/// State of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The next receiver that has credit.
+    /// Available to the next receiver with credit.
     Ready,
-    /// Nobody but the one who knows the token.
+    /// Locked for the receiver that knows the token.
     Locked {
-        /// The token.
+        /// Lock token.
         token: Guid,
-        /// When it ends, whatever anyone was told.
+        /// End of the lock, whatever clients were told.
         until: Instant,
     },
-    /// Whoever asks for its sequence number.
+    /// Available by its sequence number only.
     Deferred,
 }
 
-/// How many messages are in which state.
+/// Counts of messages by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// To be had.
+    /// Available messages.
     pub ready: usize,
-    /// Locked by someone.
+    /// Locked messages.
     pub locked: usize,
-    /// To be had by their number.
+    /// Deferred messages.
     pub deferred: usize,
 }
 
@@ -53,14 +52,14 @@ pub struct Counts {
 pub(crate) struct Shelf {
     messages: BTreeMap<u64, Stored>,
     ready: BTreeSet<u64>,
-    /// The same, by session; none that is empty.
+    /// Available messages by session, without empty sessions.
     by_session: BTreeMap<String, BTreeSet<u64>>,
     locks: HashMap<Guid, u64>,
     expiries: BTreeSet<(Instant, u64)>,
 }
 
 impl Shelf {
-    /// Puts a message where it may be taken.
+    /// Makes a message available.
     pub(crate) fn put(&mut self, sequence: u64, mut stored: Stored) {
         stored.state = State::Ready;
         if let Some(session) = &stored.session {
@@ -71,7 +70,7 @@ impl Shelf {
         self.ready.insert(sequence);
     }
 
-    /// Takes the next one, of a session or of all, out of those that can be had.
+    /// Takes the next available message, of a session or of all.
     fn pop(&mut self, session: Option<&str>) -> Option<u64> {
         let sequence = *match session {
             Some(session) => self.by_session.get(session)?.first()?,
@@ -89,13 +88,12 @@ impl Shelf {
         Some(sequence)
     }
 
-    /// The sessions of which something can be had, each with the number of its first message.
+    /// Lists the sessions with available messages, each with the number of its first.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (u64, &str)> {
         let sessions = self.by_session.iter();
         sessions.filter_map(|(session, ready)| Some((*ready.first()?, session.as_str())))
     }
 
-    /// The tokens of what is locked of a session.
     pub(crate) fn locked_of(&self, session: &str) -> Vec<Guid> {
         let mut locks: Vec<(u64, Guid)> = (self.locks.iter())
             .filter(|(_, sequence)| {
@@ -108,7 +106,6 @@ impl Shelf {
         locks.into_iter().map(|(_, token)| token).collect()
     }
 
-    /// How many messages are in which state.
     pub(crate) fn counts(&self) -> Counts {
         let (ready, locked) = (self.ready.len(), self.locks.len());
         Counts {
@@ -118,14 +115,13 @@ impl Shelf {
         }
     }
 
-    /// Whether something can be taken, of a session or at all.
+    /// Whether a message is available, in a session or at all.
     pub(crate) fn has_ready(&self, session: Option<&str>) -> bool {
         session.map_or(!self.ready.is_empty(), |session| {
             self.by_session.contains_key(session)
         })
     }
 
-    /// Locks the next message, of a session or of all.
     pub(crate) fn lock_next(
         &mut self,
         session: Option<&str>,
@@ -136,7 +132,6 @@ impl Shelf {
         Some((sequence, self.lock(sequence, now, length)?))
     }
 
-    /// Locks a deferred message.
     pub(crate) fn lock_deferred(
         &mut self,
         sequence: u64,
@@ -156,7 +151,6 @@ impl Shelf {
         Some(token)
     }
 
-    /// Takes the next message away for good.
     pub(crate) fn remove_next(&mut self, session: Option<&str>) -> Option<(u64, Stored)> {
         let sequence = self.pop(session)?;
         Some((sequence, self.messages.remove(&sequence)?))
@@ -172,12 +166,11 @@ impl Shelf {
             .map(|(sequence, stored)| (*sequence, stored))
     }
 
-    /// The message that is locked with this token.
     pub(crate) fn locked(&self, token: Guid) -> Option<u64> {
         self.locks.get(&token).copied()
     }
 
-    /// Lets a lock run from `now` anew.
+    /// Restarts a lock from `now`.
     pub(crate) fn renew(&mut self, token: Guid, now: Instant, length: Duration) -> Option<u64> {
         let sequence = self.locked(token)?;
         let stored = self.messages.get_mut(&sequence)?;
@@ -189,7 +182,7 @@ impl Shelf {
         Some(sequence)
     }
 
-    /// Ends a lock and hands the message out, to be put somewhere or forgotten.
+    /// Ends a lock, and returns the message, to be put somewhere or dropped.
     pub(crate) fn unlock(&mut self, token: Guid) -> Option<(u64, Stored)> {
         let sequence = self.locks.remove(&token)?;
         let stored = self.messages.remove(&sequence)?;
@@ -199,13 +192,13 @@ impl Shelf {
         Some((sequence, stored))
     }
 
-    /// Keeps a message for the one who asks for it by its number.
+    /// Keeps a message for a request by its number.
     pub(crate) fn defer(&mut self, sequence: u64, mut stored: Stored) {
         stored.state = State::Deferred;
         self.messages.insert(sequence, stored);
     }
 
-    /// Takes a message away from all who ask for the next one, until it is shown again.
+    /// Hides a message from requests for the next one, until it is shown again.
     pub(crate) fn hide(&mut self, sequence: u64) {
         if self.ready.remove(&sequence)
             && let Some(stored) = self.messages.get_mut(&sequence)
@@ -222,14 +215,14 @@ impl Shelf {
         }
     }
 
-    /// It can be had again.
+    /// Makes a hidden message available.
     pub(crate) fn show(&mut self, sequence: u64) {
         if let Some(stored) = self.messages.remove(&sequence) {
             self.put(sequence, stored);
         }
     }
 
-    /// The first lock that has ended by `now`.
+    /// Returns the first lock that has ended by `now`.
     pub(crate) fn expired(&self, now: Instant) -> Option<Guid> {
         let (until, sequence) = self.expiries.first()?;
         match self.messages.get(sequence)?.state {
@@ -238,7 +231,7 @@ impl Shelf {
         }
     }
 
-    /// When the next lock ends.
+    /// Returns when the next lock ends.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         self.expiries.first().map(|(until, _)| *until)
     }
@@ -268,7 +261,7 @@ mod tests {
     const LOCK: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_locked_message_is_given_to_nobody_else_until_its_lock_has_ended() {
+    fn locked_message_goes_to_no_other_receiver_before_its_lock_ends() {
         let (mut shelf, now) = (shelf(1), Instant::now());
         let (_, token) = shelf.lock_next(None, now, LOCK).expect("one is ready");
         assert_eq!(shelf.lock_next(None, now, LOCK), None);

@@ -1,5 +1,5 @@
-//! TLS at once, as the real service has it on port 5671: a certificate of the test's, no questions
-//! to the client.
+//! TLS from the first byte, as the real service has it on port 5671, with a certificate of the test
+//! and without client authentication.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -22,14 +22,14 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Why a certificate cannot be used.
+/// Error of a certificate that cannot be used.
 pub type TlsError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Tls {
-    /// Out of PEM texts.
+    /// Parses PEM texts.
     ///
     /// # Errors
-    /// If one of them is none, or the key is not the certificate's.
+    /// If one of them is no PEM, or the key does not belong to the certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(key)?;
@@ -54,8 +54,8 @@ impl Tls {
     }
 }
 
-/// One of the two halves of a connection. The reader waits for the socket without the lock, so that
-/// the writer can go on in the meantime.
+/// One half of a connection. The reader waits for the socket without the lock, so that the writer
+/// can continue meanwhile.
 struct Half {
     connection: Arc<Mutex<ServerConnection>>,
     socket: TcpStream,
@@ -70,14 +70,15 @@ impl Half {
     }
 
     fn lock(&self) -> MutexGuard<'_, ServerConnection> {
-        // A thread that died in between leaves a broken connection, which the next call reports.
+        // A thread that panicked with the lock leaves a broken connection, which the next call
+        // reports.
         self.connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sends all that TLS has ready.
+/// Sends all bytes that TLS has ready.
 fn push(connection: &mut ServerConnection, socket: &mut TcpStream) -> io::Result<()> {
     while connection.wants_write() {
         connection.write_tls(socket)?;
@@ -106,7 +107,7 @@ impl Read for Half {
                     .unwrap_or_else(PoisonError::into_inner);
                 connection.read_tls(&mut cipher)?;
                 let fine = connection.process_new_packets();
-                // Also what says why it is not fine.
+                // Including the alert with the reason, if it is not fine.
                 push(&mut connection, &mut self.socket)?;
                 fine.map_err(io::Error::other)?;
             }

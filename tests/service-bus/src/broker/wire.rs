@@ -1,5 +1,5 @@
-//! Sockets: one thread accepts, one reads each connection and one writes it. None of them decides
-//! anything; what they read goes to the engine, what they write comes from it.
+//! Sockets: one thread accepts, and two for each connection read and write. They decide nothing:
+//! all input goes to the engine, and all output comes from it.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::codec::frame::{self, Failure, Input};
 
 use super::engine::Message;
 
-/// What turns the bytes of a socket into those of AMQP: nothing, or TLS.
+/// Function that splits a socket into AMQP's byte streams, directly or through TLS.
 pub(crate) type Split = Arc<
     dyn Fn(TcpStream) -> io::Result<(Box<dyn Read + Send>, Box<dyn Write + Send>)> + Send + Sync,
 >;
@@ -20,33 +20,33 @@ pub(crate) type Split = Arc<
 /// The writing end of a connection.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// Nothing once the connection is to be closed behind what was written.
+    /// Channel to the writer; `None` once the connection shall be closed after everything written.
     out: Option<Sender<Vec<u8>>>,
     socket: TcpStream,
 }
 
 impl Line {
-    /// Writes, some time soon. A line that is gone takes it, too.
+    /// Queues bytes for writing; ignored after the connection's end.
     pub(crate) fn send(&self, bytes: Vec<u8>) {
         if let Some(out) = &self.out {
-            // A writer that has ended reports nothing: the reader does.
+            // The reader reports the end, not the writer.
             let _gone = out.send(bytes);
         }
     }
 
-    /// Closes the connection when all is written.
+    /// Closes the connection when everything is written.
     pub(crate) fn finish(&mut self) {
         self.out = None;
     }
 
     /// Closes the connection now.
     pub(crate) fn cut(&self) {
-        // Fails only if the peer was faster.
+        // Fails only if the peer closed it first.
         let _already = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// Accepts until `stop` says otherwise and one more connection comes.
+/// Accepts until `stop` is set and one more connection comes.
 pub(crate) fn accept(
     listener: &TcpListener,
     stop: &AtomicBool,
@@ -59,7 +59,7 @@ pub(crate) fn accept(
             return;
         }
         let Ok(socket) = socket else { continue };
-        // A connection that cannot be set up is one that was cut at once.
+        // A connection that cannot be set up counts as cut at once.
         if let Err(error) = start(connection, socket, split, max_frame, engine) {
             eprintln!("stand-in broker: a connection could not be set up: {error}");
         }
@@ -82,7 +82,7 @@ fn start(
     let end = socket.try_clone()?;
     let (read, write) = split(socket)?;
     let reader_engine = engine.clone();
-    // The engine hears of the connection before anything that comes from it.
+    // The engine must know the connection before its first input.
     if engine.send(Message::Accepted(connection, line)).is_err() {
         return Ok(());
     }
@@ -108,7 +108,7 @@ fn write_all(mut write: Box<dyn Write + Send>, bytes: &Receiver<Vec<u8>>, end: &
             break;
         }
     }
-    // Fails only if the peer was faster.
+    // Fails only if the peer closed it first.
     let _already = end.shutdown(Shutdown::Both);
 }
 
@@ -125,18 +125,17 @@ fn read_all(connection: u64, read: Box<dyn Read + Send>, max_frame: u32, engine:
             break;
         }
     }
-    // Behind a malformed frame nothing can be read any more, but the peer may still write: what it
-    // writes is thrown away until it has read why and hangs up.
+    // After a malformed frame nothing can be read, but the peer may still write: its bytes are
+    // dropped until it has read the reason and hangs up.
     let _ended = io::copy(&mut read, &mut io::sink());
     let _stopped = engine.send(Message::Gone(connection));
 }
 
-/// Nothing between the socket and AMQP.
+/// Splits a socket without TLS.
 pub(crate) fn plain() -> Split {
     Arc::new(|socket| Ok((Box::new(socket.try_clone()?), Box::new(socket))))
 }
 
-/// What an [`Input`] is called in messages to people.
 pub(crate) fn name(input: &Input) -> &'static str {
     match input {
         Input::Header(_) => "a protocol header",

@@ -1,23 +1,23 @@
-//! Bytes to values. Nothing here trusts a length, a count or a nesting that the bytes do not back.
+//! Decoding of values. No length, count or nesting is trusted unless the bytes are there.
 
 use std::fmt;
 
 use super::{Guid, Value};
 
-/// How deep lists, maps, arrays and descriptors may nest. Clients need four or five.
+/// Limit for nested lists, maps, arrays and descriptors. Clients need four or five.
 const DEEPEST: usize = 32;
 
-/// Why bytes are not what they should be, and the AMQP condition to close the connection with.
+/// A decoding error, with the AMQP condition for closing the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// The condition of the AMQP error, such as `amqp:decode-error`.
+    /// Condition of the AMQP error, such as `amqp:decode-error`.
     pub condition: &'static str,
-    /// What was wrong, for people.
+    /// Description for people.
     pub what: String,
 }
 
 impl Malformed {
-    /// Bytes that are no value.
+    /// Makes the error for bytes that are no value.
     pub(crate) fn decode(what: impl Into<String>) -> Self {
         Self {
             condition: "amqp:decode-error",
@@ -25,7 +25,7 @@ impl Malformed {
         }
     }
 
-    /// A value that is not allowed where it stands.
+    /// Makes the error for a value that is not allowed in its place.
     pub(crate) fn field(what: impl Into<String>) -> Self {
         Self {
             condition: "amqp:invalid-field",
@@ -33,7 +33,7 @@ impl Malformed {
         }
     }
 
-    /// A frame that is no frame.
+    /// Makes the error for an invalid frame.
     pub(crate) fn framing(what: impl Into<String>) -> Self {
         Self {
             condition: "amqp:connection:framing-error",
@@ -50,7 +50,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The first value and how many bytes it took.
+/// Decodes the first value; returns how many bytes it took, too.
 ///
 /// # Errors
 /// If the bytes do not begin with one whole value.
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok(self.fixed::<1>()?[0])
     }
 
-    /// A length or count: of one byte, or of four.
+    /// Reads a length or a count of one byte, or of four.
     fn length(&mut self, wide: bool) -> Result<usize, Malformed> {
         Ok(if wide {
             u32::from_be_bytes(self.fixed()?) as usize
@@ -110,7 +110,6 @@ impl<'a> Reader<'a> {
         self.payload(constructor, depth)
     }
 
-    /// What stands behind a constructor.
     fn payload(&mut self, constructor: u8, depth: usize) -> Result<Value, Malformed> {
         Ok(match constructor {
             0x40 => Value::Null,
@@ -179,7 +178,7 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// The elements of a list or a map, which must fill exactly the announced size.
+    /// Reads the elements of a list or a map, which must fill exactly the announced size.
     fn compound(&mut self, wide: bool, depth: usize) -> Result<Vec<Value>, Malformed> {
         let (mut inner, count) = self.inside(wide)?;
         let depth = deeper(depth)?;
@@ -214,8 +213,8 @@ impl<'a> Reader<'a> {
         Ok(elements)
     }
 
-    /// A reader of the announced bytes, and how many elements they are said to hold. An element of
-    /// an array may take no byte at all, so that the count has to be bounded by itself.
+    /// Returns a reader of the announced bytes, and the announced number of elements. An element of
+    /// an array may take no bytes, so the number needs a limit of its own.
     fn inside(&mut self, wide: bool) -> Result<(Reader<'a>, usize), Malformed> {
         let size = self.length(wide)?;
         let mut inner = Reader {

@@ -1,5 +1,5 @@
-//! Values to bytes, in the smallest form the standard has for each: what clients send, so that they
-//! are shown all the forms they must understand.
+//! Encoding of values in the standard's smallest form for each, as clients do it, so that clients
+//! must understand all these forms.
 
 use super::Value;
 
@@ -21,7 +21,7 @@ pub fn encode_value(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// A value's own buffer.
+/// Encodes a value into a new buffer.
 #[must_use]
 pub fn encoded(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
@@ -29,7 +29,7 @@ pub fn encoded(value: &Value) -> Vec<u8> {
     out
 }
 
-/// The types of fixed width, in their shortest form.
+/// Encodes a type of fixed width in its shortest form.
 fn encode_fixed(value: &Value, out: &mut Vec<u8>) {
     match *value {
         Value::Bool(true) => out.push(0x41),
@@ -47,7 +47,7 @@ fn encode_fixed(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// A list or a map: with lengths of one byte where they suffice.
+/// Encodes a list or a map, with lengths of one byte where they suffice.
 fn encode_compound(value: &Value, out: &mut Vec<u8>) {
     let (short, count, body) = compound_body(value);
     if body.len() < 255 && count < 256 {
@@ -60,7 +60,7 @@ fn encode_compound(value: &Value, out: &mut Vec<u8>) {
     out.extend(body);
 }
 
-/// The short constructor, the number of elements and their encodings.
+/// Returns the short constructor, the number of elements, and their encodings.
 fn compound_body(value: &Value) -> (u8, usize, Vec<u8>) {
     let mut body = Vec::new();
     match value {
@@ -81,7 +81,7 @@ fn compound_body(value: &Value) -> (u8, usize, Vec<u8>) {
     }
 }
 
-/// Binary, string or symbol: `short` is the constructor with a length of one byte.
+/// Encodes binary, string or symbol; `short` is the constructor with a length of one byte.
 fn encode_variable(short: u8, bytes: &[u8], out: &mut Vec<u8>) {
     match u8::try_from(bytes.len()) {
         Ok(length) => out.extend([short, length]),
@@ -104,7 +104,7 @@ fn encode_array(elements: &[Value], out: &mut Vec<u8>) {
     }
 }
 
-/// One constructor for all elements, in its widest form: any element fits it.
+/// Encodes elements with one constructor in its widest form, which fits every element.
 fn array_body(elements: &[Value]) -> Vec<u8> {
     let mut body = Vec::new();
     match elements.first() {
@@ -125,7 +125,6 @@ fn array_body(elements: &[Value]) -> Vec<u8> {
     body
 }
 
-/// The widest constructor of a value's type.
 fn constructor(value: &Value) -> u8 {
     match value {
         Value::Null => 0x40,
@@ -158,7 +157,7 @@ fn constructor(value: &Value) -> u8 {
     }
 }
 
-/// The bytes behind the widest constructor.
+/// Encodes a value for its widest constructor.
 fn encode_payload(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => {}
@@ -200,10 +199,10 @@ fn encode_payload(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// A length of four bytes.
+/// Encodes a length in four bytes.
 ///
 /// # Panics
-/// At 4 GiB, which no frame of ours can hold.
+/// At 4 GiB, which no frame can hold here.
 pub(crate) fn u32_len(length: usize) -> [u8; 4] {
     u32::try_from(length)
         .expect("less than 4 GiB in one value")

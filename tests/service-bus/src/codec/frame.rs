@@ -1,4 +1,4 @@
-//! Frames and protocol headers: what is cut out of the stream of bytes before anything is decoded.
+//! Frames and protocol headers: the first layer of decoding.
 
 use std::io::{self, Read};
 
@@ -6,39 +6,39 @@ use super::encode::{encode_value, u32_len};
 use super::performative::Performative;
 use super::{Malformed, decode_value};
 
-/// `AMQP` and the version, for AMQP itself.
+/// Protocol header of AMQP itself: `AMQP` and the version.
 pub const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
-/// The same for the SASL layer in front of it.
+/// Protocol header of the SASL layer.
 pub const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
-/// What a frame may measure before its size has been negotiated, at least.
+/// Smallest limit of a frame's size, which applies before the negotiation.
 pub const MIN_MAX_FRAME: u32 = 512;
 
-/// One thing from the stream.
+/// An input from the stream.
 #[derive(Debug)]
 pub enum Input {
     /// The eight bytes that start a protocol.
     Header([u8; 8]),
-    /// A frame without a body: a sign of life.
+    /// A frame without a body.
     Heartbeat,
-    /// A frame with a body, and the payload that follows it (of transfers).
+    /// A frame with a body, and the payload that follows (of transfers).
     Frame {
-        /// The session's channel; nothing in frames of SASL.
+        /// Channel of the session; unused in frames of SASL.
         channel: u16,
         /// Whether it is a frame of SASL.
         sasl: bool,
-        /// What it says.
+        /// Body of the frame.
         performative: Box<Performative>,
-        /// The bytes behind it.
+        /// Bytes after the body.
         payload: Vec<u8>,
     },
 }
 
-/// Why there is no further input.
+/// Reason why there is no further input.
 #[derive(Debug)]
 pub enum Failure {
     /// The stream ended or failed.
     Gone(io::Error),
-    /// The peer sent what is not AMQP.
+    /// The peer sent something that is not AMQP.
     Malformed(Malformed),
 }
 
@@ -76,10 +76,10 @@ pub fn read(stream: &mut impl Read, max_frame: u32) -> Result<Input, Failure> {
     Ok(decode(head, &rest)?)
 }
 
-/// A frame out of its first eight bytes and the others.
+/// Decodes a frame from its first eight bytes and the rest.
 ///
 /// # Errors
-/// If it is none.
+/// If it is invalid.
 pub fn decode(head: [u8; 8], rest: &[u8]) -> Result<Input, Malformed> {
     let skip = usize::from(head[4]) * 4;
     let Some(body) = skip
@@ -108,7 +108,7 @@ pub fn decode(head: [u8; 8], rest: &[u8]) -> Result<Input, Malformed> {
     })
 }
 
-/// The bytes of a frame.
+/// Encodes a frame.
 #[must_use]
 pub fn encode(sasl: bool, channel: u16, performative: &Performative, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, 2, sasl.into()];
@@ -120,7 +120,7 @@ pub fn encode(sasl: bool, channel: u16, performative: &Performative, payload: &[
     out
 }
 
-/// The bytes of a frame without a body.
+/// Encodes a frame without a body.
 #[must_use]
 pub fn heartbeat() -> Vec<u8> {
     vec![0, 0, 0, 8, 2, 0, 0, 0]

@@ -1,19 +1,19 @@
-//! Lock tokens: 128-bit identifiers that travel in two byte orders.
+//! Lock tokens: 128-bit identifiers in two byte orders.
 //!
-//! As an AMQP `uuid` (in management requests) they are in the order of RFC 4122; as a delivery tag
-//! they are what .NET's `Guid.ToByteArray` gives: the first three groups little-endian. A client
-//! that skips the swap renews a lock that does not exist, which is why the two orders have a type.
+//! An AMQP `uuid` (in management requests) has the order of RFC 4122; a delivery tag has that of
+//! .NET's `Guid.ToByteArray`: the first three groups little-endian. A client that forgets the swap
+//! renews a lock that does not exist; so the two orders have a type.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 
-/// An identifier, kept in the byte order of RFC 4122.
+/// An identifier, in the byte order of RFC 4122.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Guid(pub [u8; 16]);
 
 impl Guid {
-    /// One that no other call has given, in this process or another.
+    /// Makes an identifier that is unique across processes.
     #[must_use]
     pub fn new() -> Self {
         // The keys of a `RandomState` come from the system; two hashes give 128 bits.
@@ -29,13 +29,13 @@ impl Guid {
         Self(bytes)
     }
 
-    /// The identifier that .NET wrote as these 16 bytes.
+    /// Converts the 16 bytes that .NET wrote.
     #[must_use]
     pub fn from_dotnet(bytes: [u8; 16]) -> Self {
         Self(swap(bytes))
     }
 
-    /// As .NET writes it: the form of a delivery tag.
+    /// Converts to .NET's bytes, as in a delivery tag.
     #[must_use]
     pub fn to_dotnet(self) -> [u8; 16] {
         swap(self.0)
@@ -48,7 +48,7 @@ impl Default for Guid {
     }
 }
 
-/// Reverses the first three groups; its own inverse.
+/// Reverses each of the first three groups; the inverse of itself.
 fn swap(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[0..4].reverse();
     bytes[4..6].reverse();

@@ -1,7 +1,7 @@
-//! Messages: the sections of the sender, which stay as they came, and those a broker may write.
+//! Messages: the sender's sections, which do not change, and those that a broker may write.
 //!
-//! Properties, application properties, body and footer are kept as their bytes. Only dead-lettering
-//! (and a client that asks for it) changes one of them: the application properties.
+//! Properties, application properties, body and footer are kept as bytes. Only dead-lettering (and
+//! a client that requests it) changes one of them: the application properties.
 
 use super::encode::encode_value;
 use super::{Malformed, Value, decode_value};
@@ -20,16 +20,16 @@ const FOOTER: u64 = 0x78;
 pub struct Message {
     /// The fields of the header; the fifth is the delivery count.
     pub header: Vec<Value>,
-    /// For the next hop only.
+    /// Annotations for the next hop only.
     pub delivery_annotations: Vec<(Value, Value)>,
-    /// `x-opt-…`, written by the broker.
+    /// Annotations `x-opt-…`, written by the broker.
     pub annotations: Vec<(Value, Value)>,
-    /// The sender's sections, each with its code, whole as it was encoded.
+    /// The sender's sections, each with its code, as encoded.
     sections: Vec<(u64, Vec<u8>)>,
 }
 
 impl Message {
-    /// Takes a message apart.
+    /// Decodes a message.
     ///
     /// # Errors
     /// If the bytes are not a sequence of known sections.
@@ -54,19 +54,19 @@ impl Message {
         Ok(message)
     }
 
-    /// A message with one data section.
+    /// Makes a message with one data section.
     #[must_use]
     pub fn data(body: &[u8]) -> Self {
         Self::default().with(DATA, &Value::Binary(body.to_vec()))
     }
 
-    /// A message whose body is one value.
+    /// Makes a message whose body is one value.
     #[must_use]
     pub fn value(body: &Value) -> Self {
         Self::default().with(AMQP_VALUE, body)
     }
 
-    /// The same with properties; trailing nulls are left out.
+    /// Adds properties; trailing nulls are left out.
     #[must_use]
     pub fn with_properties(self, mut fields: Vec<Value>) -> Self {
         while fields.last() == Some(&Value::Null) {
@@ -75,7 +75,7 @@ impl Message {
         self.with(PROPERTIES, &Value::List(fields))
     }
 
-    /// The same as a message of this session, with this id.
+    /// Sets the session and the id.
     #[must_use]
     pub fn in_session(self, session: &str, id: &str) -> Self {
         let mut fields = vec![Value::Null; 11];
@@ -84,13 +84,13 @@ impl Message {
         self.with_properties(fields)
     }
 
-    /// The same with application properties.
+    /// Adds application properties.
     #[must_use]
     pub fn with_application_properties(self, entries: Vec<(Value, Value)>) -> Self {
         self.with(APPLICATION_PROPERTIES, &Value::Map(entries))
     }
 
-    /// The same with a section, which takes the place of one of the kind where only one may be.
+    /// Adds a section; it replaces one of the same kind where only one is allowed.
     fn with(mut self, code: u64, value: &Value) -> Self {
         self.put(code, value);
         self
@@ -104,7 +104,7 @@ impl Message {
         self.sections.insert(at, (code, raw));
     }
 
-    /// All of it, as it travels.
+    /// Encodes the whole message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -125,7 +125,7 @@ impl Message {
         out
     }
 
-    /// How many attempts came before, as the header says.
+    /// Returns the number of earlier attempts in the header.
     #[must_use]
     pub fn delivery_count(&self) -> Option<u64> {
         self.header.get(4).and_then(Value::unsigned)
@@ -137,7 +137,7 @@ impl Message {
         self.header[4] = Value::Uint(count);
     }
 
-    /// A message annotation.
+    /// Returns a message annotation.
     #[must_use]
     pub fn annotation(&self, name: &str) -> Option<&Value> {
         self.annotations
@@ -146,28 +146,28 @@ impl Message {
             .map(|(_, value)| value)
     }
 
-    /// Writes a message annotation, in place of one of the same name.
+    /// Writes a message annotation, and replaces one of the same name.
     pub fn annotate(&mut self, name: &str, value: Value) {
         self.annotations.retain(|(key, _)| key.text() != Some(name));
         self.annotations.push((Value::symbol(name), value));
     }
 
-    /// A field of the properties: 0 message-id, 2 to, 3 subject, 4 reply-to, 5 correlation-id,
-    /// 6 content-type, 10 group-id.
+    /// Returns a field of the properties: 0 message-id, 2 to, 3 subject, 4 reply-to, 5
+    /// correlation-id, 6 content-type, 10 group-id.
     #[must_use]
     pub fn property(&self, at: usize) -> Option<Value> {
         let field = self.section(PROPERTIES)?.elements()?.get(at)?.clone();
         (field != Value::Null).then_some(field)
     }
 
-    /// The application properties; an empty map if there are none.
+    /// Returns the application properties; an empty map if there are none.
     #[must_use]
     pub fn application_properties(&self) -> Value {
         self.section(APPLICATION_PROPERTIES)
             .unwrap_or_else(|| Value::Map(Vec::new()))
     }
 
-    /// Writes application properties, each in place of one of the same name.
+    /// Writes application properties, and replaces those of the same names.
     pub fn set_application_properties(&mut self, new: Vec<(Value, Value)>) {
         let Value::Map(mut all) = self.application_properties() else {
             return;
@@ -179,13 +179,13 @@ impl Message {
         self.put(APPLICATION_PROPERTIES, &Value::Map(all));
     }
 
-    /// The bytes of all data sections together.
+    /// Returns the bytes of all data sections together.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         self.data_sections().concat()
     }
 
-    /// The bytes of each data section.
+    /// Returns the bytes of each data section.
     #[must_use]
     pub fn data_sections(&self) -> Vec<Vec<u8>> {
         self.sections
@@ -198,7 +198,7 @@ impl Message {
             .collect()
     }
 
-    /// The value of a body that is one.
+    /// Returns the value of a body that is one.
     #[must_use]
     pub fn body_value(&self) -> Option<Value> {
         self.section(AMQP_VALUE)
@@ -210,7 +210,6 @@ impl Message {
     }
 }
 
-/// What a section describes.
 fn described(raw: &[u8]) -> Option<Value> {
     match decode_value(raw) {
         Ok((Value::Described(_, value), _)) => Some(*value),

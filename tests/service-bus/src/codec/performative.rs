@@ -1,5 +1,5 @@
-//! What frames say: the performatives of AMQP and of its SASL layer, with the fields that a broker
-//! or its test client needs. Other fields are skipped when read and left out when written.
+//! Bodies of frames: the performatives of AMQP and of its SASL layer, with the fields that a broker
+//! or its test client needs. Other fields are skipped in reading, and left out in writing.
 
 use super::Malformed;
 use super::state::{AmqpError, DeliveryState};
@@ -14,11 +14,11 @@ pub enum Performative {
     Begin(Begin),
     /// Attaches a link.
     Attach(Attach),
-    /// Credit and windows.
+    /// Grants credit, and sets windows.
     Flow(Flow),
-    /// A message, or a piece of one.
+    /// Carries a message, or a part of one.
     Transfer(Transfer),
-    /// The outcome of deliveries.
+    /// Settles deliveries, or reports their outcome.
     Disposition(Disposition),
     /// Ends a link.
     Detach(Detach),
@@ -26,39 +26,39 @@ pub enum Performative {
     End(Option<AmqpError>),
     /// Ends the connection.
     Close(Option<AmqpError>),
-    /// The mechanisms the server takes.
+    /// Lists the mechanisms that the server accepts.
     SaslMechanisms(Vec<String>),
-    /// The client's choice, and its first response.
+    /// Carries the client's choice and its first response.
     SaslInit(String, Vec<u8>),
-    /// The end of SASL: 0 is good.
+    /// Ends SASL: 0 is success.
     SaslOutcome(u8),
 }
 
 /// See the standard, 2.7.1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Open {
-    /// Who speaks.
+    /// Name of the sending container.
     pub container_id: String,
-    /// Whom it means to speak to.
+    /// Host that the client wants to reach.
     pub hostname: Option<String>,
-    /// The largest frame it takes, in bytes.
+    /// Largest accepted frame, in bytes.
     pub max_frame_size: Option<u32>,
     /// The highest channel.
     pub channel_max: Option<u16>,
-    /// After how much silence it gives up, in milliseconds.
+    /// Silence after which it gives up, in milliseconds.
     pub idle_time_out: Option<u32>,
 }
 
 /// See the standard, 2.7.2.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Begin {
-    /// In an answer: the channel that is answered.
+    /// Channel that is answered, in an answer.
     pub remote_channel: Option<u16>,
-    /// The number of its first transfer.
+    /// Number of its first transfer.
     pub next_outgoing_id: u32,
-    /// How many transfers it takes.
+    /// Number of transfers that it accepts.
     pub incoming_window: u32,
-    /// How many it can have under way.
+    /// Number of transfers that it can have under way.
     pub outgoing_window: u32,
     /// The highest handle.
     pub handle_max: Option<u32>,
@@ -69,42 +69,42 @@ pub struct Begin {
 pub struct Attach {
     /// The link's name.
     pub name: String,
-    /// Its number in the session.
+    /// Number of the link in the session.
     pub handle: u32,
-    /// The speaker's end: true for the receiver's.
+    /// Whether the sender of this frame is the receiver of messages.
     pub receiver: bool,
     /// 0 unsettled, 1 settled, 2 mixed.
     pub snd_settle_mode: u8,
     /// 0 first, 1 second.
     pub rcv_settle_mode: u8,
-    /// Where messages come from, as it was sent.
+    /// Source of the messages, as it was sent.
     pub source: Value,
-    /// Where they go.
+    /// Target of the messages.
     pub target: Value,
-    /// The sender's count at the start.
+    /// The sender's delivery count at the start.
     pub initial_delivery_count: Option<u32>,
-    /// The largest message taken, in bytes.
+    /// Largest accepted message, in bytes.
     pub max_message_size: Option<u64>,
     /// Properties of the link.
     pub properties: Value,
 }
 
 impl Attach {
-    /// The address of a source or a target.
+    /// Returns the address of a source or a target.
     #[must_use]
     pub fn address(terminus: &Value) -> Option<&str> {
         let (_, fields) = terminus.as_described()?;
         fields.elements()?.first()?.text()
     }
 
-    /// The filters of a source.
+    /// Returns the filters of a source.
     #[must_use]
     pub fn filter(source: &Value) -> Option<&Value> {
         let (_, fields) = source.as_described()?;
         fields.elements()?.get(7)
     }
 
-    /// The same source, with the session that is given in its filter.
+    /// Returns the source with this session in its filter.
     #[must_use]
     pub fn with_session(source: &Value, session: &str) -> Value {
         let fields = source
@@ -112,7 +112,8 @@ impl Attach {
             .and_then(|(_, fields)| fields.elements());
         let mut fields = fields.unwrap_or_default().to_vec();
         fields.resize(fields.len().max(8), Value::Null);
-        // The bare name: Microsoft's client for JavaScript asks with a description, and takes none.
+        // The bare name: Microsoft's client for JavaScript sends a described one, but does not
+        // accept one.
         let filter = Value::string(session);
         fields[7] = Value::Map(vec![(
             Value::symbol("com.microsoft:session-filter"),
@@ -121,13 +122,13 @@ impl Attach {
         Value::composite(0x28, fields)
     }
 
-    /// A source with nothing but an address.
+    /// Makes a source with only an address.
     #[must_use]
     pub fn source(address: &str) -> Value {
         Value::composite(0x28, vec![Value::string(address)])
     }
 
-    /// A target with nothing but an address.
+    /// Makes a target with only an address.
     #[must_use]
     pub fn target(address: &str) -> Value {
         Value::composite(0x29, vec![Value::string(address)])
@@ -137,25 +138,25 @@ impl Attach {
 /// See the standard, 2.7.4.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flow {
-    /// The next transfer the speaker expects.
+    /// Number of the next transfer that it expects.
     pub next_incoming_id: Option<u32>,
-    /// How many it takes.
+    /// Number of transfers that it accepts.
     pub incoming_window: u32,
-    /// The number of its next transfer.
+    /// Number of its next transfer.
     pub next_outgoing_id: u32,
-    /// How many it can have under way.
+    /// Number of transfers that it can have under way.
     pub outgoing_window: u32,
     /// The link, if the flow is about one.
     pub handle: Option<u32>,
-    /// The link's count of deliveries.
+    /// Delivery count of the link.
     pub delivery_count: Option<u32>,
-    /// How many more may come.
+    /// Number of further deliveries that are allowed.
     pub link_credit: Option<u32>,
-    /// What waits at the sender.
+    /// Number of messages available at the sender.
     pub available: Option<u32>,
-    /// Send what there is, then take the rest of the credit for used.
+    /// Whether the sender shall send what it has, and then use up the rest of the credit.
     pub drain: bool,
-    /// An answer is wanted.
+    /// Whether an answer is wanted.
     pub echo: bool,
 }
 
@@ -164,32 +165,32 @@ pub struct Flow {
 pub struct Transfer {
     /// The link.
     pub handle: u32,
-    /// The delivery's number in the session; left out in further pieces.
+    /// Number of the delivery in the session; left out in further parts.
     pub delivery_id: Option<u32>,
-    /// The delivery's name on its link.
+    /// Tag of the delivery on its link.
     pub delivery_tag: Option<Vec<u8>>,
-    /// How the message is encoded.
+    /// Encoding of the message.
     pub message_format: Option<u32>,
-    /// Nothing is to be answered.
+    /// Whether no disposition is expected.
     pub settled: Option<bool>,
-    /// Further pieces follow.
+    /// Whether further parts follow.
     pub more: bool,
-    /// What came so far is void.
+    /// Whether the parts so far are void.
     pub aborted: bool,
 }
 
 /// See the standard, 2.7.6.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Disposition {
-    /// True if the receiver of the deliveries speaks.
+    /// Whether the receiver of the deliveries sends this.
     pub receiver: bool,
     /// The first delivery.
     pub first: u32,
-    /// The last one; the first if left out.
+    /// The last delivery; the first if left out.
     pub last: Option<u32>,
-    /// The speaker has forgotten them.
+    /// Whether the sender of this frame has forgotten them.
     pub settled: bool,
-    /// What became of them.
+    /// Outcome of the deliveries.
     pub state: Option<DeliveryState>,
 }
 
@@ -198,13 +199,13 @@ pub struct Disposition {
 pub struct Detach {
     /// The link.
     pub handle: u32,
-    /// It does not come back.
+    /// Whether the link is closed for good.
     pub closed: bool,
-    /// Why.
+    /// Reason of the end.
     pub error: Option<AmqpError>,
 }
 
-/// The fields of a list, by position.
+/// Fields of a list, by position.
 struct Fields<'a> {
     name: &'static str,
     list: &'a [Value],
@@ -215,7 +216,7 @@ impl Fields<'_> {
         self.list.get(at).unwrap_or(&Value::Null)
     }
 
-    /// A field that may be missing and, if it is there, must be what `read` knows.
+    /// Returns a field that may be missing, but must otherwise be readable by `read`.
     fn optional<T>(
         &self,
         at: usize,
@@ -285,10 +286,10 @@ fn error_list(error: Option<&AmqpError>) -> Vec<Value> {
 }
 
 impl Performative {
-    /// Reads a performative.
+    /// Decodes a performative.
     ///
     /// # Errors
-    /// If it is none that is known here, or a field is missing or of a wrong type.
+    /// If it is unknown here, or a field is missing or of a wrong type.
     pub fn from_value(value: &Value) -> Result<Self, Malformed> {
         let Some((code, Value::List(list))) = value.as_described() else {
             return Err(Malformed::decode(
@@ -396,7 +397,7 @@ impl Performative {
         })
     }
 
-    /// The described list that travels.
+    /// Encodes it as a described list.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let (code, fields) = match self {

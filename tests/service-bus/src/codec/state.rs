@@ -1,4 +1,4 @@
-//! What becomes of a delivery, and the errors that links, sessions and connections end with.
+//! Outcomes of deliveries, and the errors that links, sessions and connections end with.
 
 use super::decode::Malformed;
 use super::value::Value;
@@ -6,16 +6,16 @@ use super::value::Value;
 /// An AMQP error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AmqpError {
-    /// The condition, a symbol such as `amqp:not-found`.
+    /// Condition, a symbol such as `amqp:not-found`.
     pub condition: String,
-    /// For people.
+    /// Text for people.
     pub description: Option<String>,
-    /// More, by name.
+    /// Further information, by name.
     pub info: Value,
 }
 
 impl AmqpError {
-    /// A condition and its text.
+    /// Makes an error from a condition and its text.
     #[must_use]
     pub fn new(condition: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
@@ -25,7 +25,7 @@ impl AmqpError {
         }
     }
 
-    /// Out of a field that may be null.
+    /// Reads a field that may be null.
     pub(crate) fn from_field(value: &Value) -> Result<Option<Self>, Malformed> {
         if *value == Value::Null {
             return Ok(None);
@@ -44,8 +44,8 @@ impl AmqpError {
         }))
     }
 
-    /// Into a field. All three are written, also where they are null: Microsoft's client for Python
-    /// reads the third without looking whether it is there, and waits for ever if it is not.
+    /// Writes a field. All three parts are written, even as nulls: Microsoft's client for Python
+    /// reads the third without a check, and waits for ever if it is missing.
     pub(crate) fn to_field(&self) -> Value {
         let fields = vec![
             Value::symbol(self.condition.clone()),
@@ -56,22 +56,22 @@ impl AmqpError {
     }
 }
 
-/// The state of a delivery, as a disposition or a transfer carries it.
+/// State of a delivery in a disposition or a transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeliveryState {
-    /// Half-way: says nothing about the outcome.
+    /// Received so far: no outcome yet.
     Received,
-    /// Done: complete.
+    /// Done: the message is completed.
     Accepted,
-    /// Not to be processed: dead-letter; as an answer with an error, a refusal.
+    /// Refused: the message is dead-lettered; with an error in an answer, the request is refused.
     Rejected(Option<AmqpError>),
     /// Not begun: back into the queue as it was.
     Released,
-    /// Given back with a change.
+    /// Returned with a change.
     Modified {
-        /// It counts as an attempt.
+        /// Whether it counts as an attempt.
         delivery_failed: bool,
-        /// Not to this receiver again: Service Bus takes it for "defer".
+        /// Whether this receiver shall not get it again, which Service Bus takes for "defer".
         undeliverable_here: bool,
         /// Entries for the message; null if there are none.
         annotations: Value,

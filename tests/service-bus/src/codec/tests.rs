@@ -1,4 +1,4 @@
-//! The codec against the encodings of the standard, against nonsense, and against itself.
+//! Tests of the codec with the standard's encodings, with nonsense, and with its own output.
 
 use super::decode::Malformed;
 use super::encode::encoded;
@@ -25,8 +25,8 @@ fn decoded(hex: &str) -> Result<Value, Malformed> {
     Ok(value)
 }
 
-/// Part 1.6 of the standard: every type in every encoding. The first of each value's encodings is
-/// the one we write.
+/// Part 1.6 of the standard: every type in every encoding. The first encoding of each value is the
+/// written one.
 #[test]
 fn every_encoding_of_every_type_is_read_and_the_shortest_is_written() {
     let text = "0123456789abcdef0123456789abcdef";
@@ -165,7 +165,7 @@ fn values_nest_so_deep_and_no_deeper() {
     assert!(refused.what.contains("nested"), "{refused}");
 }
 
-/// A generator of pseudo-random numbers: enough for nonsense, and the same in every run.
+/// A generator of pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -214,7 +214,7 @@ fn whatever_is_written_is_read_back_and_never_panics_when_it_is_damaged() {
         assert_eq!(decode_value(&bytes), Ok((value, bytes.len())));
         let at = dice.roll(bytes.len());
         bytes[at] ^= 1 << dice.roll(8);
-        // Either it is another value or it is refused.
+        // Either it is another value, or it is refused.
         let _either = decode_value(&bytes);
         let _either = Message::decode(&bytes);
         let _either = decode_value(&bytes[..at]);
@@ -312,7 +312,7 @@ fn an_error_is_written_with_all_three_fields() {
 
 #[test]
 fn the_senders_sections_stay_byte_for_byte() {
-    // Properties in a wide encoding that we would not choose, a footer, two data sections.
+    // Properties in a wide encoding that the encoder would not choose, a footer, two data sections.
     let bare = bytes(
         "00 53 73 d0 00000007 00000001 a1 01 61  00 53 75 b0 00000001 ff  00 53 75 a0 01 00 \
          00 53 78 c1 05 02 a3 01 66 41",

@@ -1,12 +1,12 @@
-//! One AMQP value of any type, and the short ways to make and to read one.
+//! An AMQP value of any type, with short ways to make and to read it.
 
 use super::Guid;
 
-/// A value as it travels: the primitive types of the standard, the compound ones, and described
-/// values (a descriptor in front of another value).
+/// A value: the standard's primitive and compound types, and described values (a descriptor in
+/// front of another value).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing; also a field that was left out.
+    /// Null; also a field that was left out.
     Null,
     /// `boolean`
     Bool(bool),
@@ -30,7 +30,7 @@ pub enum Value {
     Float(f32),
     /// `double`
     Double(f64),
-    /// `decimal32`, `decimal64` or `decimal128`, which are carried and never read: 4, 8 or 16 bytes.
+    /// `decimal32`, `decimal64` or `decimal128`, which are only passed on: 4, 8 or 16 bytes.
     Decimal(Vec<u8>),
     /// `char`
     Char(char),
@@ -50,13 +50,13 @@ pub enum Value {
     Map(Vec<(Value, Value)>),
     /// `array`: elements of one type
     Array(Vec<Value>),
-    /// A descriptor and what it describes.
+    /// A descriptor and the described value.
     Described(Box<Value>, Box<Value>),
 }
 
 impl Value {
-    /// A list described by a numeric code, the shape of everything the standard defines. Trailing
-    /// nulls mean the same as nothing and are left out.
+    /// Makes a list with a numeric descriptor, the form of everything in the standard. Trailing
+    /// nulls mean nothing, and are left out.
     #[must_use]
     pub fn composite(code: u64, mut fields: Vec<Value>) -> Self {
         while fields.last() == Some(&Value::Null) {
@@ -65,25 +65,25 @@ impl Value {
         Value::Described(Box::new(Value::Ulong(code)), Box::new(Value::List(fields)))
     }
 
-    /// A value described by a numeric code.
+    /// Makes a value with a numeric descriptor.
     #[must_use]
     pub fn described(code: u64, value: Value) -> Self {
         Value::Described(Box::new(Value::Ulong(code)), Box::new(value))
     }
 
-    /// A string.
+    /// Makes a string.
     #[must_use]
     pub fn string(text: impl Into<String>) -> Self {
         Value::String(text.into())
     }
 
-    /// A symbol.
+    /// Makes a symbol.
     #[must_use]
     pub fn symbol(text: impl Into<String>) -> Self {
         Value::Symbol(text.into())
     }
 
-    /// A map from strings, as application properties and management bodies have it.
+    /// Makes a map from strings, as in application properties and management bodies.
     #[must_use]
     pub fn string_map<K: Into<String>>(entries: impl IntoIterator<Item = (K, Value)>) -> Self {
         Value::Map(
@@ -94,7 +94,7 @@ impl Value {
         )
     }
 
-    /// The text of a string or a symbol.
+    /// Returns the text of a string or a symbol.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -103,7 +103,7 @@ impl Value {
         }
     }
 
-    /// Any whole number that is not negative.
+    /// Returns any non-negative whole number.
     #[must_use]
     pub fn unsigned(&self) -> Option<u64> {
         match *self {
@@ -115,7 +115,7 @@ impl Value {
         }
     }
 
-    /// Any whole number that fits.
+    /// Returns any whole number that fits.
     #[must_use]
     pub fn signed(&self) -> Option<i64> {
         match *self {
@@ -131,7 +131,7 @@ impl Value {
         }
     }
 
-    /// The value of a key in a map; strings and symbols are the same here.
+    /// Returns the value of a key in a map; strings and symbols are equal here.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         let Value::Map(entries) = self else {
@@ -143,7 +143,7 @@ impl Value {
             .map(|(_, value)| value)
     }
 
-    /// The elements of a list or an array.
+    /// Returns the elements of a list or an array.
     #[must_use]
     pub fn elements(&self) -> Option<&[Value]> {
         match self {
@@ -152,7 +152,7 @@ impl Value {
         }
     }
 
-    /// The numeric code and the described value.
+    /// Returns the numeric descriptor and the described value.
     #[must_use]
     pub fn as_described(&self) -> Option<(u64, &Value)> {
         match self {
@@ -162,7 +162,7 @@ impl Value {
     }
 }
 
-/// The numeric code of a descriptor; the standard's own types also have symbolic ones.
+/// Returns the number of a descriptor; the standard's own types also have symbolic ones.
 #[must_use]
 pub fn code_of(descriptor: &Value) -> Option<u64> {
     match descriptor {
@@ -175,7 +175,7 @@ pub fn code_of(descriptor: &Value) -> Option<u64> {
     }
 }
 
-/// The symbolic descriptors that a peer may send instead of the codes.
+/// Symbolic descriptors that a peer may send instead of numbers.
 const NAMES: &[(&str, u64)] = &[
     ("amqp:open:list", 0x10),
     ("amqp:begin:list", 0x11),

@@ -1,5 +1,5 @@
-//! A client for these tests, made of the broker's own codec: it says exactly what a test wants said,
-//! also what no decent client would say, and sees every frame.
+//! A client for these tests, made of the broker's own codec: it sends exactly what a test wants,
+//! also what no proper client would send, and sees every frame.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -16,7 +16,7 @@ use service_bus_stand_in::{Broker, Guid, Message, Value};
 /// Longer than anything takes on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) id: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Client {
     sent: u32,
 }
 
-/// What a client opens with.
+/// Returns the client's usual open.
 pub(crate) fn open() -> Open {
     Open {
         container_id: "test".into(),
@@ -42,7 +42,7 @@ pub(crate) fn open() -> Open {
 }
 
 impl Client {
-    /// With a session and a token for everything.
+    /// Makes a client with a session and a token for everything.
     pub(crate) fn new(broker: &Broker) -> Self {
         let mut client = Self::opened(broker, open());
         client.begin(5000);
@@ -50,7 +50,7 @@ impl Client {
         client
     }
 
-    /// Behind SASL.
+    /// Makes a client that has finished SASL.
     pub(crate) fn connected(broker: &Broker) -> Self {
         let mut client = Self::raw(broker);
         client.write(&SASL_HEADER);
@@ -64,7 +64,7 @@ impl Client {
         client
     }
 
-    /// Behind the opening.
+    /// Makes a client that has opened its connection.
     pub(crate) fn opened(broker: &Broker, open: Open) -> Self {
         let mut client = Self::connected(broker);
         client.send(&Performative::Open(open));
@@ -72,7 +72,7 @@ impl Client {
         client
     }
 
-    /// Only connected.
+    /// Makes a client that is only connected.
     pub(crate) fn raw(broker: &Broker) -> Self {
         let stream = TcpStream::connect(broker.address()).expect("the broker listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// The next input; nothing at the end of the stream.
+    /// Reads the next input; `None` at the end of the stream.
     fn read(&mut self) -> Option<Input> {
         match frame::read(&mut self.stream, u32::MAX) {
             Ok(input) => Some(input),
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// The next frame; nothing at the end of the stream.
+    /// Reads the next frame; `None` at the end of the stream.
     pub(crate) fn try_next(&mut self) -> Option<(Performative, Vec<u8>)> {
         if let Some(seen) = self.seen.pop_front() {
             return Some(seen);
@@ -144,7 +144,7 @@ impl Client {
         self.try_next().expect("the connection stays")
     }
 
-    /// The first frame that `pick` takes; the others are kept, in their order.
+    /// Waits for the first frame that `pick` accepts; the others are kept in order.
     pub(crate) fn until<T>(&mut self, mut pick: impl FnMut(&Performative) -> Option<T>) -> T {
         let mut others = VecDeque::new();
         loop {
@@ -158,7 +158,7 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the connection; the condition it was closed with.
+    /// Waits for the end of the connection; returns the condition it was closed with.
     pub(crate) fn closed(&mut self) -> Option<String> {
         let mut condition = None;
         while let Some((performative, _)) = self.try_next() {
@@ -169,7 +169,7 @@ impl Client {
         condition
     }
 
-    /// Attaches; the condition, if it was refused.
+    /// Attaches a link; returns the condition if it was refused.
     pub(crate) fn attach(&mut self, attach: Attach) -> Option<String> {
         let (handle, receiver) = (attach.handle, attach.receiver);
         self.send(&Performative::Attach(attach));
@@ -188,7 +188,7 @@ impl Client {
         None
     }
 
-    /// Waits for the broker's detach; its condition.
+    /// Waits for the broker's detach; returns its condition.
     pub(crate) fn detached(&mut self, of: u32) -> String {
         self.until(|it| match it {
             Performative::Detach(detach) if detach.handle == of => Some(detach.clone()),
@@ -224,7 +224,7 @@ impl Client {
         }));
     }
 
-    /// The next message, out of all its pieces; replies to requests are messages, too.
+    /// Waits for the next whole message; replies to requests are messages, too.
     pub(crate) fn message(&mut self) -> Delivery {
         let mut whole: Option<(Transfer, Vec<u8>)> = None;
         let mut others = VecDeque::new();
@@ -252,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Says what became of a delivery; what the broker answers.
+    /// Settles a delivery; returns the broker's answer.
     pub(crate) fn settle(&mut self, delivery: u32, state: DeliveryState) -> DeliveryState {
         self.send(&Performative::Disposition(Disposition {
             receiver: true,
@@ -270,7 +270,7 @@ impl Client {
         })
     }
 
-    /// Sends a message in pieces of at most `piece` bytes; what the broker answers.
+    /// Sends a message in parts of at most `piece` bytes; returns the broker's answer.
     pub(crate) fn put(&mut self, handle: u32, message: &Message, piece: usize) -> DeliveryState {
         let delivery = self.transfer(handle, message, piece);
         self.until(|it| match it {
@@ -323,7 +323,7 @@ impl Client {
         );
     }
 
-    /// Links to a queue's `$management`, the handles 50 and 51.
+    /// Attaches to a queue's `$management`, with the handles 50 and 51.
     pub(crate) fn management(&mut self, queue: &str) {
         let address = format!("{queue}/$management");
         assert_eq!(self.sender(50, &address), None);
@@ -331,7 +331,7 @@ impl Client {
         self.credit(51, 0, 100, false);
     }
 
-    /// Sends a request; its answer comes with [`Client::answer`].
+    /// Sends a request; [`Client::answer`] returns its answer.
     pub(crate) fn ask(&mut self, id: &str, operation: &str, body: &Value, link: &str) {
         let request = Message::value(body)
             .with_properties(vec![
@@ -353,7 +353,7 @@ impl Client {
         self.ask(id, "com.microsoft:renew-lock", &body, "");
     }
 
-    /// The next answer: what it is the answer to, its status, its body.
+    /// Waits for the next answer; returns its request, its status and its body.
     pub(crate) fn answer(&mut self) -> (Option<String>, i64, Value) {
         let message = self.message().message;
         let to = message
@@ -369,7 +369,7 @@ impl Client {
     }
 }
 
-/// A link that peeks and locks.
+/// Makes the attach of a link that peeks and locks.
 pub(crate) fn receiver(handle: u32, address: &str) -> Attach {
     Attach {
         name: format!("link-{handle}"),

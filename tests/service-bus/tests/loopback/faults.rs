@@ -8,7 +8,7 @@ use service_bus_stand_in::{Act, Broker, Counts, Event, Fault, Guid, LOCK_LOST, M
 use crate::broker;
 use crate::client::{Client, LIMIT};
 
-/// A client that has locked the only message, with links to `$management`.
+/// Returns a client that has locked the only message, with links to `$management`.
 fn locked() -> (Broker, Client, Guid, u32) {
     let broker = broker(1);
     let mut client = Client::new(&broker);
@@ -207,7 +207,7 @@ fn a_frozen_broker_says_nothing_and_goes_on_where_it_was() {
     let (broker, mut client, token, _) = locked();
     broker.freeze();
     client.renew("1", token);
-    // Long enough for the request to be there, if it were taken.
+    // Long enough for the request to arrive, if it were read.
     let renewed = broker.wait(Duration::from_millis(200), |view| {
         let mut all = view.journal().iter();
         all.any(|it| matches!(it.event, Event::Renewed { .. }))

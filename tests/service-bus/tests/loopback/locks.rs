@@ -18,7 +18,7 @@ const fn counts(ready: usize, locked: usize, deferred: usize) -> Counts {
     }
 }
 
-/// A lock of a few moments, for tests that wait for its end.
+/// Returns settings with a short lock, for tests that wait for its end.
 fn short() -> QueueSettings {
     QueueSettings {
         lock: Duration::from_millis(200),
@@ -131,7 +131,7 @@ fn a_renewed_lock_outlives_its_first_time_and_says_until_when() {
         renewed - told >= 3_600_000,
         "the skew is in what is told only"
     );
-    // The order of bytes of the delivery tag is not that of a uuid.
+    // The byte order of a delivery tag is not that of a uuid.
     client.renew("s", Guid(delivery.token.to_dotnet()));
     assert_eq!(client.answer().1, 410);
 }
@@ -230,14 +230,14 @@ fn the_last_failed_delivery_makes_a_dead_letter() {
     let marks = dead.message.application_properties();
     let reason = marks.get("DeadLetterReason").and_then(Value::text);
     assert_eq!(reason, Some("MaxDeliveryCountExceeded"));
-    // A dead letter has no grave of its own.
+    // A dead letter has no other dead-letter queue.
     client.settle(dead.id, modified(false));
     client.credit(1, 1, 1, false);
     assert_eq!(client.message().message.body(), b"0");
 }
 
 #[test]
-fn what_is_received_and_deleted_is_gone() {
+fn received_and_deleted_message_is_removed() {
     let broker = broker(1);
     let mut client = Client::new(&broker);
     client.attach(service_bus_stand_in::codec::performative::Attach {

@@ -1,6 +1,6 @@
 //! The broker as a client sees it, over loopback: locks and counts, credit and drain, refusals,
-//! faults. The client is [`client`], which shares the broker's codec; that the codec is right is
-//! shown by its own table and by Microsoft's clients (`clients/run.sh`).
+//! faults. The client is [`client`], which shares the broker's codec; the codec's own table and
+//! Microsoft's clients (`clients/run.sh`) show that that is right.
 
 mod client;
 mod faults;
@@ -10,7 +10,7 @@ mod sessions;
 
 use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
 
-/// A broker with a queue `jobs` that holds this many messages, `0`, `1`, …
+/// Starts a broker with a queue `jobs` that has this many messages, `0`, `1`, …
 fn broker(messages: usize) -> Broker {
     broker_with(Settings::default(), QueueSettings::default(), messages)
 }

@@ -1,4 +1,4 @@
-//! Sessions: who gets which, for how long, and what is back when their link ends.
+//! Sessions: acceptance, locks, and returned messages at the end of their link.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use service_bus_stand_in::{Broker, Event, Message, QueueSettings, Settings, Valu
 
 use crate::client::{Client, LIMIT, receiver};
 
-/// A queue of sessions with these messages, each named by its session and its number.
+/// Starts a broker with a queue of sessions and these messages, each named by its session and its
+/// number.
 fn broker(lock: Duration, messages: &[&str]) -> Broker {
     let broker = Broker::start(Settings::default()).expect("a free port");
     broker.create(
@@ -28,7 +29,7 @@ fn broker(lock: Duration, messages: &[&str]) -> Broker {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A receiver of this session, or of the next, which waits for so many milliseconds.
+/// Makes a receiver of this session, or of the next, which waits for this many milliseconds.
 fn of_session(handle: u32, session: Option<&str>, patience: u32) -> Attach {
     let source = Attach::with_session(&Attach::source("jobs"), session.unwrap_or_default());
     let filter = (session.is_none()).then(|| {
@@ -51,7 +52,7 @@ fn of_session(handle: u32, session: Option<&str>, patience: u32) -> Attach {
     }
 }
 
-/// Accepts a session: its name, or why there is none.
+/// Accepts a session; returns its name, or why there is none.
 fn accept(client: &mut Client, attach: Attach) -> Result<String, String> {
     let handle = attach.handle;
     client.send(&Performative::Attach(attach));
@@ -99,7 +100,7 @@ fn each_receiver_gets_the_session_that_waited_longest_and_its_messages_alone() {
 }
 
 #[test]
-fn one_that_somebody_has_is_refused_by_name_and_waited_for_by_others() {
+fn locked_session_is_refused_by_name_and_waited_for() {
     let broker = broker(LONG, &["a1"]);
     let (mut one, mut other) = (Client::new(&broker), Client::new(&broker));
     assert_eq!(
@@ -113,7 +114,7 @@ fn one_that_somebody_has_is_refused_by_name_and_waited_for_by_others() {
     );
     let none = accept(&mut other, of_session(2, None, 100));
     assert_eq!(none, Err("com.microsoft:timeout".into()));
-    // The one that waits has it as soon as it is free.
+    // The waiting receiver gets it as soon as it is free.
     other.send(&Performative::Attach(of_session(3, None, 60_000)));
     one.credit(1, 0, 1, false);
     assert_eq!(body(&mut one).1, "a1");
