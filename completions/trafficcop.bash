@@ -86,7 +86,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__break)
-            opts="-y -h --blob --file --emulator --auth --ca-file --period --yes --help"
+            opts="-y -h --blob --file --store --emulator --auth --ca-file --period --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -97,6 +97,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -152,7 +156,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__doctor)
-            opts="-h --blob --file --emulator --auth --ca-file --lease --doorbell --mkdir-is-exclusive --json --help"
+            opts="-h --blob --file --store --emulator --auth --ca-file --lease --doorbell --mkdir-is-exclusive --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -163,6 +167,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -190,7 +198,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
+            opts="-n -w -E -v -q -h --blob --file --store --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -201,6 +209,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -340,7 +352,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__list)
-            opts="-h --blob --file --emulator --auth --ca-file --json --help"
+            opts="-h --blob --file --store --emulator --auth --ca-file --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -351,6 +363,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -384,7 +400,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__reset)
-            opts="-y -h --blob --file --emulator --auth --ca-file --once-key --all --force --yes --help"
+            opts="-y -h --blob --file --store --emulator --auth --ca-file --once-key --all --force --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -395,6 +411,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -418,7 +438,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --stop-to --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --store --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --stop-to --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -429,6 +449,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -636,7 +660,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__status)
-            opts="-h --blob --file --emulator --auth --ca-file --json --help"
+            opts="-h --blob --file --store --emulator --auth --ca-file --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -647,6 +671,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -688,7 +716,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__watch)
-            opts="-h --blob --file --emulator --auth --ca-file --poll --json --help"
+            opts="-h --blob --file --store --emulator --auth --ca-file --poll --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -699,6 +727,10 @@ _trafficcop() {
                     return 0
                     ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --store)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -41,6 +41,7 @@ complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "man" -d 'Writ
 complete -c trafficcop -n "__fish_trafficcop_needs_command" -f -a "elect" -d 'Report on stdout who is in control, instead of running a command'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l file -d 'This file: on a local disk or a shared drive' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l store -d 'This entry of any store, by a helper program' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if -d 'Compete only while CMD, run by \'sh -c\', exits 0' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within D [default: 30s]' -r
@@ -182,6 +183,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -l remainin
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l store -d 'A lock in this entry of a helper\'s store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -195,6 +197,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l store -d 'The entries of a helper\'s store whose names begin with PREFIX' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -208,6 +211,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l json -d '
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l store -d 'A lock in this entry of a helper\'s store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -222,6 +226,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l json -d 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l store -d 'A lock in this entry of a helper\'s store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -236,6 +241,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s y -l yes
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l store -d 'A lock in this entry of a helper\'s store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -252,6 +258,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s y -l yes
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l file -d 'A lock on this file' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l store -d 'A lock in this entry of a helper\'s store' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -274,6 +281,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand completions" -s h 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand man" -s h -l help -d 'Print a summary; --help prints everything'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l file -d 'This file: on a local disk or a shared drive' -r -F
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l store -d 'This entry of any store, by a helper program' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s w -l wait -d 'Give up (exit 75) after D [default: never]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l if -d 'Compete only while CMD, run by \'sh -c\', exits 0' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within D [default: 30s]' -r
