@@ -1,10 +1,10 @@
-//! `trafficcop elect`: competes, and tells a reader on stdout who is in control.
+//! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
-//! Called by main with a validated config, while the process has one thread. It is `run` with a
-//! command of its own: the process that tells the reader ([`crate::elect::announce`]), under a guardian as
-//! any command. So `standby` is said at its time though this process is killed or stopped, and a
-//! drain is the reader's grace. What is added here: the lines while we stand by, the reader that hangs up,
-//! and a `standby` (and a grace) for a reader whose child died before it could say so.
+//! Called by main with a validated config, while the process has one thread. It is `run` with a fixed command:
+//! the process that tells the reader ([`crate::elect::announce`]). A guardian supervises that process as it
+//! does any command. So the reader gets `standby` in time even if this process is killed or stopped, and the
+//! drain is the reader's grace. This module adds the lines of a standby, the end of a reader that hangs up, and
+//! a `standby` with a grace if the child died before it wrote one.
 //!
 //! Stdout has one writer at a time: the child while there is one, else this process.
 
@@ -42,27 +42,27 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-// By the link and not by our path: a package may have been upgraded since, and the two must fit.
+// The link, not the path: an upgrade may have replaced the file, and parent and child must be the same version.
 const CHILD: &str = "/proc/self/exe";
 
-/// What the child writes about how far it came.
+/// Pipe through which the child reports its progress.
 struct ProgressPipe(std::fs::File);
 
 impl ProgressPipe {
-    /// The pipe, and the descriptor that the child inherits.
+    /// Opens the pipe; returns it with the descriptor that the child inherits.
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
-        // Without waiting at both ends: neither of the two may hang on the other.
+        // Non-blocking at both ends: neither process may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // Through guardian and exec: what is run in the end is our own program.
+        // The descriptor must survive the guardian and exec: the program at the end is trafficcop itself.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
 
-    /// Whether the child that is gone left a reader that believes that we are in control.
+    /// Returns whether the ended child left a reader that believes that this instance is in control.
     fn believed(&mut self) -> bool {
         let mut last = None;
         let mut bytes = [0; 64];
-        // The last byte counts: what was said before has been taken back by it.
+        // The last byte counts: it takes back the earlier ones.
         while let Ok(length @ 1..) = self.0.read(&mut bytes) {
             last = Some(bytes[length - 1]);
         }
@@ -71,21 +71,21 @@ impl ProgressPipe {
     }
 }
 
-/// What this process itself says to the reader.
+/// Lines that this process itself writes to the reader.
 struct ReaderLines {
     sender: LineSender,
     json: bool,
     store: Arc<dyn LeaseStore>,
     identity: String,
     control: Option<String>,
-    /// Whom we named last, with what token.
+    /// Holder and token in the last line.
     named: Option<(Option<String>, Option<u64>)>,
 }
 
 impl ReaderLines {
     fn standby(&mut self, holder: Option<&str>, token: Option<u64>) {
         let now = Some((holder.map(str::to_owned), token));
-        // A standby looks every few seconds; the reader is told of changes.
+        // A standby looks every few seconds; the reader gets changes only.
         if self.named == now {
             return;
         }
@@ -102,7 +102,7 @@ impl ReaderLines {
     }
 }
 
-/// Both the workload and the observer speak.
+/// Handle on the reader's lines, which both the workload and the observer write.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ReaderLines>>);
 
@@ -116,7 +116,7 @@ impl Shared {
     }
 }
 
-/// The reader as the workload of a tenure: its child is the command.
+/// Workload of a tenure: a child process that tells the reader.
 struct ElectWorkload {
     child: CommandWorkload,
     progress: ProgressPipe,
@@ -124,22 +124,23 @@ struct ElectWorkload {
     grace: Duration,
     kill_at: Instant,
     exit: Option<Exit>,
-    /// There is no time for a grace.
+    /// Whether the tree must be gone at once, without a grace.
     hurried: bool,
-    /// The child died and the reader believed: the end of the tree is told at this moment.
+    /// End of the reader's grace, after a child that died while the reader believed. Until then the end of the
+    /// tree is not reported.
     held_back: Option<Instant>,
 }
 
 impl ElectWorkload {
-    /// The child is gone since `at`: what the end of the tree means for the reader.
+    /// Returns the event for a child that is gone since `at`, or `None` while the reader has a grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
-        // Nobody is left who could believe anything: the lock is given back at once.
+        // No reader is left that could act: the lock is given back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // Whoever was told by the child acts no more since the child's end, however late we hear of that: we may
-        // have been stopped meanwhile.
+        // The child took back what it had told, so the reader stopped acting at the child's end. `at` stays
+        // true even if this process was stopped since then.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -147,8 +148,7 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
-            // The reader's grace, as the child would have given it: while it lasts the lease is not
-            // given back.
+            // The child would have given the reader this grace. The lease is not given back while it lasts.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -165,10 +165,10 @@ impl Workload for ElectWorkload {
         self.kill_at = start.deadlines.kill_at;
         self.exit = None;
         self.hurried = false;
-        // What a child left that could not be started is not about this one.
+        // Discard bytes from a child that could not be started.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
-            // Stdout has one writer at a time: from here on it is the child.
+            // Stdout has one writer at a time: now it is the child.
             lines_out.sender.yield_to_another();
             lines_out.named = None;
         });
@@ -185,15 +185,15 @@ impl Workload for ElectWorkload {
     }
 
     fn kill(&mut self) {
-        // Also for a grace that is being held back: whoever is to end now gets none.
+        // It ends a grace that was held back, too.
         self.hurried = true;
         self.child.kill();
     }
 
-    /// The child does not know them.
+    /// Drops the signal: the child has no use for it.
     fn pass(&mut self, _signal: i32) {}
 
-    /// The child goes on: it has to speak at the deadline.
+    /// Stops this process and not the child, which must write at the deadline.
     fn pause(&mut self) {
         if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
@@ -241,7 +241,7 @@ impl Workload for ElectWorkload {
                     self.exit = Some(exit);
                     return WorkloadEvent::Exited(exit);
                 }
-                // It has no terminal to be stopped from.
+                // The child has no terminal that could stop it.
                 Some(WorkloadEvent::Stopped) => {}
                 Some(event) => return event,
             }
@@ -249,7 +249,7 @@ impl Workload for ElectWorkload {
     }
 }
 
-/// What people and the reader are told while nobody else speaks.
+/// Observer that writes to stdout while the child does not.
 struct StdoutObserver {
     observers: Observers,
     lines_out: Shared,
@@ -264,14 +264,15 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // Whoever is not fit, or refused, does not know who is in control: it is not this one.
+            // An instance that is unfit or refused does not know the holder. It only knows that it is not the
+            // holder itself.
             Observation::Notice {
                 notice: Notice::Unfit(_) | Notice::Refused { .. },
                 ..
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(None, None)),
-            // How the child ended is not the status file's business either.
+            // The status file does not show the child's end either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             _ => {}
         }
@@ -279,13 +280,13 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Where a link is, and to which control file; goes away with us.
+/// Link to a control file, and the link's target. It is removed on drop.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // A name that nobody can know, and take, before.
+        // A random name, which no other user can guess and take.
         let (pid, random) = (std::process::id(), fastrand::u64(..));
         let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
@@ -298,7 +299,7 @@ impl ControlLink {
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        // What others have put there meanwhile is theirs.
+        // Leave a link that another instance has put there since.
         if std::fs::read_link(&self.0).is_ok_and(|target| target == self.1) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -316,7 +317,7 @@ fn link(
         anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
-    // Again: another may have begun while the store was asked.
+    // Checked again: another instance may have started while this one asked the store.
     if guardian::is_control_file_in_use(path) {
         return Err(refused(ANOTHER_S_LINK).into());
     }
@@ -328,14 +329,14 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// Holds the election to its end, as configured.
+/// Competes until the end, as configured.
 ///
-/// To be called while the process has one thread: the guardian is forked in here.
+/// Call it while the process has one thread: it forks the guardian.
 ///
 /// # Errors
-/// What kept us from starting at all: a [`UsageError`], or what the machine refused.
+/// If it cannot start: a [`UsageError`], or a refusal by the machine.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    // Before the store is asked: control that nobody hears of is kept from those who do something with it.
+    // Before the store is contacted: an instance without a reader would keep control from others.
     if let Some(leave) = nobody_reads() {
         return Ok(leave);
     }
@@ -345,7 +346,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     };
     let lock = store.info().name;
     config.refuse_our_own(&lock)?;
-    // Now, and not with the first line: two halves of a line are two lines to a reader.
+    // Checked before the first line: a reader would take two halves of a line for two lines.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
@@ -365,7 +366,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         ..Setup::new(programs, config.contain, config.rules.grace)
     };
     let guardian = guardian::fork(setup).map_err(no_guardian)?;
-    // The guardian has it by now, and the child inherits it from there.
+    // The guardian has a copy, and the child inherits that.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;
     report::context(report::Context {
@@ -379,7 +380,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));
     let observers = Observers::new(&config, &store, &guardian, log, None);
-    // After the fork: it is a thread.
+    // After the fork, because it starts a thread.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
@@ -393,7 +394,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
-        // From when the child says `holder`: the reader may be asked as soon as it can have read it.
+        // The health check begins with the child's `holder`: the reader can answer as soon as it has read that.
         look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,
@@ -423,8 +424,8 @@ async fn compete(
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
     let mut rules = rules(config, &*store);
-    // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
-    // holder has to look.
+    // With a store in the kernel, a wait ends only when the lock is free. The reader wants the holder's name,
+    // so this instance has to look.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())
@@ -449,7 +450,7 @@ async fn compete(
     leave
 }
 
-/// How we leave where there was no reader to begin with.
+/// Returns the way to end if there is no reader at the start.
 fn nobody_reads() -> Option<ExitAction> {
     if guardian::stdout_was_closed() {
         let why = "it is closed (add a reader, or >/dev/null)";
@@ -463,18 +464,18 @@ fn nobody_reads() -> Option<ExitAction> {
     })
 }
 
-/// How we leave, said to people.
+/// Logs the end, and returns the way to end.
 fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitAction {
     let exit = match (&ending.cause, ending.exit) {
         _ if ending.overlap => None,
         (Cause::Stopped(libc::SIGPIPE), _) if gone.is_some_and(|errno| errno != Errno::EPIPE) => {
             Some(Exit::Code(exit::CANNOT_WRITE))
         }
-        // The child writes for us: that it could not is our end as well.
+        // The child writes for this process: if it cannot, `elect` ends in the same way.
         (Cause::CommandEnded, exit) => exit.filter(|exit| {
             [Exit::Signal(libc::SIGPIPE), Exit::Code(exit::CANNOT_WRITE)].contains(exit)
         }),
-        // However else the child ended: the reader's fate is not ours to tell.
+        // Any other end of the child says nothing about the reader.
         _ => None,
     };
     let ending = Ending {
