@@ -1,5 +1,5 @@
-//! How we prove who we are to an Azure service, and how we follow what Azure announces for this
-//! machine. Must never read the environment: the account does that.
+//! Options for the credential to an Azure service, and for Azure's notices for this machine. It must never read
+//! the environment: the account does that.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use crate::args;
 use crate::azure::scheduled_events::{Config, Endpoint};
 use crate::azure::{Auth, AuthOptions, withheld as credentials};
 
-/// What was typed about the account.
+/// Returns the options for the account.
 #[must_use]
 pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     AuthOptions {
@@ -19,7 +19,7 @@ pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     }
 }
 
-/// What of it has no meaning for a lock that is no blob; `by_https`: another server is asked by that.
+/// Returns the flags that only a lock on a blob uses. `by_https` means that another server uses https.
 #[must_use]
 pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static str, bool); 2] {
     [
@@ -28,14 +28,14 @@ pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static
     ]
 }
 
-/// The variables that name what we compete for, or work on: its URL may have a SAS in it.
+/// Variables that name the lock or the queue: a URL may contain a SAS.
 const TARGETS: [&str; 2] = ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"];
 
-/// The variables that are kept from what we run: those that can hold what we prove ourselves by, the
-/// one that was `named` to hold it, and those of the lock or the queue, where `target` has a SAS.
+/// Returns the variables to hide from child processes: all that can hold a credential, the one that was `named`
+/// for a connection string, and those of the lock or the queue if `target` has a SAS.
 pub(super) fn withheld(target: &str, named: Option<&str>) -> Vec<OsString> {
-    // All that any of our credentials is read from, and not only what was used: a command that
-    // finds another key can use that.
+    // All variables that can hold a credential and not just the one in use: a command that finds another key
+    // can use that.
     let known = credentials().map(OsString::from);
     let targets = TARGETS.into_iter().filter(|_| target.contains('?'));
     known
@@ -47,7 +47,7 @@ pub(super) fn scheduled_events(
     typed: &args::ScheduledEvents,
     host: &Host,
 ) -> Result<Option<Config>, UsageError> {
-    // A flag that does nothing is a misunderstanding, and the machine would be frozen unannounced.
+    // A flag without effect is a misunderstanding, and the machine would be frozen unannounced.
     if !typed.scheduled_events {
         let details = [
             ("--ack-events", typed.ack_events),

@@ -1,4 +1,4 @@
-//! The command that was typed: that there is one, and that nothing behind it was meant for us.
+//! The command: checks that there is one, and that no argument was meant for trafficcop.
 
 use std::ffi::OsString;
 
@@ -15,10 +15,10 @@ pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(
     }
 }
 
-/// Refuses a word right before `--`, of the words as they were typed: it would be run as the command.
+/// Refuses a word right before `--`: it would run as the command. `words` is the whole command line.
 ///
 /// # Errors
-/// That no flag takes it.
+/// If no flag takes the word.
 pub(crate) fn refuse_a_word_before(
     words: &[OsString],
     command: &[OsString],
@@ -35,7 +35,7 @@ pub(crate) fn refuse_a_word_before(
     }
 }
 
-/// Where no lock was named before the command, and behind it one seems to be.
+/// Refuses a missing lock, if the command's arguments seem to name one.
 pub(super) fn refuse_a_lock_behind(
     typed: &args::Common,
     command: &[OsString],

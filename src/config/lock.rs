@@ -1,6 +1,6 @@
-//! The lock that was named, with every kind of it in one place: what other settings are measured by.
-//!
-//! Used by `config` and by the commands that look at locks. A store that is new has a variant here, and nowhere else
+//! The lock that was named, with every kind of lock in one place: other settings depend on it. Used by `config`
+//! and by the commands that look at locks. A new store has a variant here, and nowhere else above its own
+//! folder.
 //! above its own folder.
 
 use std::ffi::OsString;
@@ -21,20 +21,20 @@ use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
 use crate::units::show;
 
-/// What names a lock: exactly one of the flags.
+/// Name of a lock, from exactly one of the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named<'a> {
     Blob(&'a str),
     File(&'a Path),
-    /// A helper and the name of its entry.
+    /// Helper, and the name of its entry.
     Store(&'a str, &'a str),
 }
 
 impl<'a> Named<'a> {
-    /// Returns what was named.
+    /// Returns the lock that the flags name.
     ///
     /// # Errors
-    /// That nothing was named, or two, or an empty name.
+    /// If there is no name, more than one, or an empty one.
     pub(crate) fn new(
         blob: Option<&'a str>,
         file: Option<&'a Path>,
@@ -75,7 +75,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Where flags have no meaning, for an error.
+    /// Returns the kind of lock, for the error about a flag that has no meaning there.
     pub(crate) fn place(self) -> &'static str {
         match self {
             Named::Blob(_) => "on a blob",
@@ -85,13 +85,13 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The lock, as far as it can be checked without asking its store.
+/// The lock, checked as far as is possible without its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     Blob {
-        /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
+        /// `CONTAINER/NAME` or a URL. The store checks Azure's rules for names.
         target: String,
-        /// What was typed about its account.
+        /// Options for the account.
         options: AuthOptions,
         /// Create container and blob if they are missing.
         create: bool,
@@ -100,9 +100,9 @@ pub(crate) enum Lock {
     },
     File {
         path: PathBuf,
-        /// Keep it as on a drive that machines share, whatever it lies on.
+        /// Treat the drive as shared between machines, whatever it is.
         shared: bool,
-        /// The operator promises that exactly one of two machines makes a directory there.
+        /// The operator promises that on this drive exactly one of two machines creates a directory.
         mkdir_is_exclusive: bool,
     },
     Store {
@@ -112,10 +112,10 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Makes sense of the lock that was typed; `by_https`: something else than its store is asked by https.
+    /// Validates the lock's flags. `by_https` means that a server other than the store uses https, too.
     ///
     /// # Errors
-    /// A flag that does nothing for it, or no lock.
+    /// If there is no lock, or a flag does nothing for this kind.
     pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
         let blob = typed.blob.clone().transpose()?;
         let named = Named::new(
@@ -169,7 +169,7 @@ impl Lock {
         })
     }
 
-    /// The path of a lock on a file.
+    /// Returns the path of a lock on a file.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Lock::File { path, .. } => Some(path),
@@ -177,30 +177,30 @@ impl Lock {
         }
     }
 
-    /// The files that are locked: the path itself, or one for each slot.
+    /// Returns the files that are locked: the path itself, or one for each slot.
     pub(super) fn files(&self, slots: u32) -> Vec<PathBuf> {
         let of_path = |path: &Path| match slots {
-            // One slot is no slot: the same lock as without the flag.
+            // One slot makes the same lock as no --slots.
             1 => vec![path.to_owned()],
             _ => (0..slots).map(|slot| path_of(path, slot)).collect(),
         };
         self.path().map_or(Vec::new(), of_path)
     }
 
-    /// Time that no other instance may look at the lock for.
+    /// Returns the longest time that can pass until another instance looks at the lock.
     pub(super) fn shortest_cooldown(&self, slots: u32, poll: Duration) -> Duration {
         match self {
-            // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
+            // The kernel wakes the waiter at once, and a busy machine may take a moment to schedule it.
             Lock::File { shared: false, .. } if slots == 1 => Duration::from_millis(100),
             _ => longest_poll(poll),
         }
     }
 
-    /// Variables that are kept from the command with --no-credentials.
+    /// Returns the variables that --no-credentials hides from the command.
     pub(super) fn withheld(&self) -> Vec<OsString> {
         match self {
             Lock::Blob { target, .. } => withheld(target, None),
-            // Nothing is proved to anyone by a lock on a file: what is there is the command's own.
+            // A lock on a file needs no credential: credentials in the environment are the command's own.
             Lock::File { .. } => Vec::new(),
             Lock::Store { helper, name } => {
                 HelperLock::new(helper, name).map_or(Vec::new(), |lock| lock.hides())
@@ -208,13 +208,13 @@ impl Lock {
         }
     }
 
-    /// Whether this is the lock of one of these paths, which are asked for no longer than `patience`.
+    /// Returns whether this lock is one of these paths. Waits at most `patience` for their drives.
     pub(super) fn is_one_of(
         &self,
         outer: &[String],
         patience: Duration,
     ) -> Result<bool, UsageError> {
-        // An address has one spelling, and a path many.
+        // An address has one spelling, a path many.
         let Some(path) = self.path() else {
             return Ok(false);
         };
@@ -228,7 +228,7 @@ impl Lock {
     }
 }
 
-/// Refuses a lease that no blob can have.
+/// Refuses a lease that a blob cannot have.
 pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageError> {
     if on_blob && !BLOB_LEASE.contains(&lease) {
         return Err(UsageError::new(format!(
@@ -237,7 +237,7 @@ pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageEr
             show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
         )));
     }
-    // The service's header takes no fraction.
+    // The service's header takes whole seconds only.
     if on_blob && lease.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lease {}: a blob is leased for whole seconds: take {}s",

@@ -1,21 +1,21 @@
-//! The validated configuration: what was typed, made sense of. A [`Config`] cannot be inconsistent;
-//! what does not fit is a [`UsageError`] of one line that names the value, why, and what to do.
+//! The validated configuration. A [`Config`] cannot be inconsistent. A setting that does not fit is a
+//! [`UsageError`] of one line, with the value, the reason and the remedy.
 //!
-//! Called by `main` before anything is forked, opened or connected. How one value is typed is for its
-//! parser in `args`; here the settings are related to each other, and to the machine. It only looks
-//! (at the paths it was given); it must never create, print or exit.
+//! Called by `main` before anything is forked, opened or connected. The parsers in `args` check each value
+//! alone; this module checks the settings against each other and against the machine. It only looks at the
+//! paths that were given. It must never create, print or exit.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `run`, `elect`, `work` | what each verb that drives something goes by |
-//! | `lock` | the lock that was named, with every kind of it in one place |
-//! | `policy` | restarts, handing control round, tasks that are done once |
-//! | `outputs` | the files and sockets that we write to or answer on |
-//! | `look` | looks at paths whose drive may not answer |
-//! | `health` | whether the command works |
-//! | `azure` | credentials, and what is announced for this machine |
-//! | `command` | that there is a command |
-//! | `quote` | commands as they could be typed |
+//! | `run`, `elect`, `work` | the configuration of each verb that drives something |
+//! | `lock` | the lock that was named, with every kind of lock in one place |
+//! | `policy` | restarts, handing control round, tasks that run once |
+//! | `outputs` | the files that trafficcop writes, and the sockets on which it answers |
+//! | `look` | reads paths whose drive may not answer |
+//! | `health` | the checks of whether the command works |
+//! | `azure` | credentials, and Azure's notices for this machine |
+//! | `command` | checks that there is a command |
+//! | `quote` | commands in the form in which a user would type them |
 
 mod azure;
 mod command;

@@ -1,5 +1,4 @@
-//! What was typed of work, made sense of: the queue, and how its messages are worked on. Called by
-//! main.
+//! The configuration of `work`: the queue, and the way its messages are processed. Called by main.
 
 #[cfg(feature = "service-bus")]
 mod service_bus;
@@ -24,7 +23,7 @@ use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 use crate::units::show;
 
-// What a storage queue can lock a message for, as far as there is time to renew it.
+// Lock times that a storage queue allows and that leave time to renew.
 const LOCK_TIME: RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(7 * 24 * 3600);
 
@@ -37,85 +36,85 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 const DEFAULT_BODY: u64 = 100 << 20;
 
-/// What is to be done with the messages of a queue, and how.
+/// Validated configuration of `work`.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Which queue.
+    /// The queue.
     pub source: Source,
-    /// The longest body, in bytes.
+    /// Longest accepted body, in bytes.
     pub max_body: u64,
-    /// How many messages are worked on at once.
+    /// Number of messages processed at the same time.
     pub concurrency: usize,
-    /// Only one message, and we end as its command does.
+    /// Process one message, and exit with its command's status.
     pub once: bool,
-    /// After how many messages we leave.
+    /// Number of messages after which `work` ends.
     pub max_messages: Option<u64>,
-    /// After how long without a message we leave.
+    /// Time without a message after which `work` ends.
     pub idle_exit: Option<Duration>,
-    /// How long the queue may refuse the credential that it accepted before.
+    /// Time for which the queue may refuse a credential that it accepted before.
     pub auth_patience: Duration,
-    /// Messages are handed over in directories.
+    /// Pass messages in directories.
     pub in_directories: bool,
-    /// The longest a command may run.
+    /// Longest time that a command may run.
     pub timeout: Option<Duration>,
-    /// What a command is sent first when it is to end.
+    /// Signal that asks a command to end.
     pub stop_signal: i32,
-    /// Who gets it.
+    /// Processes that get the stop signal.
     pub stop_to: StopTo,
-    /// What keeps a command's tree together.
+    /// Containment of a command's tree.
     pub contain: Contain,
-    /// A message is settled before its command starts.
+    /// Settle a message before its command starts.
     pub at_most_once: bool,
-    /// How often a message is tried; `None`: as often as its queue gives it to us.
+    /// Number of attempts for a message; `None` leaves the limit to the queue.
     pub max_attempts: Option<u32>,
-    /// How long a message that failed stays away, at first and at most.
+    /// Delay before a failed message is tried again: the first and the longest.
     pub retry_delay: (Duration, Duration),
     /// Exit statuses that dead-letter a message.
     pub dead_letter_exit: ExitStatuses,
-    /// Exit statuses that do not.
+    /// Exit statuses that never dead-letter a message.
     pub retry_exit: ExitStatuses,
-    /// After how much of its time a message's lock is renewed, in per cent.
+    /// Share of its lock time after which a message's lock is renewed, in per cent.
     pub renew_at: u32,
-    /// How long commands may go on after a stop was requested.
+    /// Time that commands get to finish after a stop was requested.
     pub grace: Duration,
-    /// From the stop signal to SIGKILL.
+    /// Time from the stop signal to SIGKILL.
     pub kill_after: Duration,
-    /// Who we are in the log.
+    /// Name of this instance in the log.
     pub identity: String,
-    /// The machine's name.
+    /// Name of the machine.
     pub host: String,
-    /// Our process id.
+    /// Id of this process.
     pub pid: u32,
-    /// Seeds the spread of polls and retries.
+    /// Seed that spreads polls and retries.
     pub seed: u64,
-    /// Where the present state is kept.
+    /// Path of the status file.
     pub status_file: Option<PathBuf>,
-    /// Where what happens is appended.
+    /// Path of the event log.
     pub event_log: Option<PathBuf>,
-    /// Where questions are answered over HTTP.
+    /// Address at which HTTP requests are answered.
     pub listen: Option<crate::serve::Address>,
-    /// Variables of ours that no command inherits.
+    /// Variables of trafficcop that no command inherits.
     pub withheld: Vec<OsString>,
     /// The command and its arguments; not empty.
     pub command: Vec<OsString>,
 }
 
 impl Work {
-    /// Makes sense of what was typed.
+    /// Validates the settings of `work`.
     ///
     /// # Errors
-    /// The first thing found that cannot be.
+    /// The first setting that is refused.
     pub fn new(typed: args::Work, host: &Host) -> Result<Work, UsageError> {
         refuse_no_command(
             &typed.command,
             "no command: write after -- what runs for each message, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
-        // The queue first, as `run` has the lock: of two mistakes it is the one to be told.
+        // The queue comes first, as the lock does in `run`: of two mistakes it is reported.
         let source = Source::new(&typed)?;
         if typed.at_most_once {
             refuse_at_most_once(&typed, &source)?;
         }
-        // No file is the lock: the queue is.
+        // The lock is the queue and not a file.
         let beside = Beside {
             locks: &[],
             patience: DEFAULT_PATIENCE,
@@ -124,7 +123,7 @@ impl Work {
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
         if typed.once {
-            // `--max-messages 1` beside it says the same, and is let pass.
+            // `--max-messages 1` means the same as --once, and is accepted.
             if let Some(most) = max_messages.filter(|most| *most != 1) {
                 return Err(UsageError::new(format!(
                     "--once and --max-messages {most} contradict each other: choose one"
@@ -138,7 +137,7 @@ impl Work {
         }
         let timeout = typed.timeout.transpose()?;
         let attempts = typed.max_attempts.transpose()?;
-        // As sysexits.h has them: EX_DATAERR, and EX_TEMPFAIL.
+        // From sysexits.h: EX_DATAERR and EX_TEMPFAIL.
         let dead_letter_exit = typed
             .dead_letter_exit
             .unwrap_or_else(|| Ok(vec![65..=65]))?;
@@ -147,7 +146,7 @@ impl Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
             concurrency,
             once: typed.once,
-            // `--once` is a limit of one that passes on the command's status, too.
+            // `--once` is a limit of one, and passes on the command's status.
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
             auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
@@ -181,7 +180,7 @@ impl Work {
     }
 }
 
-/// Refuses what has no meaning where a message is gone before its command starts.
+/// Refuses flags without effect on a message that is gone before its command starts.
 fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
     if source.sessions().is_some() {
         return Err(UsageError::new(
@@ -201,7 +200,7 @@ fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageE
     })
 }
 
-/// What a message of a storage queue is locked for.
+/// Validates the lock time of a storage queue.
 fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     let lock_time = typed.lock_time.clone().unwrap_or(Ok(DEFAULT_LOCK_TIME))?;
     if !LOCK_TIME.contains(&lock_time) {
@@ -210,7 +209,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
             show(lock_time)
         )));
     }
-    // `visibilitytimeout` is a whole number.
+    // `visibilitytimeout` takes whole seconds only.
     if lock_time.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
@@ -219,7 +218,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
         )));
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
-    // Two attempts to renew have to fit in: with fewer a single lost answer costs the message.
+    // It must leave time for two renewals: otherwise a single lost answer costs the message.
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         UsageError::new(format!(
@@ -230,7 +229,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     Ok(lock_time)
 }
 
-/// A queue, and what is particular to its kind.
+/// A queue, with the settings of its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An Azure storage queue.
@@ -240,60 +239,60 @@ pub enum Source {
     ServiceBus(ServiceBus),
 }
 
-/// A storage queue.
+/// Settings of a storage queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Its name or URL; the service's rules for names are the queue's to check. May hold a secret.
+    /// Name or URL. The queue checks the service's rules for names. It may contain a secret.
     pub queue: String,
-    /// It is created if it is missing.
+    /// Create the queue if it is missing.
     pub create: bool,
-    /// How the account and our credential are found.
+    /// Options for the account and the credential.
     pub options: AuthOptions,
-    /// Where dead-lettered messages go, if not beside the queue.
+    /// Queue for dead-lettered messages; the default has the queue's name and a suffix.
     pub poison_queue: Option<String>,
-    /// How messages are encoded; `None`: nobody has said.
+    /// Encoding of the messages, if it was set.
     pub encoding: Option<Encoding>,
-    /// For how long a message is locked.
+    /// Time for which a message is locked.
     pub lock_time: Duration,
 }
 
-/// A queue on Service Bus.
+/// Settings of a queue on Service Bus.
 #[cfg(feature = "service-bus")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBus {
-    /// Which one; Azure's rules for names are checked when it is opened.
+    /// Address of the queue. Azure's rules for names are checked when it is opened.
     pub asked: ServiceBusOptions,
-    /// How our credential is found.
+    /// Options for the credential.
     pub options: AuthOptions,
-    /// For how long its messages are locked, where its own word for that is not to be believed.
+    /// Time for which its messages are locked, if the queue's own value is to be overridden.
     pub lock_time: Option<Duration>,
-    /// Settle on the link that brought the message.
+    /// Settle a message on the link that brought it.
     pub link_settle: bool,
-    /// How its sessions are taken, if its messages come in such.
+    /// Settings of sessions, if the queue has them.
     pub sessions: Option<Sessions>,
 }
 
-/// How sessions are taken, and given up.
+/// Rules for taking sessions and giving them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// After how long without a message one is given up.
+    /// Time without a message after which a session is given up.
     pub idle: Duration,
-    /// After how many messages.
+    /// Number of messages after which a session is given up.
     pub messages: Option<u64>,
-    /// How long nothing is begun in one that was taken: so long whoever had it before may take to hear
-    /// that it is lost.
+    /// Time to wait before the first message of a session that was taken over: its last worker may need as long
+    /// to learn that it has lost the session.
     pub lock_delay: Duration,
 }
 
 impl Sessions {
     /// Longest time that a command may live on after its session's lock was lost.
-    // Half of the shortest `--lock-delay`, and not of our own: the next worker waits for its own, and all that
-    // is known of that is how short it may be.
+    // Half of the shortest `--lock-delay` and not of this worker's: the next worker waits for its own delay, of
+    // which only the minimum is known.
     pub const GRACE_ON_LOSS: Duration = Duration::from_secs(1);
 }
 
 impl Source {
-    /// Makes sense of what was typed.
+    /// Validates the flags of the queue.
     fn new(typed: &args::Work) -> Result<Source, UsageError> {
         #[cfg(feature = "service-bus")]
         {
@@ -331,7 +330,7 @@ impl Source {
         storage(typed).map(Source::Storage)
     }
 
-    /// Whether what fails for good can be dead-lettered.
+    /// Returns whether messages that fail for good can be dead-lettered.
     #[must_use]
     pub fn puts_aside(&self) -> bool {
         match self {
@@ -341,7 +340,7 @@ impl Source {
         }
     }
 
-    /// How sessions are taken, if messages come in such.
+    /// Returns the settings of sessions, if the queue has them.
     #[must_use]
     pub fn sessions(&self) -> Option<Sessions> {
         match self {
@@ -351,7 +350,7 @@ impl Source {
         }
     }
 
-    /// The queue as it was named, if that can hold a secret.
+    /// Returns the queue's name or URL, if it can contain a secret.
     fn target(&self) -> &str {
         match self {
             Source::Storage(storage) => &storage.queue,
@@ -360,7 +359,7 @@ impl Source {
         }
     }
 
-    /// The variable that was named to hold a connection string.
+    /// Returns the variable that was named for a connection string.
     fn named_variable(&self) -> Option<&str> {
         match self {
             Source::Storage(_) => None,
@@ -369,13 +368,12 @@ impl Source {
         }
     }
 
-    /// How often a message is tried where nothing was said; `None`: that is for the queue to say.
+    /// Returns the default number of attempts; `None` leaves the limit to the queue.
     fn attempts(&self) -> Option<u32> {
         match self {
-            // The service counts, and does nothing with the number: without a limit a bad message
-            // comes for ever.
+            // The service counts attempts and sets no limit: a bad message would come back for ever.
             Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
-            // It has a number of its own, which its owner has chosen and which cannot be switched off.
+            // The queue has its own limit, which its owner has chosen and which cannot be switched off.
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(_) => None,
         }
