@@ -9,7 +9,7 @@ use crate::exit::{self, ExitAction, UsageError};
 use crate::runtime::check_stack_limit;
 use crate::{args, commands, config, elect, guardian, report, run, work};
 
-/// Refuses, with a message, a stack limit under which [`main`] would crash.
+/// Refuses a stack limit under which [`main`] would crash.
 ///
 /// # Errors
 /// The way in which the process is to end.
@@ -21,7 +21,6 @@ pub fn check_stack() -> Result<(), ExitAction> {
     })
 }
 
-/// Returns whether the value is one quoted text.
 fn is_in_quotes(value: &OsStr) -> bool {
     match value.as_encoded_bytes() {
         [first @ (b'"' | b'\''), inner @ .., last] => first == last && !inner.contains(first),
@@ -29,7 +28,7 @@ fn is_in_quotes(value: &OsStr) -> bool {
     }
 }
 
-/// Runs the program `trafficcop` and returns how the process is to end.
+/// Runs the program `trafficcop`, and returns how the process is to end.
 pub fn main(words: Vec<OsString>) -> ExitAction {
     guardian::leave_by_the_guardians(report::last_words);
     let typed = match args::parse(words.iter().cloned()) {
@@ -38,7 +37,7 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
             let Some(refusal) = args::refusal(&error, &words) else {
                 let usage = error.use_stderr();
                 return match error.print() {
-                    // A reader of stdout that has read enough is no error.
+                    // A reader that has read enough is no error.
                     Err(why) if !usage && why.kind() != ErrorKind::BrokenPipe => {
                         report::init(report::Format::Text, report::Volume::Quiet, None);
                         let error = anyhow::Error::new(why).context("cannot write to stdout");
@@ -63,7 +62,7 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
         args::Verb::Announce(_) | args::Verb::Check(_) => {
             (report::Format::Text, report::Volume::Normal)
         }
-        // These verbs answer on stdout; the log gets errors only.
+        // They answer on stdout: only errors are logged.
         _ => (report::Format::Text, report::Volume::Quiet),
     };
     report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));

@@ -1,9 +1,8 @@
-//! Answers for code inside a command: may it begin another piece of work, and is it still in control? See
-//! [`Deadline`].
+//! Answers to code inside a command: may it begin more work, and is it still in control? See [`Deadline`].
 //!
-//! Used by programs under `trafficcop run`, and by `trafficcop check` for scripts. An answer reads memory and
-//! the clock. Before a yes, one system call checks that the file's writer is alive. The answer must never be
-//! yes when another instance could have been given control.
+//! For programs under `trafficcop run`, and for `trafficcop check`. An answer reads memory and the clock, and
+//! before a yes one system call checks that the writer is alive. It must never be yes when another instance
+//! could have been given control.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use crate::guardian::{ControlState, View};
 /// Variable in which `trafficcop run` passes the path of the control file to its command.
 pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 
-/// Reason why it is unknown whether the command is in control, in one line.
+/// Reason why it is unknown whether the command is in control.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadlineError {
@@ -24,7 +23,7 @@ pub enum DeadlineError {
         "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, as in 'trafficcop run --file PATH -- ./job'"
     )]
     Outside,
-    /// `TRAFFICCOP_CONTROL` is empty: trafficcop found no directory for a control file.
+    /// There was no directory for a control file.
     #[error(
         "TRAFFICCOP_CONTROL is empty: trafficcop found no directory for a control file; its log has the reason"
     )]
@@ -39,7 +38,7 @@ pub enum DeadlineError {
     },
 }
 
-/// Deadline until which the command that this program belongs to is in control.
+/// Deadline until which this program's command is in control.
 ///
 /// ```no_run
 /// let deadline = trafficcop::Deadline::from_env()?;
@@ -68,7 +67,7 @@ impl Deadline {
         }
     }
 
-    /// Opens the deadline in this control file.
+    /// Opens this control file.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -80,28 +79,27 @@ impl Deadline {
         Ok(Deadline(view))
     }
 
-    /// Returns whether the command is in control now: no other instance can have been given control.
+    /// Returns whether the command is in control: no other instance can have been given it.
     ///
-    /// It is false once trafficcop stops the command because control is in doubt. A requested stop and a
-    /// hand-over do not change it: the command is in control until it has ended.
+    /// False once the command is asked to end because control is in doubt. A requested stop and a hand-over
+    /// change nothing: the command is in control until it has ended.
     #[must_use]
     pub fn in_control(&self) -> bool {
         !left(self.0.read().until).is_zero()
     }
 
-    /// Returns whether the command may begin another piece of work: it is in control, and no drain has begun.
+    /// Returns whether more work may begin: the command is in control, and no drain has begun.
     ///
-    /// It is false once a stop, a hand-over or any other drain begins. The drain is written before the first
-    /// signal is sent, so a signal handler that calls this gets `false`.
+    /// A drain is written before its first signal is sent, so a signal handler gets `false`.
     #[must_use]
     pub fn may_begin(&self) -> bool {
         let ControlState { until, drain } = self.0.read();
         drain == Instant::ZERO && !left(until).is_zero()
     }
 
-    /// Returns the time until trafficcop may send SIGKILL if no further renewal succeeds: the end of the grace
-    /// once a drain has begun, or the lease's deadline if that is earlier. [`Duration::MAX`] if neither exists.
-    /// The grace does not count before a drain.
+    /// Returns the time until trafficcop may send SIGKILL if no renewal succeeds: to the end of the grace once
+    /// a drain has begun, or to the lease's deadline if that is earlier. [`Duration::MAX`] if there is neither.
+    /// Before a drain the grace does not count.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.0.read() {
@@ -109,23 +107,22 @@ impl Deadline {
                 until,
                 drain: Instant::ZERO,
             } => left(until),
-            // The guardian never writes a drain that ends after the lease's deadline.
+            // Never after the lease's deadline: the guardian sees to that.
             ControlState { drain, .. } => left(drain),
         }
     }
 
-    /// Blocks the thread for `limit`, or until [`Deadline::may_begin`] is false; returns the last answer.
+    /// Blocks the thread for `limit`, or until [`Deadline::may_begin`] is false, and returns the last answer.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         wait_while(limit, || self.may_begin())
     }
 }
 
-/// Time between two reads of the control file by a wait. A read costs a memory access and one system call.
-/// Nothing can wake the wait earlier: a deadline that passes and a writer that dies wake no reader.
+/// Time between two reads, each a memory access and a system call. Nothing wakes the reader earlier when a
+/// deadline passes or the writer dies.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Waits for `limit`, or until the answer is no, and returns the answer.
 pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while answer() {
@@ -138,10 +135,9 @@ pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
     false
 }
 
-/// Returns the time until a moment of the control file.
 fn left(until: Instant) -> Duration {
-    // Read the clock after the file, so that the file is judged by a later time. In the other order, a process
-    // that was stopped in between would compare the file with an old time.
+    // The file first, then the clock: a process that was stopped in between must not judge the file by an old
+    // time.
     match until {
         Instant::FOREVER => Duration::MAX,
         until => until.since(Instant::now()),

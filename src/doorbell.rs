@@ -1,9 +1,9 @@
 //! The doorbell: the holder rings, standbys listen, over a TCP connection that decides nothing.
 //!
-//! Used by the driver. A standby connects to the address in the holder's record. Each side sends one half of
-//! the record's nonce, which proves that it has read the record. The holder then sends one byte a second, one
-//! more byte when it drains, and one when the store has taken its lease back. It reads nothing more.
-//! [`crate::core::doorbell`] decides what a ring means; no step towards control waits for anything here.
+//! A standby connects to the address in the holder's record; each side proves with one half of the record's
+//! nonce that it has read it. The holder then sends a byte a second, one when it drains and one when the store
+//! has taken its lease back, and reads nothing more. [`crate::core::doorbell`] decides what a ring means: no
+//! step towards control waits for anything here.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,17 +30,16 @@ use crate::util::lock;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
-/// Silence after which a standby takes a holder for dead; also the limit for connecting and for the greeting.
+/// Silence that makes a holder count as dead, and the limit for connecting and the greeting.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Largest number of standbys that a holder rings.
+/// Most standbys that a holder rings.
 const MOST: usize = 1024;
-/// Largest number of connections that have not yet shown the nonce. The oldest is dropped for a new one, so
-/// that a port scan cannot keep a standby out.
+/// Most connections that have not shown the nonce yet. The oldest gives way, so that a port scan cannot keep a
+/// standby out.
 const MOST_STRANGERS: usize = 64;
-/// Largest number of bytes a second that a standby accepts: a true holder sends one, and two more at its end.
+/// Most bytes a second that a standby accepts: a holder sends one, and two more at its end.
 const MOST_BYTES: usize = 16;
-/// Time after which the kernel closes the connection of a standby that acknowledges nothing, which frees its
-/// rank.
+/// Time without acknowledgement after which the kernel gives up a standby, and its rank is free.
 const GONE_MS: u32 = 10_000;
 
 const ALIVE: u8 = b'.';
@@ -50,14 +49,13 @@ const RELEASED: u8 = b'r';
 /// Address of a doorbell, as it was configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DoorbellAddress {
-    /// `None` means the address from which this machine reaches the store.
+    /// `None`: the address from which this machine reaches the store.
     pub ip: Option<IpAddr>,
-    /// 0 lets the kernel choose.
+    /// 0: the kernel chooses.
     pub port: u16,
 }
 
 impl DoorbellAddress {
-    /// Returns the address to listen on, for a store on this host.
     fn towards(self, service: Option<&str>) -> io::Result<SocketAddr> {
         let ip = match self.ip {
             Some(ip) => ip,
@@ -77,8 +75,8 @@ impl fmt::Display for DoorbellAddress {
     }
 }
 
-/// Splits the nonce into the half that a standby sends first and the half that the holder answers with. Neither
-/// side learns from the other the half that it has to send.
+/// Splits the nonce into a standby's half, sent first, and the holder's half. Neither side learns from the
+/// other the half that it must send.
 fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
     let bytes = nonce.to_be_bytes();
     let (first, second) = bytes.split_at(8);
@@ -88,17 +86,15 @@ fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
     halves
 }
 
-/// Connections to the standbys that are rung, by rank.
 type Ranks = Vec<Option<std::net::TcpStream>>;
 
 /// Doorbell of one instance: rings the standbys, or listens to the holder's doorbell.
 #[derive(Debug)]
 pub struct Doorbell {
-    /// Address at which standbys find this instance. It accepts no connection before [`Doorbell::open`].
+    /// No connection is accepted before [`Doorbell::open`].
     own: Bell,
-    /// Listening socket, open for the instance's whole life, so that no other user can listen there.
+    /// Listening for the instance's whole life, so that no other user can listen there.
     place: Bound,
-    /// Whether the log already has the warning that standbys cannot hear this instance.
     loss_is_told: bool,
     serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
     listening: Option<(Bell, JoinHandle<()>)>,
@@ -130,11 +126,8 @@ impl fmt::Display for Unbound {
 }
 
 impl Doorbell {
-    /// Reserves the address and the port, so that no other user can listen there. Accepts no connection yet.
-    /// `service` is the host of the store.
-    ///
-    /// # Errors
-    /// If the kernel refuses the address, or if no standby would connect there.
+    /// Reserves the address, so that no other user can listen there, and accepts no connection yet. `service`
+    /// is the host of the store.
     pub(crate) fn bind(
         wanted: DoorbellAddress,
         service: Option<&str>,
@@ -151,7 +144,7 @@ impl Doorbell {
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
         });
         let bound = bound.map_err(Unbound::Machine)?;
-        // An address that was not named is no error: the instance goes on without being heard (see `warn`).
+        // An address that the user did not choose is only warned of: see `warn`.
         if wanted.ip.is_some() && !bound.own.is_near() {
             return Err(Unbound::Setting(format!(
                 "--doorbell {wanted}: standbys connect to private addresses only: name one of this machine"
@@ -160,7 +153,6 @@ impl Doorbell {
         Ok(bound)
     }
 
-    /// Warns in the log if no standby will connect to this address.
     pub(crate) fn warn(&self) {
         let address = self.own.address;
         if !self.own.is_near() {
@@ -186,22 +178,17 @@ impl Doorbell {
         })
     }
 
-    /// Returns what this instance writes into its record.
     pub(crate) fn bell(&self) -> Bell {
         self.own
     }
 
-    /// Starts to accept standbys, after control was acquired. Needs the runtime.
-    ///
-    /// # Errors
-    /// If the kernel refuses. No standby hears this instance then, and all of them poll.
+    /// Starts to accept standbys. If it fails, all of them poll.
     pub(crate) fn open(&mut self) -> io::Result<()> {
         self.attend(None);
         self.close();
         let place = self.place.try_clone()?;
         place.set_nonblocking(true)?;
-        // Drop the standbys that connected too early. They connect again at their next look, and occupy no rank
-        // meanwhile.
+        // Drop the connections that came too early: those standbys connect again at their next look.
         let _ = (0..MOST).take_while(|_| place.accept().is_ok()).count();
         let listener = TcpListener::from_std(place)?;
         let ranks = Arc::default();
@@ -210,7 +197,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Opens the bell, and warns once if that fails: standbys then find control later.
+    /// Opens the bell, and warns once if that fails.
     pub(crate) fn open_or_warn(&mut self) {
         if let Err(why) = self.open()
             && !std::mem::replace(&mut self.loss_is_told, true)
@@ -222,34 +209,33 @@ impl Doorbell {
         }
     }
 
-    /// Tells the standbys that the command is being drained.
     pub(crate) fn draining(&self) {
         self.ring(DRAINING);
     }
 
-    /// Tells the standbys that the store has confirmed the release, and closes the bell.
+    /// Tells the standbys that the lease is free.
     pub(crate) fn released(&mut self) {
         self.ring(RELEASED);
         self.close();
     }
 
-    // Written here and not by the task: the process may end before the task is scheduled again.
+    // Written here, not by the task: the process may end before the task runs again.
     fn ring(&self, word: u8) {
         if let Some((ranks, _)) = &self.serving {
             tell(&mut lock(ranks), word);
         }
     }
 
-    /// Stops serving: the standbys see their connections end.
+    /// Ends the connections of all standbys.
     pub(crate) fn close(&mut self) {
         if let Some((ranks, task)) = self.serving.take() {
             task.abort();
-            // The aborted task holds the connections until the runtime drops it.
+            // The task holds the connections until the runtime drops it.
             lock(&ranks).clear();
         }
     }
 
-    /// Listens to this bell and to no other. Connects again if the last attempt has ended.
+    /// Listens to this bell only. Connects again if the last attempt has ended.
     pub(crate) fn attend(&mut self, bell: Option<Bell>) {
         if let Some((present, task)) = &self.listening {
             if Some(*present) == bell && !task.is_finished() {
@@ -263,14 +249,14 @@ impl Doorbell {
         });
     }
 
-    /// Waits for the next ring of the attended bell. Cancel-safe.
+    /// Returns the next ring. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Ring {
         loop {
             match self.rings.recv().await {
                 Some((bell, ring)) if self.listening.as_ref().is_some_and(|l| l.0 == bell) => {
                     return ring;
                 }
-                // A ring of a bell that was attended earlier.
+                // This ring is of a bell that was attended earlier.
                 Some(_) => {}
                 None => std::future::pending().await,
             }
@@ -278,10 +264,10 @@ impl Doorbell {
     }
 }
 
-/// Returns the address by which this machine reaches `host`. It looks up no name, so that nothing waits for
-/// DNS: a host with a name is assumed to lie beyond the default route.
+/// Returns the address by which this machine reaches `host`. Nothing may wait for DNS, so a host with a name is
+/// assumed to lie beyond the default route.
 fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
-    // Ranges reserved for documentation. No packet is sent there.
+    // Ranges reserved for documentation.
     const AFAR: [IpAddr; 2] = [
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
         IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
@@ -298,7 +284,7 @@ fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
         .ok_or_else(|| io::Error::other("this machine has no network"))
 }
 
-/// Returns the local address of the route to `service`. No packet is sent: the kernel only looks up the route.
+/// Returns the local address of the route to `service`, without sending a packet.
 fn address_towards(service: IpAddr) -> io::Result<IpAddr> {
     let service = SocketAddr::new(service, 9);
     let any: SocketAddr = match service {
@@ -316,25 +302,24 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
         SocketAddr::V6(_) => AddressFamily::Inet6,
     };
     let place = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // Connections of an earlier tenure linger in the kernel and must not block the port.
+    // Connections of an earlier tenure must not block the port.
     setsockopt(&place, ReuseAddr, &true)?;
     bind(place.as_raw_fd(), &SockaddrStorage::from(address))?;
-    // Listen at once: with SO_REUSEADDR another user could listen on a port that is only bound.
+    // At once: with SO_REUSEADDR another user could listen on a port that is only bound.
     listen(&place, Backlog::MAXCONN)?;
     Ok(Bound::from(place))
 }
 
-/// Returns how many standbys and how many unidentified connections to accept under this limit of descriptors.
-/// The store's connections and the log must keep theirs.
+/// Returns how many standbys and how many unidentified connections fit into a limit of descriptors. The store's
+/// connections and the log need theirs.
 fn room(descriptors: u64) -> (usize, usize) {
     let share =
         |part: u64, most: usize| usize::try_from(descriptors / part).map_or(most, |n| n.min(most));
     (share(4, MOST), share(16, MOST_STRANGERS).max(1))
 }
 
-/// Serves standbys until the task is aborted.
 async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
-    // The soft limit now. An unknown limit counts as a small one.
+    // An unknown limit counts as a small one.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     let (most, most_strangers) = room(descriptors);
     let mut strangers = JoinSet::new();
@@ -343,16 +328,16 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Without a standby there is no beat, and so no reason to wake up.
+        // Without a standby there is no beat, so nothing wakes the process.
         let heard = lock(&ranks).iter().any(Option::is_some);
         tokio::select! {
-            // The beat comes first: neither a flood of connections nor a lack of descriptors may silence it.
+            // The beat first: neither a flood of connections nor a lack of descriptors may silence it.
             biased;
             _ = beat.tick(), if heard => tell(&mut lock(&ranks), ALIVE),
             Some(standby) = standbys.recv() => admit(&mut lock(&ranks), standby, nonce, most),
             accepted = listener.accept() => {
                 let Ok((stranger, _)) = accepted else {
-                    // For example no descriptor is left. New connections wait in the kernel's queue.
+                    // No descriptor is left, for example: connections wait in the kernel's queue.
                     tokio::time::sleep(BEAT).await;
                     continue;
                 };
@@ -369,17 +354,15 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     }
 }
 
-/// Forwards a connection that sends its half of the nonce in time.
+/// Passes on a connection that shows the standby's half in time.
 async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpStream>) {
     let mut said = [0; 8];
     let read = timeout(SILENCE, stranger.read_exact(&mut said)).await;
     if matches!(read, Ok(Ok(_))) && said == halves(nonce).0 {
-        // Fails only when `serve` has ended.
         let _ = known.send(stranger).await;
     }
 }
 
-/// Gives a standby the lowest free rank.
 fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     let free = ranks.iter().position(Option::is_none);
     let rank = free.unwrap_or(ranks.len());
@@ -389,7 +372,7 @@ fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     let Ok(number) = u32::try_from(rank) else {
         return;
     };
-    // Without this a standby that loses power keeps its rank for a quarter of an hour.
+    // Otherwise a standby that loses power keeps its rank for a quarter of an hour.
     let _ = setsockopt(&standby, TcpUserTimeout, &GONE_MS);
     let _ = standby.set_nodelay(true);
     let Ok(mut standby) = standby.into_std() else {
@@ -406,7 +389,7 @@ fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     ranks[rank] = Some(standby);
 }
 
-/// Returns the first bytes that a holder with this nonce sends to the standby of this rank.
+/// Returns what a holder sends first to the standby of this rank.
 #[must_use]
 pub fn greeting(nonce: u128, rank: u32) -> [u8; 12] {
     let mut greeting = [0; 12];
@@ -415,7 +398,7 @@ pub fn greeting(nonce: u128, rank: u32) -> [u8; 12] {
     greeting
 }
 
-/// Returns the rank in a [`greeting`], or `None` if the greeting is for another nonce.
+/// Returns the rank in a [`greeting`], or `None` if it is for another nonce.
 #[must_use]
 pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
     let (half, rank) = greeting.split_first_chunk::<8>()?;
@@ -423,7 +406,7 @@ pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
     (*half == halves(nonce).1).then_some(u32::from_be_bytes(rank))
 }
 
-/// Reads a holder's bytes one after another, and returns the ring that ends the connection, if there is one.
+/// Reads a holder's bytes, and returns the ring that ends the connection, if there is one.
 pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
     for word in words {
         match *word {
@@ -436,7 +419,7 @@ pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
     None
 }
 
-/// Sends a byte to each standby. A standby that does not accept it, or has gone, loses its rank. Never waits.
+/// Sends a byte to each standby without waiting. A standby that does not take it loses its rank.
 fn tell(ranks: &mut Ranks, word: u8) {
     for rank in ranks {
         if rank
@@ -448,7 +431,6 @@ fn tell(ranks: &mut Ranks, word: u8) {
     }
 }
 
-/// Listens to `bell` and reports each ring until the connection ends.
 async fn listen_to(bell: Bell, heard: UnboundedSender<(Bell, Ring)>) {
     let last = hear(bell, &heard).await;
     let _ = heard.send((bell, last));
@@ -460,7 +442,6 @@ async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
     let Ok(Ok((mut holder, rank))) = greeted else {
         return Ring::Silent;
     };
-    // The receiver lives as long as this task.
     let _ = heard.send((bell, Ring::Greeted { rank }));
     let mut second = Instant::now();
     let mut count = 0;

@@ -1,12 +1,11 @@
 //! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
-//! Called by main with a validated config, while the process has one thread. It is `run` with a fixed command:
-//! the process that tells the reader ([`crate::elect::announce`]). A guardian supervises that process as it
-//! does any command. So the reader gets `standby` in time even if this process is killed or stopped, and the
-//! drain is the reader's grace. This module adds the lines of a standby, the end of a reader that hangs up, and
-//! a `standby` with a grace if the child died before it wrote one.
+//! It is `run` with a fixed command, the process that tells the reader ([`crate::elect::announce`]), under a
+//! guardian. So the reader gets `standby` in time even if this process is killed or stopped, and the drain is
+//! the reader's grace. This module adds the lines of a standby, the reader that hangs up, and `standby` with a
+//! grace if the child died before it wrote it.
 //!
-//! Stdout has one writer at a time: the child while there is one, else this process.
+//! Stdout has one writer at a time: the child if there is one, else this process.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
@@ -42,27 +41,27 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-// The link, not the path: an upgrade may have replaced the file, and parent and child must be the same version.
+// Not the path: after an upgrade it has another version, and the two must fit.
 const CHILD: &str = "/proc/self/exe";
 
-/// Pipe through which the child reports its progress.
+/// Pipe for the child's progress.
 struct ProgressPipe(std::fs::File);
 
 impl ProgressPipe {
-    /// Opens the pipe; returns it with the descriptor that the child inherits.
+    /// Returns the pipe, and the descriptor that the child inherits.
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
-        // Non-blocking at both ends: neither process may hang on the other.
+        // Neither process may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // The descriptor must survive the guardian and exec: the program at the end is trafficcop itself.
+        // It must survive guardian and exec: the child is this program.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
 
-    /// Returns whether the ended child left a reader that believes that this instance is in control.
+    /// Returns whether the dead child left a reader that believes in this instance's control.
     fn believed(&mut self) -> bool {
         let mut last = None;
         let mut bytes = [0; 64];
-        // The last byte counts: it takes back the earlier ones.
+        // The last byte takes back the earlier ones.
         while let Ok(length @ 1..) = self.0.read(&mut bytes) {
             last = Some(bytes[length - 1]);
         }
@@ -71,21 +70,20 @@ impl ProgressPipe {
     }
 }
 
-/// Lines that this process itself writes to the reader.
 struct ReaderLines {
     sender: LineSender,
     json: bool,
     store: Arc<dyn LeaseStore>,
     identity: String,
     control: Option<String>,
-    /// Holder and token in the last line.
+    /// Holder and token of the last line.
     named: Option<(Option<String>, Option<u64>)>,
 }
 
 impl ReaderLines {
     fn standby(&mut self, holder: Option<&str>, token: Option<u64>) {
         let now = Some((holder.map(str::to_owned), token));
-        // A standby looks every few seconds; the reader gets changes only.
+        // A standby looks every few seconds; the reader gets changes.
         if self.named == now {
             return;
         }
@@ -102,7 +100,7 @@ impl ReaderLines {
     }
 }
 
-/// Handle on the reader's lines, which both the workload and the observer write.
+/// Lines to the reader, shared by the workload and the observer.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ReaderLines>>);
 
@@ -116,7 +114,7 @@ impl Shared {
     }
 }
 
-/// Workload of a tenure: a child process that tells the reader.
+/// Workload whose command is the process that tells the reader.
 struct ElectWorkload {
     child: CommandWorkload,
     progress: ProgressPipe,
@@ -124,23 +122,21 @@ struct ElectWorkload {
     grace: Duration,
     kill_at: Instant,
     exit: Option<Exit>,
-    /// Whether the tree must be gone at once, without a grace.
+    /// No time is left for a grace.
     hurried: bool,
-    /// End of the reader's grace, after a child that died while the reader believed. Until then the end of the
-    /// tree is not reported.
+    /// End of a grace that this process gives, after the child died while the reader believed.
     held_back: Option<Instant>,
 }
 
 impl ElectWorkload {
-    /// Returns the event for a child that is gone since `at`, or `None` while the reader has a grace.
+    /// Returns the event for a child that is gone since `at`; `None` while the reader has its grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
-        // No reader is left that could act: the lock is given back at once.
+        // No reader is left: give the lock back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // The child took back what it had told, so the reader stopped acting at the child's end. `at` stays
-        // true even if this process was stopped since then.
+        // The reader has not acted since the child's end, however late this process hears of that.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -148,7 +144,7 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
-            // The child would have given the reader this grace. The lease is not given back while it lasts.
+            // The grace that the child would have given. The lease is kept as long.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -165,10 +161,10 @@ impl Workload for ElectWorkload {
         self.kill_at = start.deadlines.kill_at;
         self.exit = None;
         self.hurried = false;
-        // Discard bytes from a child that could not be started.
+        // Discard what a child that could not be started has left.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
-            // Stdout has one writer at a time: now it is the child.
+            // From here on the child writes.
             lines_out.sender.yield_to_another();
             lines_out.named = None;
         });
@@ -185,15 +181,14 @@ impl Workload for ElectWorkload {
     }
 
     fn kill(&mut self) {
-        // It ends a grace that was held back, too.
+        // Ends a grace that was held back, too.
         self.hurried = true;
         self.child.kill();
     }
 
-    /// Drops the signal: the child has no use for it.
     fn pass(&mut self, _signal: i32) {}
 
-    /// Stops this process and not the child, which must write at the deadline.
+    /// Leaves the child running: it must write at the deadline.
     fn pause(&mut self) {
         if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
@@ -249,7 +244,7 @@ impl Workload for ElectWorkload {
     }
 }
 
-/// Observer that writes to stdout while the child does not.
+/// Observer of the time without a child.
 struct StdoutObserver {
     observers: Observers,
     lines_out: Shared,
@@ -264,15 +259,14 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // An instance that is unfit or refused does not know the holder. It only knows that it is not the
-            // holder itself.
+            // The holder is unknown; it is not this instance.
             Observation::Notice {
                 notice: Notice::Unfit(_) | Notice::Refused { .. },
                 ..
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(None, None)),
-            // The status file does not show the child's end either.
+            // The child's end is not for the status file either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             _ => {}
         }
@@ -280,13 +274,13 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Link to a control file, and the link's target. It is removed on drop.
+/// Link to a control file, and its target; removed on drop.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // A random name, which no other user can guess and take.
+        // No other user can guess the name and take it.
         let (pid, random) = (std::process::id(), fastrand::u64(..));
         let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
@@ -299,7 +293,7 @@ impl ControlLink {
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        // Leave a link that another instance has put there since.
+        // Another instance may have put its link there.
         if std::fs::read_link(&self.0).is_ok_and(|target| target == self.1) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -317,7 +311,7 @@ fn link(
         anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
-    // Checked again: another instance may have started while this one asked the store.
+    // Checked again: another instance may have started since.
     if guardian::is_control_file_in_use(path) {
         return Err(refused(ANOTHER_S_LINK).into());
     }
@@ -329,14 +323,9 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// Competes until the end, as configured.
-///
-/// Call it while the process has one thread: it forks the guardian.
-///
-/// # Errors
-/// If it cannot start: a [`UsageError`], or a refusal by the machine.
+/// Competes until the end. It forks the guardian, so the process must have one thread.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    // Before the store is contacted: an instance without a reader would keep control from others.
+    // First: without a reader, control would only be kept from others.
     if let Some(leave) = nobody_reads() {
         return Ok(leave);
     }
@@ -346,7 +335,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     };
     let lock = store.info().name;
     config.refuse_our_own(&lock)?;
-    // Checked before the first line: a reader would take two halves of a line for two lines.
+    // A reader would take two halves of a line for two lines.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
@@ -366,7 +355,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         ..Setup::new(programs, config.contain, config.rules.grace)
     };
     let guardian = guardian::fork(setup).map_err(no_guardian)?;
-    // The guardian has a copy, and the child inherits that.
+    // The child inherits the guardian's copy.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;
     report::context(report::Context {
@@ -380,7 +369,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));
     let observers = Observers::new(&config, &store, &guardian, log, None);
-    // After the fork, because it starts a thread.
+    // It starts a thread, so it comes after the fork.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
@@ -394,7 +383,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
-        // The health check begins with the child's `holder`: the reader can answer as soon as it has read that.
+        // From the child's `holder` on: the reader can answer as soon as it has read that.
         look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,
@@ -424,8 +413,7 @@ async fn compete(
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
     let mut rules = rules(config, &*store);
-    // With a store in the kernel, a wait ends only when the lock is free. The reader wants the holder's name,
-    // so this instance has to look.
+    // The kernel wakes a waiter only when the lock is free, but the reader wants the holder's name: look.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())
@@ -450,7 +438,6 @@ async fn compete(
     leave
 }
 
-/// Returns the way to end if there is no reader at the start.
 fn nobody_reads() -> Option<ExitAction> {
     if guardian::stdout_was_closed() {
         let why = "it is closed (add a reader, or >/dev/null)";
@@ -464,18 +451,17 @@ fn nobody_reads() -> Option<ExitAction> {
     })
 }
 
-/// Logs the end, and returns the way to end.
 fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitAction {
     let exit = match (&ending.cause, ending.exit) {
         _ if ending.overlap => None,
         (Cause::Stopped(libc::SIGPIPE), _) if gone.is_some_and(|errno| errno != Errno::EPIPE) => {
             Some(Exit::Code(exit::CANNOT_WRITE))
         }
-        // The child writes for this process: if it cannot, `elect` ends in the same way.
+        // The child writes for this process, which ends for the same reason.
         (Cause::CommandEnded, exit) => exit.filter(|exit| {
             [Exit::Signal(libc::SIGPIPE), Exit::Code(exit::CANNOT_WRITE)].contains(exit)
         }),
-        // Any other end of the child says nothing about the reader.
+        // The child's other ends say nothing about the reader.
         _ => None,
     };
     let ending = Ending {

@@ -1,7 +1,7 @@
-//! The way trafficcop ends: from an [`Ending`] to an exit status, or to death by the command's own signal.
+//! The end of trafficcop: an [`Ending`] becomes an exit status, or death by the command's own signal.
 //!
-//! Only `main` calls it, after the last lease was given back: [`ExitAction::go`] does not return. It must never
-//! print. No error of trafficcop itself has status 1, which every program uses.
+//! Only `main` calls it, after the last lease was given back. It must never print. No error of trafficcop has
+//! status 1, which every program uses.
 
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -9,30 +9,30 @@ use crate::core::{Cause, Ending, Exit, Failure, HandOverReason};
 use crate::queue::Missing;
 use crate::util::spelt_out;
 
-/// Status of `trafficcop check` when the answer is no. `run` has no such status.
+/// Answer "no" of `trafficcop check`.
 pub const NOT_IN_CONTROL: u8 = 1;
-/// Status of `trafficcop status` when the lock is free.
+/// Answer "free" of `trafficcop status`.
 pub const FREE: u8 = 1;
-/// Status of `trafficcop break` that broke nothing: the lock is free or changed hands, or the user answered no.
+/// Result of `trafficcop break` that broke nothing: the lock is free or changed hands, or the user answered no.
 pub const NOT_BROKEN: u8 = 1;
-/// Status of `trafficcop reset` that removed nothing: there is no such thing, the lock is held or changed
+/// Result of `trafficcop reset` that removed nothing: there is nothing to remove, the lock is held or changed
 /// hands, or the user answered no.
 pub const NOT_FORGOTTEN: u8 = 1;
-/// Status of `trafficcop doctor` when this machine is not ready.
+/// Answer "not ready" of `trafficcop doctor`.
 pub const UNFIT: u8 = 1;
-/// Status of `trafficcop timeline` when two instances had control at the same time, or a rule was broken.
+/// Answer of `trafficcop timeline` if two instances had control at the same time, or a rule was broken.
 pub const OVERLAPPED: u8 = 1;
 /// Bad usage, or settings that contradict each other.
 pub const USAGE: u8 = 64;
 /// The queue does not exist.
 pub const NO_QUEUE: u8 = 66;
-/// Status when nothing started: the store or this machine was not available.
+/// Store or machine not available: nothing was started.
 pub const UNAVAILABLE: u8 = 69;
 /// Control was lost and the command was gone in time, or the command's result could not be recorded.
 pub const LOST: u8 = 70;
 /// The command may have run at the same time as another holder's.
 pub const OVERLAP: u8 = 71;
-/// Stdout cannot be written, for another reason than a reader that hung up (`elect`).
+/// Stdout cannot be written, and not because a reader hung up (`elect`).
 pub const CANNOT_WRITE: u8 = 74;
 /// Control was not obtained (`-n`, `-w`); `-E` sets another status.
 pub const CONFLICT: u8 = 75;
@@ -43,7 +43,7 @@ pub const NOT_RUNNABLE: u8 = 126;
 /// The command does not exist.
 pub const NOT_FOUND: u8 = 127;
 
-/// Every exit status and its meaning. The help and the man pages are made from this list.
+/// Every exit status and its meaning, for the help and the man pages.
 pub const TABLE: &[(&str, &str)] = &[
     (
         "0-255",
@@ -64,7 +64,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ("126, 127", "the command cannot be run, or was not found"),
 ];
 
-/// Reason why nothing is started, in one line, with its exit status: 64, or 69 if the machine refuses.
+/// Reason for not starting, in one line, with its exit status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}")]
 pub struct UsageError {
@@ -73,7 +73,7 @@ pub struct UsageError {
 }
 
 impl UsageError {
-    /// Creates a refusal of the usage: what is wrong, why, and what to do.
+    /// Refuses the usage: what is wrong, why, and what to do.
     #[must_use]
     pub fn new(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -82,7 +82,7 @@ impl UsageError {
         }
     }
 
-    /// Creates a refusal by the machine: the request is correct and may succeed later.
+    /// Refuses for the machine: the same request may succeed later.
     #[must_use]
     pub fn of_the_machine(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -91,7 +91,7 @@ impl UsageError {
         }
     }
 
-    /// Creates a refusal of a command whose interpreter does not exist.
+    /// Refuses a command whose interpreter does not exist.
     #[must_use]
     pub fn of_the_command(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -107,15 +107,15 @@ impl UsageError {
         self
     }
 
-    /// Returns the exit status of this refusal.
+    /// Returns the exit status.
     #[must_use]
     pub fn status(&self) -> u8 {
         self.status
     }
 }
 
-/// Returns whether this error means that the machine has run out of something (processes, memory, descriptors).
-/// Such an error says nothing about the program to start.
+/// Returns whether the machine has run out of something (processes, memory, descriptors), which says nothing
+/// about the program to start.
 #[must_use]
 pub fn is_for_want_of_room(errno: i32) -> bool {
     let room = [
@@ -135,17 +135,17 @@ pub fn is_for_want_of_room(errno: i32) -> bool {
 pub enum ExitAction {
     /// Exit with this status.
     Status(u8),
-    /// Die of this signal, so that the parent process sees the truth.
+    /// Die of this signal, so that the parent sees the truth.
     Signal(i32),
 }
 
 impl ExitAction {
-    /// Returns the way to end for an ending. A command's own status is passed on after a requested stop, too: a
-    /// command that catches TERM and exits 0 has ended well, and so has trafficcop.
+    /// Returns the way to end. The command's status is passed on after a requested stop, too: a command that
+    /// catches TERM and exits 0 has ended well, and so has trafficcop.
     #[must_use]
     pub fn of(ending: &Ending, conflict_status: u8) -> ExitAction {
         if ending.overlap {
-            // The overlap comes first: an operator must not overlook it.
+            // First, so that no operator can overlook it.
             return ExitAction::Status(OVERLAP);
         }
         // No `_` arm: a new cause must be given a status here.
@@ -157,7 +157,7 @@ impl ExitAction {
                 ExitAction::Signal(signal)
             }
             (Cause::Stopped(signal), None) => ExitAction::Signal(*signal),
-            // A command that ended has a status. Without one its result is unknown.
+            // Without a status the command's result is unknown.
             (
                 Cause::CommandEnded
                 | Cause::Doubt { .. }
@@ -168,10 +168,9 @@ impl ExitAction {
                 | Cause::GuardianLost,
                 _,
             ) => ExitAction::Status(LOST),
-            // Not 75, which `-E 0` makes a success: no other instance was in the way, this machine does not
-            // work.
+            // Not 75, which `-E 0` makes a success: this machine does not work.
             (Cause::GivenUp(HandOverReason::HookFailed(_)), _) => ExitAction::Status(UNAVAILABLE),
-            // The recorded result counts for every instance that waited: 0, or the status of the last run.
+            // The recorded result counts for every instance that waited.
             (Cause::AlreadyDone(result), _) => ExitAction::Status(result.status),
             (
                 Cause::NotStarted {
@@ -179,8 +178,8 @@ impl ExitAction {
                 },
                 _,
             ) => ExitAction::Status(NOT_FOUND),
-            // Not 126: the command is correct, and a service manager may try again. execve(2) never returns
-            // EBUSY. It is trafficcop's own: something that a dead instance left here cannot be killed.
+            // Not 126: the command is correct, and a service manager may try again. EBUSY is trafficcop's own:
+            // something that a dead instance left here cannot be killed.
             (Cause::NotStarted { errno }, _)
                 if is_for_want_of_room(*errno) || *errno == libc::EBUSY =>
             {
@@ -195,11 +194,11 @@ impl ExitAction {
         }
     }
 
-    /// Returns the way to end for an error before anything started: a refusal by the config is bad usage, and
-    /// every other error is the machine's.
+    /// Returns the way to end for an error before the start: a refused setting is bad usage, any other error is
+    /// the machine's.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> ExitAction {
-        // Matched by type and not by text, so that added context does not change the status.
+        // By type: context added to the text changes nothing.
         if let Some(refusal) = error.downcast_ref::<UsageError>() {
             return ExitAction::Status(refusal.status());
         }
@@ -229,17 +228,17 @@ impl ExitAction {
 
     /// Ends the process.
     ///
-    /// A death by signal leaves no core file: the signal was the command's, and the command's core is already
-    /// where the kernel puts them. PID 1 cannot die of a signal that it does not handle. It exits 128+n, and so
-    /// does a process with a signal that does not kill.
+    /// A death by signal leaves no core file: the signal was the command's, whose core is already where the
+    /// kernel puts it. PID 1 exits 128+n, because it cannot die of a signal that it does not handle; so does a
+    /// process whose signal does not kill.
     pub fn go(self) -> ! {
         if let ExitAction::Signal(signal) = self
             && std::process::id() != 1
         {
-            // Both are needed: a core pattern that pipes to a program ignores the limit.
+            // A core pattern that pipes to a program ignores the limit.
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
             let _ = nix::sys::prctl::set_dumpable(false);
-            // trafficcop has a handler for it: restore the default, so that the signal kills.
+            // The default is restored, so that the signal kills.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         std::process::exit(self.status())

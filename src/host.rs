@@ -1,7 +1,6 @@
-//! The machine, the process, and the settings in its environment.
+//! The machine, the process, and its environment.
 //!
-//! Used by the command line and by the library, so that both find the same. It must never show a value of the
-//! environment: some are secrets.
+//! It must never show a value of the environment: some are secrets.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,20 +10,17 @@ use crate::deadline::{Deadline, VARIABLE};
 use crate::procfs;
 use crate::util::is_unprintable;
 
-// Limit of the walk up the ancestors. Shells within shells make about ten.
+// Shells within shells make about ten.
 const ANCESTORS: usize = 64;
 
-// In bytes. The name is part of a blob's metadata, which has 8 KiB in total.
+// In bytes: the name goes into a blob's metadata, which has 8 KiB in total.
 const IDENTITY_LIMIT: usize = 128;
 
-/// Facts about this machine and process that a configuration needs.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Name of the machine.
     pub host: String,
-    /// Id of this process.
     pub pid: u32,
-    /// Seed that spreads polls and retries; it differs on every instance.
+    /// Seed that spreads polls and retries.
     pub seed: u64,
     /// Locks that other trafficcops hold for the commands that this process belongs to.
     pub outer: Vec<String>,
@@ -53,8 +49,7 @@ impl Host {
 /// Returns the locks held for the commands that this process belongs to, the nearest first.
 fn outer() -> Vec<String> {
     let mut locks: Vec<String> = held(|name| std::env::var_os(name)).into_iter().collect();
-    // Walk up only inside a command of trafficcop. Most processes are in none, and each step reads files of
-    // /proc.
+    // Most processes are inside no command, and the way up costs files of /proc.
     let mut process = match locks.is_empty() {
         true => return locks,
         false => "self".to_owned(),
@@ -63,7 +58,7 @@ fn outer() -> Vec<String> {
         let Some(parent) = parent_of(&process) else {
             break;
         };
-        // The environment of another user's process cannot be read, and counts as empty.
+        // Another user's environment cannot be read, and counts as empty.
         let environment = std::fs::read(format!("/proc/{parent}/environ")).unwrap_or_default();
         let lock = held(|name| value_in(&environment, name));
         locks.extend(lock.filter(|lock| !locks.contains(lock)));
@@ -72,25 +67,24 @@ fn outer() -> Vec<String> {
     locks
 }
 
-/// Returns the lock in the variables that trafficcop sets for its command, if that command is still in control.
+/// Returns the lock that this environment's command holds, while it is in control.
 fn held(told: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let lock = told("TRAFFICCOP_LOCK")?.into_string().ok()?;
-    // A standby command has the lock's name as well, and does not hold it. A daemon may have outlived its
-    // command and kept the variables.
+    // A standby command gets the lock's name, too. A daemon may have outlived its command and kept the
+    // variables.
     let holds = told("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
     let deadline = Deadline::open(told(VARIABLE)?.as_ref());
     let lasts = deadline.is_ok_and(|deadline| deadline.in_control());
     (holds && lasts).then_some(lock)
 }
 
-/// Returns the parent of this process, if it is visible.
 fn parent_of(process: &str) -> Option<String> {
     let status = procfs::text(&format!("/proc/{process}/status")).ok()?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     parent.map(|id| id.trim().to_owned()).filter(|id| id != "0")
 }
 
-/// Returns the value of this variable in the contents of /proc/PID/environ.
+/// Returns a variable from the contents of /proc/PID/environ.
 fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables.find_map(|variable| {
@@ -99,19 +93,19 @@ fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
     })
 }
 
-/// Returns a variable of the environment, or `None` if it is unset or empty.
+/// Returns a variable that is set and not empty.
 #[must_use]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns a directory of this user that the machine empties at boot, if there is one.
+/// Returns a directory of this user that does not outlast the boot.
 #[must_use]
 pub(crate) fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
 }
 
-/// Returns the name of this program without its arguments, which may contain secrets.
+/// Returns the name of this program, without its arguments: they may contain secrets.
 #[must_use]
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
@@ -122,7 +116,7 @@ pub(crate) fn program() -> String {
         .into_owned()
 }
 
-/// Returns why an instance cannot have this name, or `None` if it can.
+/// Returns why an instance cannot have this name.
 #[must_use]
 pub(crate) fn unfit_identity(identity: &str) -> Option<String> {
     if identity.trim().is_empty() || identity.chars().any(is_unprintable) {

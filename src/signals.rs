@@ -1,8 +1,7 @@
-//! Stream of the signals that the supervisor gets: requests to stop, signals for the command, and the
-//! terminal's stop.
+//! Signals that the supervisor gets, as a stream: requests to stop, signals for the command, the terminal's
+//! stop.
 //!
-//! `run` creates it inside the runtime, after the guardian was forked: the guardian keeps the inherited
-//! dispositions. The driver reads it. It sends no signal itself.
+//! `run` creates it after the guardian was forked, which keeps the inherited dispositions. The driver reads it.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::core::Cordon;
 use crate::procfs;
 
-// Requests to stop: from a service manager, from Ctrl-C, from a terminal that closes.
+// Requests to stop: from a service manager, Ctrl-C, or a terminal that closes.
 const STOP: [Signal; 4] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -42,10 +41,9 @@ pub enum SignalEvent {
     Pass(i32),
     /// Ctrl-Z or `kill -TSTP`: stop the command, then this process.
     Pause,
-    /// Notice from the platform, not a signal: this machine must not have control, or (`None`) may have it
-    /// again.
+    /// Notice from the platform: this machine must not have control, or (`None`) may again.
     Cordon(Option<Cordon>),
-    /// Notice from the command, not a signal: it is about to end.
+    /// Notice from the command: it is about to end.
     CommandStopping,
 }
 
@@ -53,26 +51,21 @@ pub enum SignalEvent {
 #[derive(Debug)]
 pub struct Signals {
     streams: Vec<(SignalEvent, Stream)>,
-    // Another source of a stop, and the signal that it counts as.
+    // Another request to stop, and the signal that it stands for.
     other: Option<(oneshot::Receiver<()>, Signal)>,
-    // Signals that `work` passes on. It runs many commands, and a signal is for all of them.
+    // Signals from `work`, which runs many commands: a signal is for all of them.
     relay: Option<mpsc::UnboundedReceiver<SignalEvent>>,
-    // Notices from the platform about this machine.
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
-    // One message each time the command reports that it is about to end.
     stopping: Option<UnboundedReceiver<()>>,
-    // A signal that was read before the driver ran.
+    // Read before the driver ran.
     kept: Option<SignalEvent>,
 }
 
 impl Signals {
-    /// Takes over the signals of the process. An ignored SIGHUP stays ignored (`nohup`), as do SIGINT and
-    /// SIGQUIT (a shell without job control ignores them in background commands) and SIGTSTP.
-    ///
-    /// # Errors
-    /// If the kernel or the runtime refuses a handler.
+    /// Takes over the signals of the process. SIGHUP (`nohup`), SIGINT and SIGQUIT (background commands of a
+    /// shell without job control) and SIGTSTP stay ignored if they were.
     pub(crate) fn listen() -> io::Result<Signals> {
-        // Read before the first handler is installed, which would change the answer.
+        // Before the first handler is installed, which changes the answer.
         let ignored = inherited_ignored();
         let mut streams = Vec::new();
         for stop in STOP {
@@ -96,31 +89,28 @@ impl Signals {
         })
     }
 
-    /// Adds the platform's notices to the stream.
     pub(crate) fn add_cordons(&mut self, cordons: UnboundedReceiver<Option<Cordon>>) {
         self.cordons = Some(cordons);
     }
 
-    /// Adds the command's notices of its end to the stream.
     pub(crate) fn add_stopping(&mut self, stopping: UnboundedReceiver<()>) {
         self.stopping = Some(stopping);
     }
 
-    /// Keeps a signal for the next call of [`Signals::next`].
     pub(crate) fn keep(&mut self, asked: SignalEvent) {
         self.kept = Some(asked);
     }
 
-    /// Adds a stop on a message through `gone`, or on its end. It counts as SIGPIPE: the reader of stdout has
-    /// hung up.
+    /// Adds a request to stop, by a message through `gone` or by its end. It stands for SIGPIPE: the reader of
+    /// stdout has hung up.
     #[must_use]
     pub(crate) fn and_hang_up(mut self, gone: oneshot::Receiver<()>) -> Signals {
         self.other = Some((gone, Signal::SIGPIPE));
         self
     }
 
-    /// Creates a stream without the signals of the process, for a program that uses the library and handles its
-    /// own signals. A message through `stop`, or its end, counts as SIGTERM.
+    /// Creates a stream for a program that uses the library and keeps its signals to itself. A message through
+    /// `stop`, or its end, stands for SIGTERM.
     #[must_use]
     pub(crate) fn of_program(stop: oneshot::Receiver<()>) -> Signals {
         Signals {
@@ -133,7 +123,7 @@ impl Signals {
         }
     }
 
-    /// Creates a stream of signals that another part of this process passes on.
+    /// Creates a stream of what another part of this process passes on.
     #[must_use]
     pub fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
         Signals {
@@ -146,12 +136,12 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal; stops come before everything else. Cancel-safe.
+    /// Returns the next signal, stops first. Cancel-safe.
     pub(crate) async fn next(&mut self) -> SignalEvent {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
-        // The order of installation is the priority: STOP comes before PASS.
+        // Streams are polled in the order of their installation: STOP before PASS.
         std::future::poll_fn(|cx| {
             for (asked, stream) in &mut self.streams {
                 if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
@@ -198,7 +188,7 @@ fn bit(which: Signal) -> u64 {
     1 << (which as u64 - 1)
 }
 
-/// Returns the set of signals that are ignored now, from /proc; empty if /proc is missing.
+/// Returns the signals that are ignored now; none if /proc is missing.
 fn inherited_ignored() -> u64 {
     let status = procfs::text("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

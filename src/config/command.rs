@@ -1,4 +1,4 @@
-//! The command: checks that there is one, and that no argument was meant for trafficcop.
+//! The command: there is one, and no argument was meant for trafficcop.
 
 use std::ffi::OsString;
 
@@ -15,10 +15,7 @@ pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(
     }
 }
 
-/// Refuses a word right before `--`: it would run as the command. `words` is the whole command line.
-///
-/// # Errors
-/// If no flag takes the word.
+/// Refuses a word of `words`, the whole command line, right before `--`: it would run as the command.
 pub(crate) fn refuse_a_word_before(
     words: &[OsString],
     command: &[OsString],

@@ -11,27 +11,20 @@ use super::run::Basis;
 use super::{Config, Host, UsageError, quoted};
 use crate::args;
 
-// A reader is told and not killed: it is expected to be quick, or to set its own grace.
+// A reader is told, not killed: it is quick, or sets its own grace.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
-/// Command in the lock's record.
 const COMMAND: &str = "trafficcop elect";
 
-/// Settings for telling the reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Telling {
-    /// Write JSON objects.
     pub json: bool,
-    /// Path of the link to the control file.
+    /// Link to the control file.
     pub control_file: Option<PathBuf>,
 }
 
 impl Config {
-    /// Validates the settings of `elect`. The command is empty: the driver adds the process that tells the
-    /// reader.
-    ///
-    /// # Errors
-    /// The first setting that is refused.
+    /// Validates the settings of `elect`. The command is empty: the driver fills it in.
     pub(crate) fn of_elect(
         typed: args::Elect,
         host: &Host,
@@ -44,7 +37,7 @@ impl Config {
         }
         let common = &typed.common;
         let basis = Basis::new(common, typed.checks.is_by_https())?;
-        // There is no command to restart, and no end of one to keep the lock for.
+        // There is no command to restart, and none that could end early.
         let turns = args::HoldPolicy {
             max_hold: typed.max_hold,
             cooldown: typed.cooldown,
@@ -59,7 +52,7 @@ impl Config {
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
         if let Some(path) = &typed.control_file {
-            // Before anything starts: the link is made when the lock is already being competed for.
+            // Before the start: the link is made when the lock is competed for already.
             control_file(path, &outputs, beside)?;
         }
         let telling = Telling {

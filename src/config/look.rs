@@ -1,8 +1,7 @@
-//! Looks, with a time limit, at paths on a drive that may not answer.
+//! Looks with a time limit at paths on drives that may not answer.
 //!
-//! Called for settings that name files, while the process has one thread and guardians are still to be forked.
-//! If the answer comes in time, the process has one thread again. If not, nothing may be started. It must never
-//! leave a thread behind otherwise.
+//! Guardians are still to be forked, so the process must have one thread: after an answer in time it has one
+//! again, after none nothing may be started. No other thread may be left behind.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -13,14 +12,11 @@ use crate::guardian;
 use crate::lease::mount;
 use crate::units::show;
 
-/// Time limit of an instance that does not wait for control: one step of a lock.
+/// Limit for an instance that does not wait for control: one step of a lock.
 pub(super) const STEP: Duration = Duration::from_secs(5);
 
-/// Returns the result of `look`, which may look at `paths` only.
-///
-/// # Errors
-/// Whatever `look` refuses, and a `look` that does not end within `limit`: a file that may be the lock must not
-/// be written, so nothing can be started. `what` is the flag that named the paths.
+/// Returns the result of `look`, which looks at `paths` only. Without a result within `limit` nothing can be
+/// started: a file that may be the lock must not be written. `what` is the flag that named the paths.
 pub(super) fn in_time<T: Send + 'static>(
     what: &str,
     paths: &[&Path],
@@ -28,16 +24,15 @@ pub(super) fn in_time<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, UsageError> + Send + 'static,
 ) -> Result<T, UsageError> {
     let mut drives = mount::shared_among(paths.iter().copied());
-    // A local disk answers, or nothing on this machine works.
+    // A local disk answers, or nothing here works.
     let Some(first) = drives.pop() else {
         return look();
     };
     let (tell, told) = mpsc::channel();
     let looking = move || {
-        // The receiver may have given up.
         let _ = tell.send(look());
     };
-    // A small stack: the C library keeps it for the next thread, and a forked guardian locks its memory.
+    // Small: the C library keeps it for the next thread, and a guardian locks its memory.
     let thread = std::thread::Builder::new().stack_size(128 * 1024);
     let thread = thread.name("look".into()).spawn(looking).map_err(|why| {
         UsageError::of_the_machine(format!(
@@ -65,13 +60,13 @@ pub(super) fn in_time<T: Send + 'static>(
     }
 }
 
-/// Waits until the kernel has removed the joined thread: it counts until then, and a process with two threads
-/// forks no guardian.
+/// Waits until the kernel has removed the joined thread. It counts until then, and a process with two threads
+/// cannot fork a guardian.
 fn await_its_end() {
     const NAP: Duration = Duration::from_millis(1);
     const NAPS: u32 = 1000;
     for _ in 0..NAPS {
-        // Counts in the same way as the fork of a guardian.
+        // As the fork counts them.
         if guardian::threads().is_ok_and(|count| count > 1) {
             std::thread::sleep(NAP);
         } else {

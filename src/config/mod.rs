@@ -1,21 +1,20 @@
-//! The validated configuration. A [`Config`] cannot be inconsistent. A setting that does not fit is a
-//! [`UsageError`] of one line, with the value, the reason and the remedy.
+//! The validated configuration: a [`Config`] cannot be inconsistent. A refusal is a [`UsageError`] of one line:
+//! the value, the reason and the remedy.
 //!
-//! Called by `main` before anything is forked, opened or connected. The parsers in `args` check each value
-//! alone; this module checks the settings against each other and against the machine. It only looks at the
-//! paths that were given. It must never create, print or exit.
+//! Called by `main` before anything is forked, opened or connected. `args` parses each value; here they are
+//! checked against each other and the machine. It only looks at paths: it must never create, print or exit.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `run`, `elect`, `work` | the configuration of each verb that drives something |
-//! | `lock` | the lock that was named, with every kind of lock in one place |
+//! | `run`, `elect`, `work` | the configuration of each verb |
+//! | `lock` | every kind of lock |
 //! | `policy` | restarts, handing control round, tasks that run once |
-//! | `outputs` | the files that trafficcop writes, and the sockets on which it answers |
-//! | `look` | reads paths whose drive may not answer |
-//! | `health` | the checks of whether the command works |
+//! | `outputs` | files and sockets besides the lock |
+//! | `look` | looks at paths whose drive may not answer |
+//! | `health` | checks of whether the command works |
 //! | `azure` | credentials, and Azure's notices for this machine |
-//! | `command` | checks that there is a command |
-//! | `quote` | commands in the form in which a user would type them |
+//! | `command` | refuses a missing command |
+//! | `quote` | commands as a user would type them |
 
 mod azure;
 mod command;

@@ -1,4 +1,4 @@
-//! The files and sockets besides the lock. Each needs a directory, and no two may be the same. Only looks.
+//! The files and sockets besides the lock: each needs a directory, and no two may be the same. Only looks.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use crate::util::is_same_file;
 
 impl From<&args::Common> for Volume {
     fn from(typed: &args::Common) -> Volume {
-        // `-n -E 0` is for a crontab on many machines: cron mails every line, also where all is well.
+        // `-n -E 0` is for crontabs on many machines: cron mails every line, also where all is well.
         let is_no_failure = typed.conflict_exit_code == Some(Ok(0));
         let is_a_quiet_job = typed.no_wait && is_no_failure && !report::is_watched();
         match Volume::from(&typed.operations) {
@@ -28,7 +28,7 @@ impl From<&args::Common> for Volume {
 impl From<&args::Operations> for Volume {
     fn from(typed: &args::Operations) -> Volume {
         match (typed.quiet, typed.verbose) {
-            // Both together are refused, and the refusal is logged even when quiet.
+            // Both together are refused, and the refusal is logged even so.
             (true, _) => Volume::Quiet,
             (false, true) => Volume::Verbose,
             (false, false) => Volume::Normal,
@@ -36,7 +36,6 @@ impl From<&args::Operations> for Volume {
     }
 }
 
-/// Paths of the status file and of the event log.
 #[derive(Clone)]
 pub(super) struct Outputs {
     pub(super) status_file: Option<PathBuf>,
@@ -48,7 +47,6 @@ impl Outputs {
         self.status_file.iter().chain(&self.event_log)
     }
 
-    /// Validates the paths.
     pub(super) fn new(typed: &args::Operations, beside: Beside) -> Result<Outputs, UsageError> {
         let outputs = Outputs {
             status_file: typed.status_file.clone(),
@@ -76,16 +74,15 @@ impl Outputs {
     }
 }
 
-/// Files that an output may not be, and the time limit for looking at them.
+/// Files that an output may not be, and the time limit for the look.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
-    /// Files that are locked.
     pub(super) locks: &'a [PathBuf],
     pub(super) patience: Duration,
 }
 
 impl Beside<'_> {
-    /// Runs `check` on the locks' files, within the time limit. `paths` are the other paths that it looks at.
+    /// Runs `check`, which looks at `paths` and at the locks' files, within the time limit.
     fn look(
         self,
         flag: &str,
@@ -98,8 +95,8 @@ impl Beside<'_> {
     }
 }
 
-/// Checks the status file. A rename replaces it: if it were the lock's file, the next instance would find a new
-/// file there, lock it, and run at the same time as this one.
+/// Refuses the lock's file: a rename would replace it, and the next instance would lock the new file and run at
+/// the same time.
 fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
     if is_no_file(file) {
@@ -117,8 +114,7 @@ fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Checks the event log. A line in the lock's file would be an unreadable record, and a line in the status file
-/// would be lost when that is replaced.
+/// Refuses the lock's file, where a line is an unreadable record, and the status file, which is replaced.
 fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--event-log", file)?;
     let flag = "--event-log";
@@ -135,8 +131,8 @@ fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<()
     )))
 }
 
-/// Returns whether the path is a device, a pipe or a descriptor (/dev/stdout). A rename would take it away from
-/// all programs of this machine.
+/// Returns whether this is a device, a pipe or a descriptor (/dev/stdout), which a rename would take away from
+/// all programs.
 fn is_no_file(path: &Path) -> bool {
     let Ok(found) = path.symlink_metadata() else {
         return false;
@@ -153,7 +149,7 @@ fn leads_to_a_descriptor(path: &Path) -> bool {
         .is_ok_and(|directory| directory.starts_with("/proc"))
 }
 
-/// Checks that the file's directory exists now: the file is written from the first moment on.
+/// Refuses a file without a directory: it is written from the first moment.
 fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
     if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
         return Err(UsageError::new(format!(
@@ -184,7 +180,7 @@ fn directory(file: &Path) -> &Path {
     directory.unwrap_or(Path::new("."))
 }
 
-/// Checks the path of elect's link. A rename puts the link in place, so anything else there would be lost.
+/// Refuses a path where the link of elect would replace anything else.
 pub(super) fn control_file(
     path: &Path,
     outputs: &Outputs,
@@ -197,7 +193,6 @@ pub(super) fn control_file(
     })
 }
 
-/// Reason for not replacing a link to another instance's control file.
 pub(crate) const ANOTHER_S_LINK: &str = "another instance keeps its link there: name another one";
 
 fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
@@ -210,7 +205,7 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
         "it is the event log: name another one"
     } else if is_one_of(flag, path, locks)? {
         "it is the lock's file: name another one"
-    // Not `metadata`: a link left by an earlier instance leads nowhere.
+    // Not `metadata`: a link that was left behind leads nowhere.
     } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
         "it exists and is not a symbolic link: remove it, or name another one"
     } else if path.read_link().is_ok_and(|to| !is_control_file(&to)) {
@@ -226,7 +221,6 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
     )))
 }
 
-/// Returns whether the path of the flag is one of these files.
 pub(super) fn is_one_of(
     flag: &str,
     path: &Path,
@@ -240,16 +234,14 @@ pub(super) fn is_one_of(
     Ok(false)
 }
 
-/// Returns whether both paths lead to the same file. `flag` is for the error.
-///
-/// # Errors
-/// If that cannot be checked: a file that may be the lock must not be taken for another.
+/// Returns whether both paths lead to one file. If that cannot be checked it is an error: a file that may be
+/// the lock is not taken for another.
 fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
-    // Compared by inode: a hard link, or a way through another directory, has another name.
+    // Compare inodes: a hard link has another name.
     if let (Some(one), Some(other)) = (seen(flag, one)?, seen(flag, other)?) {
         return Ok(is_same_file(&one, &other));
     }
-    // A file that does not exist yet is compared by its directory and name.
+    // A missing file is compared by directory and name.
     let place = |path: &Path| {
         let path = end_of_links(path);
         let directory = directory(&path).canonicalize().ok()?;
@@ -258,7 +250,7 @@ fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
     Ok(place(one).is_some_and(|one| place(other).is_some_and(|other| one == other)))
 }
 
-/// Returns the path at which a new file would be created: a link may lead to a missing file.
+/// Returns where a new file would be created: a link may lead to a missing file.
 fn end_of_links(path: &Path) -> PathBuf {
     // The kernel's limit.
     const LINKS: usize = 40;
@@ -272,7 +264,7 @@ fn end_of_links(path: &Path) -> PathBuf {
     end
 }
 
-/// Returns the metadata, or `None` if no file there could be opened.
+/// Returns the metadata, or `None` if nothing there could be opened.
 fn seen(flag: &str, path: &Path) -> Result<Option<Metadata>, UsageError> {
     const NOT_THERE: [libc::c_int; 5] = [
         libc::ENOENT,
@@ -307,10 +299,9 @@ mod http {
     use super::{Beside, Outputs, Path, PathBuf, UsageError, args, is_one_of, quoted_word};
     use crate::serve::Address;
 
-    /// The kernel's limit for the path of a socket, in bytes.
+    /// The kernel's limit, in bytes.
     const PATH_LIMIT: usize = 107;
 
-    /// Validates the address at which HTTP requests are answered.
     pub(in super::super) fn listen(
         typed: &args::Listen,
         outputs: &Outputs,
@@ -350,7 +341,7 @@ mod http {
         Ok(Some(Address::Tcp(address)))
     }
 
-    /// Parses an address. `localhost` needs no DNS; any other name would.
+    /// Parses an address without DNS, which `localhost` does not need.
     fn tcp(text: &str) -> Option<SocketAddr> {
         match text.strip_prefix("localhost:") {
             Some(port) => Some((Ipv4Addr::LOCALHOST, port.parse().ok()?).into()),
@@ -370,7 +361,7 @@ mod http {
 
     fn socket(path: &Path) -> Result<(), UsageError> {
         let length = path.as_os_str().as_bytes().len();
-        // A file left there is removed before trafficcop listens, so it must be a socket.
+        // A file left there is removed, so it must be a socket.
         let found = path.symlink_metadata();
         let why = if !path.is_absolute() || path.file_name().is_none() {
             "name a whole path, as in unix:/run/trafficcop.sock".to_owned()

@@ -12,25 +12,25 @@ use crate::units::show;
 const DEFAULT_LIMIT: u32 = 5;
 const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
 
-// The kernel hands a file's lock over at once. A shorter hold is a mistyped unit.
+// A shorter hold is a mistyped unit: the kernel hands a file's lock over at once.
 const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
 
-// Key of a task without --once-key.
+// Key if --once-key is not set.
 const DEFAULT_KEY: &str = "once";
 
 fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError::new(line))
 }
 
-/// The reasons for which control is handed over, other than the hold policy.
+/// Reasons to hand control over, besides the hold policy.
 pub(super) struct HandOvers {
-    /// Whether there is one: a command that hangs, or a hook or a task that fails.
+    /// Whether there is one: a command that hangs, or a hook or task that fails.
     pub(super) is_typed: bool,
-    /// Flags of the verb that hand control over, for the error.
+    /// Flags that hand control over, for the error.
     pub(super) flags: &'static str,
 }
 
-/// Validates the hold policy. `shortest_cooldown` is the shortest in which another instance can get control.
+/// Validates the hold policy. In a cooldown below `shortest_cooldown` no other instance can get control.
 pub(super) fn hold_policy(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -47,7 +47,7 @@ pub(super) fn hold_policy(
                 "--min-hold and --restart always contradict each other: a command that is always restarted never ends, so the lock is kept anyway",
             );
         }
-        // Neither is clearly the mistake, so neither overrides the other.
+        // Neither is clearly the mistake.
         if let Some(most) = max_hold.filter(|most| *most < least) {
             return refuse(format!(
                 "--min-hold {} is longer than --max-hold {}: no tenure can be both",
@@ -86,7 +86,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
         limit: typed.restart_limit.clone().unwrap_or(Ok(DEFAULT_LIMIT))?,
         window: typed.restart_window.clone().unwrap_or(Ok(DEFAULT_WINDOW))?,
     };
-    // Control would never be handed over, though the limit makes the user expect it.
+    // Control would never be handed over, though the user expects it.
     if !rule.limit_is_within_reach() {
         return refuse(format!(
             "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
@@ -98,7 +98,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     Ok(Some(rule))
 }
 
-// A tenure shorter than a lease would be mostly fail-over: on a blob every hand-over costs a drain and a poll.
+// A shorter tenure would be mostly fail-over: on a blob a hand-over costs a drain and a poll.
 fn max_hold(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -130,7 +130,7 @@ fn cooldown(
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
-    // Without any of these the instance ends with its command, and a cooldown has no effect.
+    // Otherwise the instance ends with its command, and there is no cooldown.
     if typed.max_hold.is_none() && !restarts(typed) && !hand_overs.is_typed {
         return refuse(format!(
             "--cooldown has no meaning unless control is handed over: add {}, or leave it out",
@@ -141,7 +141,7 @@ fn cooldown(
     Ok(Some(span))
 }
 
-/// Returns the longest time between two looks of a standby: `--poll` plus 20 %.
+/// Returns the longest time between two looks: `--poll` plus 20 %.
 pub(super) fn longest_poll(poll: Duration) -> Duration {
     poll + poll / 5
 }
@@ -161,7 +161,7 @@ pub(super) fn refuse_short_cooldown(
 }
 
 impl Config {
-    /// Warns of flags that do nothing for this lock. Only the store knows whether there is a lease.
+    /// Warns of flags that do nothing for this lock, which only its store knows.
     pub(crate) fn warn_of_idle_flags(&self, lease: Option<Duration>) {
         if lease.is_none() && !self.of_leases.is_empty() {
             tracing::warn!(
@@ -172,7 +172,6 @@ impl Config {
     }
 }
 
-/// Returns the flags that were set and only concern a lease.
 pub(super) fn of_leases(typed: &args::Common) -> Vec<&'static str> {
     let flags = [
         ("--lease", typed.lease.is_some()),
@@ -196,7 +195,7 @@ fn restarts(typed: &args::HoldPolicy) -> bool {
     !matches!(typed.restart, None | Some(args::Restart::Never))
 }
 
-/// Validates the task to run once, if the command is one.
+/// Validates the task to run once.
 pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
     let flags = &typed.once;
     // A key or a period implies --once.
@@ -224,7 +223,7 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     };
     if let Some(most) = once.attempts
         && most > 1
-        // The first failure would be the last, whatever the number is.
+        // The first failure is the last, whatever the number.
         && once.on_failure == OnFailure::Stop
     {
         return refuse(format!(
@@ -234,7 +233,7 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     Ok(Some((once, task)))
 }
 
-/// Refuses settings that would run the command again, or end it before its task is done.
+/// Refuses what would run the command again, or end it before its task is done.
 fn refuse_what_undoes_once(typed: &args::Run, slots: u32) -> Result<(), UsageError> {
     let policy = &typed.hold_policy;
     for (flag, typed, why) in [

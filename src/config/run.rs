@@ -1,4 +1,4 @@
-//! The configuration of `run`, and the part of it that `elect` has, too. Called by main.
+//! The configuration of `run`, and the part of it that `elect` shares.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -23,65 +23,51 @@ use crate::guardian::{Contain, StopTo};
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 
-// The service's limits. The parser refuses -1, a lease without end: a machine that died would never give it
-// back.
+// The service's limits. The parser refuses -1, no end: a dead machine would never give the lock back.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(15)..=Duration::from_secs(60);
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 pub(crate) const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-// The store may start a little later than trafficcop. One that is silent for longer has another address.
+// The store may start later than trafficcop. If it is silent for longer, it has another address.
 pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Validated configuration of an instance that competes for a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The lock to compete for.
     pub lock: Lock,
-    /// Number of instances that may have control at the same time. With more than one, `lock` is the common
-    /// name.
+    /// Instances that may have control at the same time. With more than one, `lock` is the common name.
     pub slots: u32,
-    /// Address of the doorbell, if there is one.
     pub doorbell: Option<DoorbellAddress>,
-    /// Rules of the tenure. They always have a budget. It has no meaning on a local disk, and the code that
-    /// knows the store's terms removes it.
+    /// Rules with a budget. For a local disk, the code that knows the store's terms removes it.
     pub rules: Rules,
-    /// Condition for taking control on this machine, checked with each poll.
+    /// Condition for control on this machine, checked with each poll.
     pub only_if: Option<OsString>,
-    /// Task to run once, if the command is one.
+    /// Task to run once.
     pub task: Option<crate::lease::once::Task>,
-    /// Length of a lease, as in the rules' budget.
+    /// Length of a lease, as in the budget.
     pub lease: Duration,
-    /// The command and its arguments; empty for `elect` only.
+    /// Command and arguments; empty for `elect` only.
     pub command: Vec<OsString>,
-    /// Checks of whether the command works.
     pub health: Health,
-    /// Scripts that run besides the command.
     pub roles: Roles,
-    /// Containment of the command's tree.
     pub contain: Contain,
     /// Processes that get the stop signal.
     pub stop_to: StopTo,
     /// Exit status if control was not obtained.
     pub conflict_status: u8,
-    /// This instance in the lock's record.
     pub candidate: Candidate,
-    /// Path of the status file.
     pub status_file: Option<PathBuf>,
-    /// Address at which HTTP requests are answered.
     pub listen: Option<crate::serve::Address>,
-    /// Path of the event log.
     pub event_log: Option<PathBuf>,
-    /// Moment at which a service manager is told that trafficcop is ready.
     pub ready: Ready,
-    /// Settings for Azure's notices for this machine.
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
-    /// Variables of trafficcop that no child process inherits.
+    /// Variables that no child process inherits.
     pub withheld: Vec<OsString>,
-    /// Flags that were set and do nothing for a lock without a lease.
+    /// Flags that do nothing for a lock without a lease.
     pub(super) of_leases: Vec<&'static str>,
-    /// Locks that other trafficcops hold for the command that this process belongs to.
+    /// Locks held for the command that this process belongs to.
     outer: Vec<String>,
 }
 
@@ -92,32 +78,26 @@ impl Config {
         self.rules.wait == Some(Duration::ZERO)
     }
 
-    /// Returns how often the condition for taking control is checked.
+    /// Returns how often the condition is checked.
     #[must_use]
     pub(crate) fn asks_every(&self) -> Option<Duration> {
         self.only_if.as_ref().and(self.rules.poll)
     }
 
     /// Refuses a cooldown that ends before a polling standby looks.
-    ///
-    /// # Errors
-    /// If it is too short.
     pub(crate) fn refuse_short_cooldown(&self) -> Result<(), UsageError> {
         let cooldown = self.rules.hold_policy.cooldown;
         let poll = self.rules.poll.unwrap_or(DEFAULT_POLL);
         refuse_short_cooldown(cooldown, longest_poll(poll))
     }
 
-    /// Refuses a lock that is held for the command that this process belongs to: this instance would wait for
-    /// the lock, and the holder for this instance. With several slots another one can be free.
-    ///
-    /// # Errors
-    /// If the lock is held for that command.
+    /// Refuses a lock held for the command that this process belongs to: this instance would wait for the lock,
+    /// and the holder for this instance. Of several slots another may be free.
     pub(crate) fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
         if self.outer.is_empty() || self.slots != 1 {
             return Ok(());
         }
-        // The lossy form: a command gets a path that is no UTF-8 in no other form.
+        // Lossy, because a command gets a path that is no UTF-8 in this form only.
         let is_named = self.outer.iter().any(|outer| outer == name);
         let patience = patience(self.rules.patience, self.rules.wait);
         let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
@@ -130,9 +110,6 @@ impl Config {
     }
 
     /// Validates the settings of `run`.
-    ///
-    /// # Errors
-    /// The first setting that is refused.
     pub(crate) fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
         refuse_no_command(
             &typed.command,
@@ -140,7 +117,7 @@ impl Config {
         )?;
         let common = &typed.common;
         refuse_a_lock_behind(common, &typed.command)?;
-        // The lock comes first: the other settings depend on it, and of two mistakes it is reported.
+        // The other settings depend on the lock, and of two mistakes it is the one to report.
         let basis = Basis::new(common, typed.health.checks.is_by_https())?;
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
@@ -157,7 +134,7 @@ impl Config {
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
         let listen = super::outputs::listen(&typed.listen, &outputs, beside)?;
-        // The command goes into a blob's metadata, which has 8 KiB in total.
+        // A blob's metadata has 8 KiB in total.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
         let withheld = match typed.no_credentials {
@@ -180,8 +157,7 @@ impl Config {
     }
 }
 
-/// Refuses the first flag that is set. A flag without effect is a misunderstanding, and finding it now is
-/// cheap.
+/// Refuses a flag without effect: it is a misunderstanding, and cheaper now.
 pub(super) fn refuse_first<const N: usize>(
     flags: [(&'static str, bool); N],
     say: impl Fn(&str) -> String,
@@ -203,7 +179,7 @@ fn roles(typed: Roles) -> Result<Roles, UsageError> {
     Ok(typed)
 }
 
-/// Refuses an empty script: `sh -c ''` succeeds, so a variable that is unset by mistake would go unnoticed.
+/// Refuses an empty script: `sh -c ''` succeeds, so an unset variable would go unnoticed.
 fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError> {
     let script = script.map(OsStr::as_encoded_bytes);
     if script.is_some_and(|text| text.trim_ascii().is_empty()) {
@@ -214,18 +190,18 @@ fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError
     Ok(())
 }
 
-/// The lock and its timing, on which all other settings depend.
+/// Lock and timing: all other settings depend on them.
 pub(super) struct Basis {
     lock: Lock,
     slots: u32,
-    /// Files that are locked.
+    /// Locked files.
     files: Vec<PathBuf>,
     budget: Budget,
     poll: Duration,
 }
 
 impl Basis {
-    /// Validates the lock and its timing. `by_https` means that a server other than the store uses https, too.
+    /// `by_https`: a server other than the store is asked by https.
     pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Basis, UsageError> {
         let lock = Lock::new(typed, by_https)?;
         let slots = typed.slots.clone().unwrap_or(Ok(1))?;
@@ -243,7 +219,7 @@ impl Basis {
         })
     }
 
-    /// Returns the rules for an instance without a task that runs once.
+    /// Returns the rules without a task to run once.
     pub(super) fn rules(
         &self,
         typed: &args::Common,
@@ -276,7 +252,7 @@ impl Basis {
         })
     }
 
-    /// Returns the limits for outputs.
+    /// Returns what outputs may not be.
     pub(super) fn beside(&self, rules: &Rules) -> Beside<'_> {
         Beside {
             locks: &self.files,
@@ -284,7 +260,7 @@ impl Basis {
         }
     }
 
-    /// Returns the configuration without a command. `shown` takes the command's place in the lock's record.
+    /// Returns the configuration without a command; `shown` stands for it in the lock's record.
     pub(super) fn config(
         self,
         typed: &args::Common,
@@ -328,13 +304,12 @@ impl Basis {
     }
 }
 
-/// Returns how long to wait for a drive before the start: as long as for a store, or one step for an instance
-/// that does not wait for control.
+/// Returns how long to wait for a drive: as long as for a store, or one step if the instance does not wait for
+/// control.
 fn patience(patience: Duration, wait: Option<Duration>) -> Duration {
     wait.map_or(patience, |wait| patience.min(wait.max(look::STEP)))
 }
 
-/// Returns the division of the lease's time.
 pub(crate) fn budget(
     lease: &Option<Checked<Duration>>,
     on_blob: bool,
@@ -343,7 +318,7 @@ pub(crate) fn budget(
 ) -> Result<Budget, UsageError> {
     let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
     refuse_lease(on_blob, lease)?;
-    // Grace and margin grow with the lease unless they were set.
+    // Grace and margin grow with the lease, unless they were set.
     let mut budget = Budget::for_lease(lease);
     if let Some(grace) = grace_on_loss.clone() {
         budget.grace_on_loss = grace?;

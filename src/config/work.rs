@@ -1,4 +1,4 @@
-//! The configuration of `work`: the queue, and the way its messages are processed. Called by main.
+//! The configuration of `work`: the queue, and how its messages are processed.
 
 #[cfg(feature = "service-bus")]
 mod service_bus;
@@ -39,82 +39,67 @@ const DEFAULT_BODY: u64 = 100 << 20;
 /// Validated configuration of `work`.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// The queue.
     pub source: Source,
-    /// Longest accepted body, in bytes.
+    /// Limit in bytes.
     pub max_body: u64,
-    /// Number of messages processed at the same time.
+    /// Messages processed at the same time.
     pub concurrency: usize,
-    /// Process one message, and exit with its command's status.
+    /// Process one message, and end with its command's status.
     pub once: bool,
-    /// Number of messages after which `work` ends.
+    /// Messages after which `work` ends.
     pub max_messages: Option<u64>,
     /// Time without a message after which `work` ends.
     pub idle_exit: Option<Duration>,
-    /// Time for which the queue may refuse a credential that it accepted before.
+    /// Time for which the queue may refuse a credential that it has accepted.
     pub auth_patience: Duration,
     /// Pass messages in directories.
     pub in_directories: bool,
-    /// Longest time that a command may run.
     pub timeout: Option<Duration>,
-    /// Signal that asks a command to end.
     pub stop_signal: i32,
-    /// Processes that get the stop signal.
     pub stop_to: StopTo,
-    /// Containment of a command's tree.
     pub contain: Contain,
     /// Settle a message before its command starts.
     pub at_most_once: bool,
-    /// Number of attempts for a message; `None` leaves the limit to the queue.
+    /// `None` leaves it to the queue.
     pub max_attempts: Option<u32>,
-    /// Delay before a failed message is tried again: the first and the longest.
+    /// Delay of a failed message: first and longest.
     pub retry_delay: (Duration, Duration),
-    /// Exit statuses that dead-letter a message.
     pub dead_letter_exit: ExitStatuses,
-    /// Exit statuses that never dead-letter a message.
+    /// Exit statuses that do not.
     pub retry_exit: ExitStatuses,
-    /// Share of its lock time after which a message's lock is renewed, in per cent.
+    /// Share of the lock time, in per cent.
     pub renew_at: u32,
-    /// Time that commands get to finish after a stop was requested.
+    /// Time for commands to end after a requested stop.
     pub grace: Duration,
-    /// Time from the stop signal to SIGKILL.
+    /// From the stop signal to SIGKILL.
     pub kill_after: Duration,
-    /// Name of this instance in the log.
     pub identity: String,
-    /// Name of the machine.
     pub host: String,
-    /// Id of this process.
     pub pid: u32,
     /// Seed that spreads polls and retries.
     pub seed: u64,
-    /// Path of the status file.
     pub status_file: Option<PathBuf>,
-    /// Path of the event log.
     pub event_log: Option<PathBuf>,
-    /// Address at which HTTP requests are answered.
     pub listen: Option<crate::serve::Address>,
-    /// Variables of trafficcop that no command inherits.
+    /// Variables that no command inherits.
     pub withheld: Vec<OsString>,
-    /// The command and its arguments; not empty.
+    /// Command and arguments; not empty.
     pub command: Vec<OsString>,
 }
 
 impl Work {
     /// Validates the settings of `work`.
-    ///
-    /// # Errors
-    /// The first setting that is refused.
     pub fn new(typed: args::Work, host: &Host) -> Result<Work, UsageError> {
         refuse_no_command(
             &typed.command,
             "no command: write after -- what runs for each message, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
-        // The queue comes first, as the lock does in `run`: of two mistakes it is reported.
+        // First, as the lock in `run`: of two mistakes it is the one to report.
         let source = Source::new(&typed)?;
         if typed.at_most_once {
             refuse_at_most_once(&typed, &source)?;
         }
-        // The lock is the queue and not a file.
+        // The queue is the lock, not a file.
         let beside = Beside {
             locks: &[],
             patience: DEFAULT_PATIENCE,
@@ -123,7 +108,7 @@ impl Work {
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
         if typed.once {
-            // `--max-messages 1` means the same as --once, and is accepted.
+            // `--max-messages 1` says the same.
             if let Some(most) = max_messages.filter(|most| *most != 1) {
                 return Err(UsageError::new(format!(
                     "--once and --max-messages {most} contradict each other: choose one"
@@ -137,7 +122,7 @@ impl Work {
         }
         let timeout = typed.timeout.transpose()?;
         let attempts = typed.max_attempts.transpose()?;
-        // From sysexits.h: EX_DATAERR and EX_TEMPFAIL.
+        // EX_DATAERR and EX_TEMPFAIL of sysexits.h.
         let dead_letter_exit = typed
             .dead_letter_exit
             .unwrap_or_else(|| Ok(vec![65..=65]))?;
@@ -146,7 +131,7 @@ impl Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
             concurrency,
             once: typed.once,
-            // `--once` is a limit of one, and passes on the command's status.
+            // A limit of one that passes on the command's status.
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
             auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
@@ -180,7 +165,7 @@ impl Work {
     }
 }
 
-/// Refuses flags without effect on a message that is gone before its command starts.
+/// Refuses flags without effect once the message is gone.
 fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
     if source.sessions().is_some() {
         return Err(UsageError::new(
@@ -209,7 +194,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
             show(lock_time)
         )));
     }
-    // `visibilitytimeout` takes whole seconds only.
+    // `visibilitytimeout` takes whole seconds.
     if lock_time.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
@@ -218,7 +203,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
         )));
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
-    // It must leave time for two renewals: otherwise a single lost answer costs the message.
+    // Two renewals must fit in: else one lost answer costs the message.
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         UsageError::new(format!(
@@ -232,67 +217,57 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
 /// A queue, with the settings of its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An Azure storage queue.
     Storage(Storage),
     /// A queue or a subscription on Azure Service Bus.
     #[cfg(feature = "service-bus")]
     ServiceBus(ServiceBus),
 }
 
-/// Settings of a storage queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Name or URL. The queue checks the service's rules for names. It may contain a secret.
+    /// Name or URL, whose rules the queue checks. May contain a secret.
     pub queue: String,
-    /// Create the queue if it is missing.
     pub create: bool,
-    /// Options for the account and the credential.
     pub options: AuthOptions,
-    /// Queue for dead-lettered messages; the default has the queue's name and a suffix.
+    /// Default: `QUEUE-poison`.
     pub poison_queue: Option<String>,
-    /// Encoding of the messages, if it was set.
+    /// `None` if it was not set.
     pub encoding: Option<Encoding>,
-    /// Time for which a message is locked.
     pub lock_time: Duration,
 }
 
-/// Settings of a queue on Service Bus.
 #[cfg(feature = "service-bus")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBus {
-    /// Address of the queue. Azure's rules for names are checked when it is opened.
+    /// Checked against Azure's rules when it is opened.
     pub asked: ServiceBusOptions,
-    /// Options for the credential.
     pub options: AuthOptions,
-    /// Time for which its messages are locked, if the queue's own value is to be overridden.
+    /// Overrides the queue's own value.
     pub lock_time: Option<Duration>,
-    /// Settle a message on the link that brought it.
+    /// Settle on the link that brought the message.
     pub link_settle: bool,
-    /// Settings of sessions, if the queue has them.
     pub sessions: Option<Sessions>,
 }
 
-/// Rules for taking sessions and giving them up.
+/// Taking and giving up sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// Time without a message after which a session is given up.
+    /// Time without a message until a session is given up.
     pub idle: Duration,
-    /// Number of messages after which a session is given up.
+    /// Messages until a session is given up.
     pub messages: Option<u64>,
-    /// Time to wait before the first message of a session that was taken over: its last worker may need as long
-    /// to learn that it has lost the session.
+    /// Wait before the first message of a session: its last worker may need as long to hear that it is lost.
     pub lock_delay: Duration,
 }
 
 impl Sessions {
-    /// Longest time that a command may live on after its session's lock was lost.
-    // Half of the shortest `--lock-delay` and not of this worker's: the next worker waits for its own delay, of
-    // which only the minimum is known.
+    /// Longest that a command may run after its session's lock was lost.
+    // Half of the shortest `--lock-delay`, not of this worker's: the next worker waits for its own, known only
+    // to be no shorter.
     pub const GRACE_ON_LOSS: Duration = Duration::from_secs(1);
 }
 
 impl Source {
-    /// Validates the flags of the queue.
     fn new(typed: &args::Work) -> Result<Source, UsageError> {
         #[cfg(feature = "service-bus")]
         {
@@ -330,7 +305,7 @@ impl Source {
         storage(typed).map(Source::Storage)
     }
 
-    /// Returns whether messages that fail for good can be dead-lettered.
+    /// Returns whether a message can be dead-lettered.
     #[must_use]
     pub fn puts_aside(&self) -> bool {
         match self {
@@ -340,7 +315,6 @@ impl Source {
         }
     }
 
-    /// Returns the settings of sessions, if the queue has them.
     #[must_use]
     pub fn sessions(&self) -> Option<Sessions> {
         match self {
@@ -350,7 +324,7 @@ impl Source {
         }
     }
 
-    /// Returns the queue's name or URL, if it can contain a secret.
+    /// Returns the queue's address if it can contain a secret.
     fn target(&self) -> &str {
         match self {
             Source::Storage(storage) => &storage.queue,
@@ -359,7 +333,7 @@ impl Source {
         }
     }
 
-    /// Returns the variable that was named for a connection string.
+    /// Returns the variable named for a connection string.
     fn named_variable(&self) -> Option<&str> {
         match self {
             Source::Storage(_) => None,
@@ -368,12 +342,12 @@ impl Source {
         }
     }
 
-    /// Returns the default number of attempts; `None` leaves the limit to the queue.
+    /// Returns the default; `None` leaves it to the queue.
     fn attempts(&self) -> Option<u32> {
         match self {
-            // The service counts attempts and sets no limit: a bad message would come back for ever.
+            // The service counts attempts without a limit: a bad message would come for ever.
             Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
-            // The queue has its own limit, which its owner has chosen and which cannot be switched off.
+            // Its owner has chosen a limit, which cannot be switched off.
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(_) => None,
         }

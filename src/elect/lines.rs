@@ -1,11 +1,11 @@
-//! The reader of `trafficcop elect`: its lines, the process that writes them during a tenure, and the log's
+//! The lines for the reader of `trafficcop elect`, the process that writes them during a tenure, and the log's
 //! wording.
 //!
-//! The guardian runs that process as the command of a tenure, so that the reader hears in time even if the
-//! supervisor is killed, stopped or starved. The process writes `holder`, waits for SIGTERM (a drain), writes
-//! `standby`, and waits for SIGKILL, which ends the reader's grace. It ends by itself only if the reader is
-//! gone (by SIGPIPE, or with status 74) or was told nothing (status 0): no reader needs a grace then. It must
-//! never write `holder` after the deadline. It knows nothing of leases.
+//! That process is the command of a tenure, so that the reader hears in time even if the supervisor is killed,
+//! stopped or starved. It writes `holder`, waits for SIGTERM (a drain), writes `standby`, and waits for
+//! SIGKILL, the end of the reader's grace. It ends by itself only if no reader needs a grace: the reader is
+//! gone (SIGPIPE, or status 74) or was told nothing (status 0). It must never write `holder` after the
+//! deadline.
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -27,16 +27,15 @@ use crate::report::stdio::{LineWriter, WriteProgress};
 use crate::report::{LogObserver, last, plain, text as wording};
 use crate::util::wall_clock;
 
-/// Name of an unknown holder.
 const UNKNOWN: &str = "unknown";
 
-// The longest name of a holder, in characters: a line must fit into a pipe as a whole.
+// In characters: a line must fit into a pipe as a whole.
 const NAME_LIMIT: usize = 256;
 
-// The longest name of a lock that leaves room for the rest of a line.
+// Leaves room for the rest of a line.
 const LOCK_LIMIT: usize = 2000;
 
-/// Content of a line: the fields of `--json` (`args::FIELDS`), in this order.
+/// Fields of `--json` (`args::FIELDS`), in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Role {
     role: &'static str,
@@ -48,7 +47,6 @@ pub(crate) struct Role {
     control: Option<String>,
 }
 
-/// Line of `--json`: a [`Role`] and the time.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     #[serde(flatten)]
@@ -56,28 +54,25 @@ struct JsonLine<'a> {
     time: String,
 }
 
-/// Instance and lock that a line is about.
+/// Instance and lock of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Here {
-    /// Identity of this instance.
     pub identity: String,
     /// Address of the lock.
     pub lock: String,
-    /// Number of the slot.
     pub slot: u32,
-    /// Path of the control file.
     pub control: Option<String>,
 }
 
 impl Role {
-    /// Creates the line of an instance in control.
+    /// Returns the line of an instance in control.
     #[must_use]
     pub(crate) fn holder(here: Here, token: u64) -> Role {
         let holder = Some(name(&here.identity));
         Role::new("holder", here, Some(token), holder)
     }
 
-    /// Creates the line of an instance that is not in control, with the holder if it is known.
+    /// Returns the line of any other instance, with the holder if it is known.
     #[must_use]
     pub(crate) fn standby(here: Here, holder: Option<&str>, token: Option<u64>) -> Role {
         Role::new("standby", here, token, holder.map(name))
@@ -95,7 +90,6 @@ impl Role {
         }
     }
 
-    /// Returns the line with its newline.
     #[must_use]
     pub(crate) fn line(&self, json: bool) -> String {
         if json {
@@ -103,7 +97,7 @@ impl Role {
                 role: self,
                 time: wall_clock(),
             };
-            // Only strings and numbers, so it cannot fail.
+            // Strings and numbers only: it cannot fail.
             return serde_json::to_string(&line).unwrap_or_default() + "\n";
         }
         match (self.role, self.token) {
@@ -113,9 +107,9 @@ impl Role {
     }
 }
 
-/// Returns the name in one line, shortened: it may come from another instance's record.
+/// Returns another instance's name in one line, shortened.
 fn name(text: &str) -> String {
-    // A pipe takes PIPE_BUF (4096 bytes) as a whole, and no reader joins halves of lines.
+    // A pipe takes PIPE_BUF (4096 bytes) as a whole; no reader joins halves.
     plain(text).chars().take(NAME_LIMIT).collect()
 }
 
@@ -125,13 +119,13 @@ pub(crate) fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
-/// Log of an instance that tells a reader instead of running a command.
+/// Log of an instance with a reader instead of a command.
 pub(super) struct ReaderLog(pub(super) LogObserver);
 
 impl Observer for ReaderLog {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
-            // The leftovers of the child do not concern the operator.
+            // The child's leftovers do not concern the operator.
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
                 return tracing::warn!(
@@ -149,7 +143,7 @@ impl Observer for ReaderLog {
     }
 }
 
-/// Returns whether the notice is about the process that tells the reader. The operator does not see those.
+/// Returns whether it is about the process that tells the reader, which does not concern the operator.
 #[must_use]
 pub(crate) fn is_of_the_child(notice: &Notice) -> bool {
     matches!(
@@ -192,7 +186,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
     }
 }
 
-/// Logs the last line when `elect` ends with its reader.
+/// Logs that `elect` ends with its reader.
 pub(super) fn hung_up(why: Option<&str>, status: i32) {
     let (level, text) = match why {
         None => (Level::INFO, "the reader of stdout has ended".to_owned()),
@@ -204,45 +198,41 @@ pub(super) fn hung_up(why: Option<&str>, status: i32) {
     last(level, text, status);
 }
 
-/// Logs the last line when the process that tells the reader died.
+/// Logs that the process that tells the reader died.
 pub(super) fn reader_process_died(status: i32) {
     let text = format!("the process that tells the reader died; exit status {status}");
     last(Level::ERROR, text, status);
 }
 
-/// Byte of the progress pipe before the first byte of `holder`: from now on the reader may believe it.
+/// Sent before the first byte of `holder`: from now on the reader may believe it.
 pub(super) const BELIEVED: u8 = b'h';
-/// Byte of the progress pipe after the last byte of `standby`.
+/// Sent after the last byte of `standby`.
 pub(super) const TOLD: u8 = b's';
 
-/// Progress of the process that tells the reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// `holder` is not written yet; the reader does not know.
+    /// `holder` waits to be written.
     Before,
-    /// Control was gone before `holder` was written; the reader does not know.
+    /// Control was gone before `holder` was written.
     Silent,
-    /// The reader may believe that this instance is in control.
+    /// The reader may believe in this instance's control.
     Believed,
-    /// `standby` is not written yet.
+    /// `standby` waits to be written.
     Leaving,
-    /// The reader has got `standby`, and has its grace.
+    /// The reader has its grace.
     Told,
 }
 
-/// Writes the lines of a tenure to the reader (`trafficcop announce`).
-///
-/// # Errors
-/// If the kernel refuses something before the first line.
+/// Tells the reader (`trafficcop announce`).
 pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
-    // For `ps` and `top`, which would show "exe".
+    // `ps` and `top` would show "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| host::variable(name).unwrap_or_default();
-    // Blocked and read as a descriptor, so that it is never lost and is waited for together with the pipe.
+    // Read as a descriptor: never lost, and waited for together with the pipe.
     let stop = SigSet::from_iter([Signal::SIGTERM]);
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    // If no process reads the pipe, the supervisor is dead and the guardian gives the grace.
+    // Without a reader of the pipe the supervisor is dead, and the guardian gives the grace.
     let mut progress = std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{}", typed.progress))?;
@@ -259,7 +249,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     let mut reached = Progress::Before;
     loop {
         if reached == Progress::Before && out.is_about_to_begin() {
-            // It may be no longer true after a wait for room in the pipe, or after a SIGSTOP.
+            // It may have become untrue during a wait for room, or a SIGSTOP.
             if deadline.as_ref().is_none_or(Deadline::in_control) {
                 let _ = progress.write(&[BELIEVED]);
             } else {
@@ -288,7 +278,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         }
         while let Ok(Some(_)) = asked.read_signal() {}
         match reached {
-            // The pipe was full all the time: there is no line to take back.
+            // It waited for room all the time: there is nothing to take back.
             Progress::Before | Progress::Silent => return Ok(ExitAction::Status(0)),
             Progress::Believed => {
                 out.say(Role::standby(here.clone(), None, None).line(typed.json));
@@ -299,7 +289,6 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     }
 }
 
-/// Returns the way to end after a failed write to the reader.
 fn leave(errno: Errno) -> ExitAction {
     match errno {
         Errno::EPIPE => ExitAction::Signal(libc::SIGPIPE),

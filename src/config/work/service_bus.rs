@@ -1,16 +1,14 @@
-//! The validated options of a queue on Service Bus and of its sessions. Called by [`Source`].
+//! The options of a queue on Service Bus and of its sessions.
 
 use super::*;
 
 const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
-// Also the default. Every worker waits at least this long: `Sessions::GRACE_ON_LOSS` relies on it.
+// Also the default: `Sessions::GRACE_ON_LOSS` relies on it.
 const SHORTEST_LOCK_DELAY: Duration = Duration::from_secs(2);
 // Longer than any queue locks a session.
 const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
 
-/// Validates the settings of a queue on Service Bus.
 pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageError> {
-    /// Lock times that a queue on Service Bus allows.
     const LOCK_TIME: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
     let bus = &typed.bus;
     for (flag, is_typed, why) in [
@@ -74,7 +72,6 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
     })
 }
 
-/// Validates the settings of sessions, if there are any.
 pub(super) fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
     let bus = &typed.bus;
     let idle = bus.session_idle.clone().transpose()?;
