@@ -41,7 +41,7 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-// Not the path: after an upgrade it has another version, and the two must fit.
+// The link and not the path: an upgrade may have replaced the file, and the two versions must fit.
 const CHILD: &str = "/proc/self/exe";
 
 /// Pipe for the child's progress.

@@ -198,7 +198,7 @@ impl ExitAction {
     /// the machine's.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> ExitAction {
-        // By type: context added to the text changes nothing.
+        // Matched by type: context added to the text changes nothing.
         if let Some(refusal) = error.downcast_ref::<UsageError>() {
             return ExitAction::Status(refusal.status());
         }

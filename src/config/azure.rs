@@ -44,7 +44,7 @@ pub(super) fn scheduled_events(
     typed: &args::ScheduledEvents,
     host: &Host,
 ) -> Result<Option<Config>, UsageError> {
-    // Who sets these expects notices; without them the machine would be frozen unannounced.
+    // A user who sets these expects notices; without them the machine would be frozen unannounced.
     if !typed.scheduled_events {
         let details = [
             ("--ack-events", typed.ack_events),

@@ -66,7 +66,7 @@ fn await_its_end() {
     const NAP: Duration = Duration::from_millis(1);
     const NAPS: u32 = 1000;
     for _ in 0..NAPS {
-        // As the fork counts them.
+        // The fork of a guardian counts in the same way.
         if guardian::threads().is_ok_and(|count| count > 1) {
             std::thread::sleep(NAP);
         } else {
