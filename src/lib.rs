@@ -75,7 +75,7 @@
 //! | `doorbell` | tells standbys that control changes, so that they look earlier; decides nothing |
 //! | `lease` | the stores: one trait, and a folder for each store; two of them share `azure` |
 //! | `guardian` | processes: the guardian, the command's tree, its containment, the terminal |
-//! | `run`, `elect`, `work` | the drivers' workloads: a command, a reader of control, a command for each message of a `queue` |
+//! | `run`, `elect`, `work` | workloads of the driver: a command, a reader of control, a command for each message |
 //! | `hooks` | the sequence that one guardian runs: standby command, `--on-acquire`, command |
 //! | `cli`, `args`, `config` | the command line, and the checked settings that it results in |
 //! | `commands`, `timeline` | the verbs that look at locks, at control, and at event logs |
