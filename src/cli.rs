@@ -1,6 +1,6 @@
-//! The command line: what was typed is parsed, checked, done, and comes to an exit status.
+//! The command line: parses it, checks it, runs the verb, and returns an exit status.
 //!
-//! The guardian is forked inside `run`, so no thread may exist before it.
+//! `run` forks the guardian, so no thread may exist before that.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -9,10 +9,10 @@ use crate::exit::{self, ExitAction, UsageError};
 use crate::runtime::check_stack_limit;
 use crate::{args, commands, config, elect, guardian, report, run, work};
 
-/// Refuses a stack limit that [`main`] would break, in words.
+/// Refuses a stack limit under which [`main`] would crash.
 ///
 /// # Errors
-/// How the process is to end.
+/// The way in which the process is to end.
 pub fn check_stack() -> Result<(), ExitAction> {
     check_stack_limit().map_err(|refusal| {
         report::init(report::Format::Text, report::Volume::Quiet, None);
@@ -21,7 +21,6 @@ pub fn check_stack() -> Result<(), ExitAction> {
     })
 }
 
-/// Whether this is one text in quotes.
 fn is_in_quotes(value: &OsStr) -> bool {
     match value.as_encoded_bytes() {
         [first @ (b'"' | b'\''), inner @ .., last] => first == last && !inner.contains(first),
@@ -29,7 +28,7 @@ fn is_in_quotes(value: &OsStr) -> bool {
     }
 }
 
-/// The program `trafficcop`: what was typed, down to how it is to end.
+/// Runs the program `trafficcop`, and returns how the process is to end.
 pub fn main(words: Vec<OsString>) -> ExitAction {
     guardian::leave_by_the_guardians(report::last_words);
     let typed = match args::parse(words.iter().cloned()) {
@@ -38,7 +37,7 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
             let Some(refusal) = args::refusal(&error, &words) else {
                 let usage = error.use_stderr();
                 return match error.print() {
-                    // Not where a reader has read enough.
+                    // A reader that has read enough is no error.
                     Err(why) if !usage && why.kind() != ErrorKind::BrokenPipe => {
                         report::init(report::Format::Text, report::Volume::Quiet, None);
                         let error = anyhow::Error::new(why).context("cannot write to stdout");
@@ -63,7 +62,7 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
         args::Verb::Announce(_) | args::Verb::Check(_) => {
             (report::Format::Text, report::Volume::Normal)
         }
-        // Their answers are on stdout: only what is wrong is logged.
+        // They answer on stdout: only errors are logged.
         _ => (report::Format::Text, report::Volume::Quiet),
     };
     report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));

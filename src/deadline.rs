@@ -1,9 +1,8 @@
-//! "May I begin another piece of work?" and "am I still in control?", asked from inside a command: [`Deadline`].
+//! Answers to code inside a command: may it begin more work, and is it still in control? See [`Deadline`].
 //!
-//! Used by programs that run under `trafficcop run`, and by `trafficcop check` for scripts. An
-//! answer costs a read of memory and of the clock, and, where that would say yes, one system call:
-//! whether whoever wrote it lives. It must never say yes where another instance could have been given
-//! control.
+//! For programs under `trafficcop run`, and for `trafficcop check`. An answer reads memory and the clock, and
+//! before a yes one system call checks that the writer is alive. It must never be yes when another instance
+//! could have been given control.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,34 +11,34 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::guardian::{ControlState, View};
 
-/// The variable in which `trafficcop run` tells its command where the control file is.
+/// Variable in which `trafficcop run` passes the path of the control file to its command.
 pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 
-/// Why nobody can tell whether we are in control. One line each.
+/// Reason why it is unknown whether the command is in control.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadlineError {
-    /// There is no `TRAFFICCOP_CONTROL` in the environment.
+    /// `TRAFFICCOP_CONTROL` is not set.
     #[error(
         "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, as in 'trafficcop run --file PATH -- ./job'"
     )]
     Outside,
-    /// `TRAFFICCOP_CONTROL` is empty: there was no directory for a control file.
+    /// There was no directory for a control file.
     #[error(
         "TRAFFICCOP_CONTROL is empty: trafficcop found no directory for a control file; its log has the reason"
     )]
     None,
-    /// The file cannot be read, or is not what it should be.
+    /// The file cannot be read, or is no control file.
     #[error("{path}: {why}: it exists while the command runs, and all users of this machine can read it", path = .path.display())]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the read.
         why: std::io::Error,
     },
 }
 
-/// Until when a command that trafficcop runs is in control.
+/// Deadline until which this program's command is in control.
 ///
 /// ```no_run
 /// let deadline = trafficcop::Deadline::from_env()?;
@@ -52,10 +51,10 @@ pub enum DeadlineError {
 pub struct Deadline(View);
 
 impl Deadline {
-    /// The deadline of the command we are (a part of).
+    /// Opens the deadline of the command that this process belongs to.
     ///
     /// # Errors
-    /// Where there is none, or it cannot be read.
+    /// If there is none, or it cannot be read.
     pub fn from_env() -> Result<Deadline, DeadlineError> {
         Deadline::of(std::env::var_os(VARIABLE))
     }
@@ -68,7 +67,7 @@ impl Deadline {
         }
     }
 
-    /// The deadline in this control file.
+    /// Opens this control file.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -80,28 +79,27 @@ impl Deadline {
         Ok(Deadline(view))
     }
 
-    /// Whether the command is in control at this moment: no other instance can have been given it.
+    /// Returns whether the command is in control: no other instance can have been given it.
     ///
-    /// False from the moment the command is asked to end because control is in doubt. A requested stop and a
-    /// hand-over do not change it: the command is in control until it has ended.
+    /// False once the command is asked to end because control is in doubt. A requested stop and a hand-over
+    /// change nothing: the command is in control until it has ended.
     #[must_use]
     pub fn in_control(&self) -> bool {
         !left(self.0.read().until).is_zero()
     }
 
-    /// Whether another piece of work may be begun: the command is in control, and nothing has asked it to stop.
+    /// Returns whether more work may begin: the command is in control, and no drain has begun.
     ///
-    /// False from the moment at which a stop, a hand-over or any other drain begins. That is written before the
-    /// first signal is sent, so a signal handler that asks hears no.
+    /// A drain is written before its first signal is sent, so a signal handler gets `false`.
     #[must_use]
     pub fn may_begin(&self) -> bool {
         let ControlState { until, drain } = self.0.read();
         drain == Instant::ZERO && !left(until).is_zero()
     }
 
-    /// Time until trafficcop may send SIGKILL, should the lease not be renewed any more: the end of the grace
-    /// once a drain has begun, or the lease's deadline if that is earlier. [`Duration::MAX`] where neither
-    /// exists. Before a drain it knows nothing of the grace.
+    /// Returns the time until trafficcop may send SIGKILL if no renewal succeeds: to the end of the grace once
+    /// a drain has begun, or to the lease's deadline if that is earlier. [`Duration::MAX`] if there is neither.
+    /// Before a drain the grace does not count.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.0.read() {
@@ -109,24 +107,22 @@ impl Deadline {
                 until,
                 drain: Instant::ZERO,
             } => left(until),
-            // The guardian never writes one behind the lease's deadline.
+            // Never after the lease's deadline: the guardian sees to that.
             ControlState { drain, .. } => left(drain),
         }
     }
 
-    /// Waits until `limit` has passed, or until the answer to [`Deadline::may_begin`] is no; returns that answer.
-    /// It blocks the thread.
+    /// Blocks the thread for `limit`, or until [`Deadline::may_begin`] is false, and returns the last answer.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         wait_while(limit, || self.may_begin())
     }
 }
 
-/// How often a wait looks at the control file: a look costs a read of memory and one system call. Nothing wakes
-/// it earlier, because a deadline that passes and a writer that dies wake no reader either.
+/// Time between two reads, each a memory access and a system call. Nothing wakes the reader earlier when a
+/// deadline passes or the writer dies.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Waits for `limit`, or until the answer is no; returns the answer.
 pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while answer() {
@@ -139,10 +135,9 @@ pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
     false
 }
 
-/// Time until this moment of a control file.
 fn left(until: Instant) -> Duration {
-    // The clock goes second: what was true when the file was read is then judged by a later time. The
-    // other way round, a process that was stopped in between would take an old hour for the present.
+    // The file first, then the clock: a process that was stopped in between must not judge the file by an old
+    // time.
     match until {
         Instant::FOREVER => Duration::MAX,
         until => until.since(Instant::now()),
@@ -153,13 +148,13 @@ fn left(until: Instant) -> Duration {
 mod tests {
     use super::*;
 
-    /// The answers about a file of these words whose writer lives.
+    /// Returns the answers for a control file of these words with a live writer.
     fn answers(words: &[u64]) -> (bool, bool, Duration) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         std::fs::write(file.path(), bytes).expect("written");
         let deadline = Deadline::open(file.path()).expect("a control file");
-        assert!(!deadline.in_control(), "nobody is there who wrote it");
+        assert!(!deadline.in_control(), "no writer holds the lock");
         let whole = libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,
             l_whence: libc::SEEK_SET as libc::c_short,
@@ -175,10 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_ahead_is_control_and_one_that_passed_is_not() {
+    fn future_deadline_means_control_and_past_deadline_does_not() {
         let now = Instant::now();
         let ahead = (now + Duration::from_secs(1000)).as_nanos();
-        // A file of the first word alone is that of an older trafficcop.
+        // An older trafficcop writes only the first word.
         for more in [&[][..], &[0], &[0, 7]] {
             let answers = |word| answers(&[&[word], more].concat());
             let (in_control, may_begin, remaining) = answers(ahead);
@@ -191,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn drain_allows_nothing_more_and_its_end_is_what_remains() {
+    fn drain_forbids_new_work_and_remaining_counts_to_its_end() {
         let soon = (Instant::now() + Duration::from_secs(1000)).as_nanos();
         let (in_control, may_begin, remaining) = answers(&[u64::MAX, soon]);
         assert!(in_control && !may_begin);
         assert!(remaining > Duration::ZERO && remaining <= Duration::from_secs(1000));
-        // In doubt the rest of the grace is still there to clean up in.
+        // In doubt, the rest of the grace is still left to clean up in.
         let (in_control, may_begin, remaining) = answers(&[0, soon]);
         assert!(!in_control && !may_begin && remaining > Duration::ZERO);
         let endless = (true, false, Duration::MAX);
@@ -205,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_apart() {
+    fn each_missing_control_file_has_its_own_error() {
         assert!(matches!(Deadline::of(None), Err(DeadlineError::Outside)));
         let empty = Deadline::of(Some(OsString::new()));
         assert!(matches!(empty, Err(DeadlineError::None)));

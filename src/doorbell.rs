@@ -1,9 +1,9 @@
 //! The doorbell: the holder rings, standbys listen, over a TCP connection that decides nothing.
 //!
-//! Used by the driver. A standby connects to the address in the holder's record; both prove by a half
-//! of its nonce that they have read it. Then the holder sends a byte a second, one when it drains and
-//! one when the store has taken its lease back, and reads nothing more. What a ring means is said by
-//! [`crate::core::doorbell`]: nothing on the way to control waits for anything here.
+//! A standby connects to the address in the holder's record; each side proves with one half of the record's
+//! nonce that it has read it. The holder then sends a byte a second, one when it drains and one when the store
+//! has taken its lease back, and reads nothing more. [`crate::core::doorbell`] decides what a ring means: no
+//! step towards control waits for anything here.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,35 +28,34 @@ use crate::clock::Instant;
 use crate::core::{Bell, Ring};
 use crate::util::lock;
 
-/// From one sign of life to the next.
+/// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
-/// A bell that was not heard for so long is dead; nobody waits longer to connect or to be greeted.
+/// Silence that makes a holder count as dead, and the limit for connecting and the greeting.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How many standbys are rung for.
+/// Most standbys that a holder rings.
 const MOST: usize = 1024;
-/// How many who have not shown that they read the record are waited for: a port scan must not keep a
-/// standby out, so the oldest of them goes.
+/// Most connections that have not shown the nonce yet. The oldest gives way, so that a port scan cannot keep a
+/// standby out.
 const MOST_STRANGERS: usize = 64;
-/// A holder sends a byte a second and two more: who sends more within a second is none.
+/// Most bytes a second that a standby accepts: a holder sends one, and two more at its end.
 const MOST_BYTES: usize = 16;
-/// When the kernel gives up a standby that takes nothing: its rank is another's then.
+/// Time without acknowledgement after which the kernel gives up a standby, and its rank is free.
 const GONE_MS: u32 = 10_000;
 
 const ALIVE: u8 = b'.';
 const DRAINING: u8 = b'd';
 const RELEASED: u8 = b'r';
 
-/// Where a doorbell is, as it was asked for.
+/// Address of a doorbell, as it was configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DoorbellAddress {
-    /// `None`: the address from which this machine speaks to the store.
+    /// `None`: the address from which this machine reaches the store.
     pub ip: Option<IpAddr>,
-    /// 0: one of the kernel's choice.
+    /// 0: the kernel chooses.
     pub port: u16,
 }
 
 impl DoorbellAddress {
-    /// What it comes to for a store on this host.
     fn towards(self, service: Option<&str>) -> io::Result<SocketAddr> {
         let ip = match self.ip {
             Some(ip) => ip,
@@ -76,8 +75,8 @@ impl fmt::Display for DoorbellAddress {
     }
 }
 
-/// What a standby says first, and what the holder answers before its rank: neither tells a stranger
-/// who connects, or who answers, the half that it would have to know.
+/// Splits the nonce into a standby's half, sent first, and the holder's half. Neither side learns from the
+/// other the half that it must send.
 fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
     let bytes = nonce.to_be_bytes();
     let (first, second) = bytes.split_at(8);
@@ -87,17 +86,15 @@ fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
     halves
 }
 
-/// Who is rung for, by rank.
 type Ranks = Vec<Option<std::net::TcpStream>>;
 
-/// The doorbell of one instance: it rings its own, and listens to that of another.
+/// Doorbell of one instance: rings the standbys, or listens to the holder's doorbell.
 #[derive(Debug)]
 pub struct Doorbell {
-    /// Where standbys find this instance. It accepts no connection there before [`Doorbell::open`].
+    /// No connection is accepted before [`Doorbell::open`].
     own: Bell,
-    /// Kept for as long as the instance lives, so that no other user can listen there.
+    /// Listening for the instance's whole life, so that no other user can listen there.
     place: Bound,
-    /// That standbys cannot hear this instance was told.
     loss_is_told: bool,
     serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
     listening: Option<(Bell, JoinHandle<()>)>,
@@ -112,12 +109,12 @@ impl Drop for Doorbell {
     }
 }
 
-/// Why an address cannot be had, in one line.
+/// Reason why a doorbell cannot have its address, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unbound {
-    /// The machine says so, which may be otherwise tomorrow.
+    /// The machine refuses it now, and may not later.
     Machine(String),
-    /// It is none for a doorbell.
+    /// No standby would connect to this address.
     Setting(String),
 }
 
@@ -129,11 +126,8 @@ impl fmt::Display for Unbound {
 }
 
 impl Doorbell {
-    /// Takes the address and the port, so that no other user can listen there, and accepts no connection yet.
-    /// `service` is the host of the store.
-    ///
-    /// # Errors
-    /// What the kernel says against it, or that no standby connects there.
+    /// Reserves the address, so that no other user can listen there, and accepts no connection yet. `service`
+    /// is the host of the store.
     pub(crate) fn bind(
         wanted: DoorbellAddress,
         service: Option<&str>,
@@ -150,7 +144,7 @@ impl Doorbell {
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
         });
         let bound = bound.map_err(Unbound::Machine)?;
-        // Where nobody has named one, the instance goes on without being heard: see `warn`.
+        // An address that the user did not choose is only warned of: see `warn`.
         if wanted.ip.is_some() && !bound.own.is_near() {
             return Err(Unbound::Setting(format!(
                 "--doorbell {wanted}: standbys connect to private addresses only: name one of this machine"
@@ -159,7 +153,6 @@ impl Doorbell {
         Ok(bound)
     }
 
-    /// Says in the log that no standby will connect to us, where that is so.
     pub(crate) fn warn(&self) {
         let address = self.own.address;
         if !self.own.is_near() {
@@ -185,21 +178,17 @@ impl Doorbell {
         })
     }
 
-    /// What stands in our record.
     pub(crate) fn bell(&self) -> Bell {
         self.own
     }
 
-    /// We have control: listens, from within the runtime.
-    ///
-    /// # Errors
-    /// What the kernel says against it: then nobody hears us, and everybody polls.
+    /// Starts to accept standbys. If it fails, all of them poll.
     pub(crate) fn open(&mut self) -> io::Result<()> {
         self.attend(None);
         self.close();
         let place = self.place.try_clone()?;
         place.set_nonblocking(true)?;
-        // Who came before there was anything to hear comes again with its next look, and takes no rank meanwhile.
+        // Drop the connections that came too early: those standbys connect again at their next look.
         let _ = (0..MOST).take_while(|_| place.accept().is_ok()).count();
         let listener = TcpListener::from_std(place)?;
         let ranks = Arc::default();
@@ -208,7 +197,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Opens the bell, and warns once where that fails: standbys find control later then.
+    /// Opens the bell, and warns once if that fails.
     pub(crate) fn open_or_warn(&mut self) {
         if let Err(why) = self.open()
             && !std::mem::replace(&mut self.loss_is_told, true)
@@ -220,34 +209,33 @@ impl Doorbell {
         }
     }
 
-    /// The command is being drained.
     pub(crate) fn draining(&self) {
         self.ring(DRAINING);
     }
 
-    /// The store has said that the lease is free.
+    /// Tells the standbys that the lease is free.
     pub(crate) fn released(&mut self) {
         self.ring(RELEASED);
         self.close();
     }
 
-    // Not by way of the task: we may end before it is scheduled again.
+    // Written here, not by the task: the process may end before the task runs again.
     fn ring(&self, word: u8) {
         if let Some((ranks, _)) = &self.serving {
             tell(&mut lock(ranks), word);
         }
     }
 
-    /// We have no control: whoever listens hears that the connection ends.
+    /// Ends the connections of all standbys.
     pub(crate) fn close(&mut self) {
         if let Some((ranks, task)) = self.serving.take() {
             task.abort();
-            // The task keeps them until the runtime comes to it.
+            // The task holds the connections until the runtime drops it.
             lock(&ranks).clear();
         }
     }
 
-    /// Listens to this bell and to no other; again, if that failed.
+    /// Listens to this bell only. Connects again if the last attempt has ended.
     pub(crate) fn attend(&mut self, bell: Option<Bell>) {
         if let Some((present, task)) = &self.listening {
             if Some(*present) == bell && !task.is_finished() {
@@ -261,14 +249,14 @@ impl Doorbell {
         });
     }
 
-    /// What is heard of the bell that is attended. Cancel-safe.
+    /// Returns the next ring. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Ring {
         loop {
             match self.rings.recv().await {
                 Some((bell, ring)) if self.listening.as_ref().is_some_and(|l| l.0 == bell) => {
                     return ring;
                 }
-                // A word of one that was attended before.
+                // This ring is of a bell that was attended earlier.
                 Some(_) => {}
                 None => std::future::pending().await,
             }
@@ -276,10 +264,10 @@ impl Doorbell {
     }
 }
 
-/// The address by which this machine speaks to this host. No name is looked up, since nothing is to
-/// wait for that: what has a name is taken to lie where everything lies that is not near.
+/// Returns the address by which this machine reaches `host`. Nothing may wait for DNS, so a host with a name is
+/// assumed to lie beyond the default route.
 fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
-    // Of the ranges for documentation: nobody is there, and nothing is sent.
+    // Ranges reserved for documentation.
     const AFAR: [IpAddr; 2] = [
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
         IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
@@ -296,7 +284,7 @@ fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
         .ok_or_else(|| io::Error::other("this machine has no network"))
 }
 
-/// Nothing is sent: the kernel only says which way it would go.
+/// Returns the local address of the route to `service`, without sending a packet.
 fn address_towards(service: IpAddr) -> io::Result<IpAddr> {
     let service = SocketAddr::new(service, 9);
     let any: SocketAddr = match service {
@@ -314,25 +302,24 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
         SocketAddr::V6(_) => AddressFamily::Inet6,
     };
     let place = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // The port of the tenure before is ours again, though connections of it linger in the kernel.
+    // Connections of an earlier tenure must not block the port.
     setsockopt(&place, ReuseAddr, &true)?;
     bind(place.as_raw_fd(), &SockaddrStorage::from(address))?;
-    // At once: SO_REUSEADDR lets another user listen on a port that is bound alone.
+    // At once: with SO_REUSEADDR another user could listen on a port that is only bound.
     listen(&place, Backlog::MAXCONN)?;
     Ok(Bound::from(place))
 }
 
-/// How many standbys are rung for, and how many strangers are waited for, where a process may have so
-/// many descriptors: whoever connects must leave the store's connections and the log theirs.
+/// Returns how many standbys and how many unidentified connections fit into a limit of descriptors. The store's
+/// connections and the log need theirs.
 fn room(descriptors: u64) -> (usize, usize) {
     let share =
         |part: u64, most: usize| usize::try_from(descriptors / part).map_or(most, |n| n.min(most));
     (share(4, MOST), share(16, MOST_STRANGERS).max(1))
 }
 
-/// Serves until it is aborted.
 async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
-    // The soft limit at this moment; without one that is known, as if it were small.
+    // An unknown limit counts as a small one.
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
     let (most, most_strangers) = room(descriptors);
     let mut strangers = JoinSet::new();
@@ -341,16 +328,16 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Without anybody to hear it there is no beat, and nothing to wake up for.
+        // Without a standby there is no beat, so nothing wakes the process.
         let heard = lock(&ranks).iter().any(Option::is_some);
         tokio::select! {
-            // The beat first: neither a flood of strangers nor a want of descriptors may silence it.
+            // The beat first: neither a flood of connections nor a lack of descriptors may silence it.
             biased;
             _ = beat.tick(), if heard => tell(&mut lock(&ranks), ALIVE),
             Some(standby) = standbys.recv() => admit(&mut lock(&ranks), standby, nonce, most),
             accepted = listener.accept() => {
                 let Ok((stranger, _)) = accepted else {
-                    // No descriptor is left, say: who waits in the kernel's queue waits longer.
+                    // No descriptor is left, for example: connections wait in the kernel's queue.
                     tokio::time::sleep(BEAT).await;
                     continue;
                 };
@@ -367,17 +354,15 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     }
 }
 
-/// Lets in who shows within a moment that it has read our record.
+/// Passes on a connection that shows the standby's half in time.
 async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpStream>) {
     let mut said = [0; 8];
     let read = timeout(SILENCE, stranger.read_exact(&mut said)).await;
     if matches!(read, Ok(Ok(_))) && said == halves(nonce).0 {
-        // Nobody serves any more where it cannot be handed over.
         let _ = known.send(stranger).await;
     }
 }
 
-/// Gives a standby the first rank that is free.
 fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     let free = ranks.iter().position(Option::is_none);
     let rank = free.unwrap_or(ranks.len());
@@ -387,14 +372,14 @@ fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     let Ok(number) = u32::try_from(rank) else {
         return;
     };
-    // Without it a standby that has lost its power keeps its rank for a quarter of an hour.
+    // Otherwise a standby that loses power keeps its rank for a quarter of an hour.
     let _ = setsockopt(&standby, TcpUserTimeout, &GONE_MS);
     let _ = standby.set_nodelay(true);
     let Ok(mut standby) = standby.into_std() else {
         return;
     };
     let greeting = greeting(nonce, number);
-    // A new connection's buffer has room for it.
+    // The buffer of a new connection has room for it.
     if !matches!(standby.write(&greeting), Ok(12)) {
         return;
     }
@@ -404,7 +389,7 @@ fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
     ranks[rank] = Some(standby);
 }
 
-/// What a holder with this nonce says first to the standby of this rank.
+/// Returns what a holder sends first to the standby of this rank.
 #[must_use]
 pub fn greeting(nonce: u128, rank: u32) -> [u8; 12] {
     let mut greeting = [0; 12];
@@ -413,7 +398,7 @@ pub fn greeting(nonce: u128, rank: u32) -> [u8; 12] {
     greeting
 }
 
-/// The rank in a [`greeting`]; `None` if another has it's.
+/// Returns the rank in a [`greeting`], or `None` if it is for another nonce.
 #[must_use]
 pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
     let (half, rank) = greeting.split_first_chunk::<8>()?;
@@ -421,7 +406,7 @@ pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
     (*half == halves(nonce).1).then_some(u32::from_be_bytes(rank))
 }
 
-/// What a holder's words mean, one after another, up to one that ends it, which is returned.
+/// Reads a holder's bytes, and returns the ring that ends the connection, if there is one.
 pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
     for word in words {
         match *word {
@@ -434,7 +419,7 @@ pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
     None
 }
 
-/// Sends a word to each; who does not take it, or has gone, gives up its rank. Never waits.
+/// Sends a byte to each standby without waiting. A standby that does not take it loses its rank.
 fn tell(ranks: &mut Ranks, word: u8) {
     for rank in ranks {
         if rank
@@ -446,19 +431,17 @@ fn tell(ranks: &mut Ranks, word: u8) {
     }
 }
 
-/// Listens to `bell`, and says what is heard, until the connection ends.
 async fn listen_to(bell: Bell, heard: UnboundedSender<(Bell, Ring)>) {
     let last = hear(bell, &heard).await;
     let _ = heard.send((bell, last));
 }
 
-/// The last that is to be said of it.
+/// Reports every ring but the last, and returns the last.
 async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
     let greeted = timeout(SILENCE, greet(bell)).await;
     let Ok(Ok((mut holder, rank))) = greeted else {
         return Ring::Silent;
     };
-    // Whom we tell is there as long as we are.
     let _ = heard.send((bell, Ring::Greeted { rank }));
     let mut second = Instant::now();
     let mut count = 0;
@@ -520,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_not_opened_answers_nobody_and_a_tenure_after_another_can() {
+    async fn doorbell_is_silent_until_opened_and_can_open_again() {
         let (mut holder, mut standby) = (here(), here());
         standby.attend(Some(holder.bell()));
         assert_eq!(standby.next().await, Ring::Silent);
@@ -536,7 +519,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_in_use_is_refused() {
         let holder = here();
-        // Also of one that stands by: SO_REUSEADDR lets no other program listen there.
+        // Also while the bell is not open: SO_REUSEADDR lets no other program listen there.
         let taken = Doorbell::at(holder.bell().address).expect_err("in use");
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         let Bell { address, .. } = holder.bell();
@@ -558,7 +541,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_who_reuses_the_port_is_not_heard() {
+    async fn another_program_on_the_port_is_not_heard() {
         let (mut stranger, mut standby) = (here(), here());
         stranger.open().expect("listens");
         let bell = Bell {
@@ -567,7 +550,7 @@ mod tests {
         };
         standby.attend(Some(bell));
         assert_eq!(standby.next().await, Ring::Silent);
-        // One that knows our half and not the other.
+        // A holder that knows the standby's half and not its own.
         let (ours, _) = halves(stranger.bell().nonce);
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&ours);
@@ -580,7 +563,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thousand_who_say_nothing_keep_no_standby_from_the_first_rank() {
+    async fn a_thousand_idle_connections_do_not_keep_a_standby_out() {
         let (mut holder, mut standby) = (here(), here());
         holder.open().expect("listens");
         let mut idle = Vec::new();
@@ -591,7 +574,7 @@ mod tests {
         assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
     }
 
-    /// A holder that greets as it should, and then says `words` again and again.
+    /// Starts a holder that greets correctly and then sends `words` again and again.
     async fn liar(words: &'static [u8]) -> Bell {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let bell = Bell {
@@ -610,7 +593,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_holder_that_talks_without_end_is_none() {
+    async fn holder_that_sends_too_much_counts_as_silent() {
         for words in [&b"................................"[..], b"x", &[0; 65_536]] {
             let mut standby = here();
             standby.attend(Some(liar(words).await));
@@ -620,7 +603,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_holder_that_falls_silent_is_dead() {
+    async fn holder_that_stops_sending_counts_as_silent() {
         let mut standby = here();
         standby.attend(Some(liar(b"").await));
         assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
@@ -636,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_was_named_and_no_standby_connects_to_is_refused() {
+    fn named_address_that_no_standby_connects_to_is_refused() {
         let bind = |ip: &str| {
             let ip = Some(ip.parse().expect("an address"));
             Doorbell::bind(DoorbellAddress { ip, port: 0 }, None).map(|_| ())
@@ -648,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_service_says_our_own_address() {
+    fn own_address_follows_the_route_to_the_store() {
         for host in ["127.0.0.1", "localhost", "[::1]"] {
             assert!(
                 own_address(Some(host)).expect("a way").is_loopback(),

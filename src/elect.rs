@@ -1,12 +1,11 @@
-//! `trafficcop elect`: competes, and tells a reader on stdout who is in control.
+//! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
-//! Called by main with a validated config, while the process has one thread. It is `run` with a
-//! command of its own: the process that tells the reader ([`crate::elect::announce`]), under a guardian as
-//! any command. So `standby` is said at its time though this process is killed or stopped, and a
-//! drain is the reader's grace. What is added here: the lines while we stand by, the reader that hangs up,
-//! and a `standby` (and a grace) for a reader whose child died before it could say so.
+//! It is `run` with a fixed command, the process that tells the reader ([`crate::elect::announce`]), under a
+//! guardian. So the reader gets `standby` in time even if this process is killed or stopped, and the drain is
+//! the reader's grace. This module adds the lines of a standby, the reader that hangs up, and `standby` with a
+//! grace if the child died before it wrote it.
 //!
-//! Stdout has one writer at a time: the child while there is one, else this process.
+//! Stdout has one writer at a time: the child if there is one, else this process.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
@@ -42,27 +41,27 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-// By the link and not by our path: a package may have been upgraded since, and the two must fit.
+// The link and not the path: an upgrade may have replaced the file, and the two versions must fit.
 const CHILD: &str = "/proc/self/exe";
 
-/// What the child writes about how far it came.
+/// Pipe for the child's progress.
 struct ProgressPipe(std::fs::File);
 
 impl ProgressPipe {
-    /// The pipe, and the descriptor that the child inherits.
+    /// Returns the pipe, and the descriptor that the child inherits.
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
-        // Without waiting at both ends: neither of the two may hang on the other.
+        // Neither process may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // Through guardian and exec: what is run in the end is our own program.
+        // It must survive guardian and exec: the child is this program.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
 
-    /// Whether the child that is gone left a reader that believes that we are in control.
+    /// Returns whether the dead child left a reader that believes in this instance's control.
     fn believed(&mut self) -> bool {
         let mut last = None;
         let mut bytes = [0; 64];
-        // The last byte counts: what was said before has been taken back by it.
+        // The last byte takes back the earlier ones.
         while let Ok(length @ 1..) = self.0.read(&mut bytes) {
             last = Some(bytes[length - 1]);
         }
@@ -71,21 +70,20 @@ impl ProgressPipe {
     }
 }
 
-/// What this process itself says to the reader.
 struct ReaderLines {
     sender: LineSender,
     json: bool,
     store: Arc<dyn LeaseStore>,
     identity: String,
     control: Option<String>,
-    /// Whom we named last, with what token.
+    /// Holder and token of the last line.
     named: Option<(Option<String>, Option<u64>)>,
 }
 
 impl ReaderLines {
     fn standby(&mut self, holder: Option<&str>, token: Option<u64>) {
         let now = Some((holder.map(str::to_owned), token));
-        // A standby looks every few seconds; the reader is told of changes.
+        // A standby looks every few seconds; the reader gets changes.
         if self.named == now {
             return;
         }
@@ -102,7 +100,7 @@ impl ReaderLines {
     }
 }
 
-/// Both the workload and the observer speak.
+/// Lines to the reader, shared by the workload and the observer.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ReaderLines>>);
 
@@ -116,7 +114,7 @@ impl Shared {
     }
 }
 
-/// The reader as the workload of a tenure: its child is the command.
+/// Workload whose command is the process that tells the reader.
 struct ElectWorkload {
     child: CommandWorkload,
     progress: ProgressPipe,
@@ -124,22 +122,21 @@ struct ElectWorkload {
     grace: Duration,
     kill_at: Instant,
     exit: Option<Exit>,
-    /// There is no time for a grace.
+    /// No time is left for a grace.
     hurried: bool,
-    /// The child died and the reader believed: the end of the tree is told at this moment.
+    /// End of a grace that this process gives, after the child died while the reader believed.
     held_back: Option<Instant>,
 }
 
 impl ElectWorkload {
-    /// The child is gone since `at`: what the end of the tree means for the reader.
+    /// Returns the event for a child that is gone since `at`; `None` while the reader has its grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
-        // Nobody is left who could believe anything: the lock is given back at once.
+        // No reader is left: give the lock back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // Whoever was told by the child acts no more since the child's end, however late we hear of that: we may
-        // have been stopped meanwhile.
+        // The reader has not acted since the child's end, however late this process hears of that.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -147,8 +144,7 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
-            // The reader's grace, as the child would have given it: while it lasts the lease is not
-            // given back.
+            // The grace that the child would have given. The lease is kept as long.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -165,10 +161,10 @@ impl Workload for ElectWorkload {
         self.kill_at = start.deadlines.kill_at;
         self.exit = None;
         self.hurried = false;
-        // What a child left that could not be started is not about this one.
+        // Discard what a child that could not be started has left.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
-            // Stdout has one writer at a time: from here on it is the child.
+            // From here on the child writes.
             lines_out.sender.yield_to_another();
             lines_out.named = None;
         });
@@ -185,15 +181,14 @@ impl Workload for ElectWorkload {
     }
 
     fn kill(&mut self) {
-        // Also for a grace that is being held back: whoever is to end now gets none.
+        // Ends a grace that was held back, too.
         self.hurried = true;
         self.child.kill();
     }
 
-    /// The child does not know them.
     fn pass(&mut self, _signal: i32) {}
 
-    /// The child goes on: it has to speak at the deadline.
+    /// Leaves the child running: it must write at the deadline.
     fn pause(&mut self) {
         if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
@@ -241,7 +236,7 @@ impl Workload for ElectWorkload {
                     self.exit = Some(exit);
                     return WorkloadEvent::Exited(exit);
                 }
-                // It has no terminal to be stopped from.
+                // The child has no terminal that could stop it.
                 Some(WorkloadEvent::Stopped) => {}
                 Some(event) => return event,
             }
@@ -249,7 +244,7 @@ impl Workload for ElectWorkload {
     }
 }
 
-/// What people and the reader are told while nobody else speaks.
+/// Observer of the time without a child.
 struct StdoutObserver {
     observers: Observers,
     lines_out: Shared,
@@ -264,14 +259,14 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // Whoever is not fit, or refused, does not know who is in control: it is not this one.
+            // The holder is unknown; it is not this instance.
             Observation::Notice {
                 notice: Notice::Unfit(_) | Notice::Refused { .. },
                 ..
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(None, None)),
-            // How the child ended is not the status file's business either.
+            // The child's end is not for the status file either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             _ => {}
         }
@@ -279,13 +274,13 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Where a link is, and to which control file; goes away with us.
+/// Link to a control file, and its target; removed on drop.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // A name that nobody can know, and take, before.
+        // No other user can guess the name and take it.
         let (pid, random) = (std::process::id(), fastrand::u64(..));
         let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
@@ -298,7 +293,7 @@ impl ControlLink {
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        // What others have put there meanwhile is theirs.
+        // Another instance may have put its link there.
         if std::fs::read_link(&self.0).is_ok_and(|target| target == self.1) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -316,7 +311,7 @@ fn link(
         anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
-    // Again: another may have begun while the store was asked.
+    // Checked again: another instance may have started since.
     if guardian::is_control_file_in_use(path) {
         return Err(refused(ANOTHER_S_LINK).into());
     }
@@ -328,14 +323,9 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// Holds the election to its end, as configured.
-///
-/// To be called while the process has one thread: the guardian is forked in here.
-///
-/// # Errors
-/// What kept us from starting at all: a [`UsageError`], or what the machine refused.
+/// Competes until the end. It forks the guardian, so the process must have one thread.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    // Before the store is asked: control that nobody hears of is kept from those who do something with it.
+    // First: without a reader, control would only be kept from others.
     if let Some(leave) = nobody_reads() {
         return Ok(leave);
     }
@@ -345,7 +335,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     };
     let lock = store.info().name;
     config.refuse_our_own(&lock)?;
-    // Now, and not with the first line: two halves of a line are two lines to a reader.
+    // A reader would take two halves of a line for two lines.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
@@ -365,7 +355,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         ..Setup::new(programs, config.contain, config.rules.grace)
     };
     let guardian = guardian::fork(setup).map_err(no_guardian)?;
-    // The guardian has it by now, and the child inherits it from there.
+    // The child inherits the guardian's copy.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;
     report::context(report::Context {
@@ -379,7 +369,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));
     let observers = Observers::new(&config, &store, &guardian, log, None);
-    // After the fork: it is a thread.
+    // It starts a thread, so it comes after the fork.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
@@ -393,7 +383,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
-        // From when the child says `holder`: the reader may be asked as soon as it can have read it.
+        // From the child's `holder` on: the reader can answer as soon as it has read that.
         look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,
@@ -423,8 +413,7 @@ async fn compete(
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
     let mut rules = rules(config, &*store);
-    // Where the kernel wakes us, it does so only when the lock is free: whoever is to name the
-    // holder has to look.
+    // The kernel wakes a waiter only when the lock is free, but the reader wants the holder's name: look.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())
@@ -449,7 +438,6 @@ async fn compete(
     leave
 }
 
-/// How we leave where there was no reader to begin with.
 fn nobody_reads() -> Option<ExitAction> {
     if guardian::stdout_was_closed() {
         let why = "it is closed (add a reader, or >/dev/null)";
@@ -463,18 +451,17 @@ fn nobody_reads() -> Option<ExitAction> {
     })
 }
 
-/// How we leave, said to people.
 fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitAction {
     let exit = match (&ending.cause, ending.exit) {
         _ if ending.overlap => None,
         (Cause::Stopped(libc::SIGPIPE), _) if gone.is_some_and(|errno| errno != Errno::EPIPE) => {
             Some(Exit::Code(exit::CANNOT_WRITE))
         }
-        // The child writes for us: that it could not is our end as well.
+        // The child writes for this process, which ends for the same reason.
         (Cause::CommandEnded, exit) => exit.filter(|exit| {
             [Exit::Signal(libc::SIGPIPE), Exit::Code(exit::CANNOT_WRITE)].contains(exit)
         }),
-        // However else the child ended: the reader's fate is not ours to tell.
+        // The child's other ends say nothing about the reader.
         _ => None,
     };
     let ending = Ending {

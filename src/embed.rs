@@ -1,23 +1,20 @@
-//! The library's face: compete for control inside a program, instead of wrapping a command.
+//! The library's interface: competes for control inside a program, instead of wrapping a command.
 //!
-//! Used by programs; `trafficcop run` does not need it. It drives the same [`drive`](crate::driver::drive)
-//! with a workload that is the calling program itself: what a guardian would do by signals is done here
-//! by [`TrafficCop::has_control`] turning false and by [`Guard::run`] dropping its future. Nothing here
-//! can stop the program's own code, so the promise is only as good as its asking.
+//! It runs the same [`drive`](crate::driver::drive) as `trafficcop run`, with the program itself as the
+//! workload. Instead of signals, [`TrafficCop::has_control`] turns false and [`Guard::run`] drops its future.
+//! Nothing here can stop the program's own code: the promise holds only if the program asks.
 //!
-//! Here are [`TrafficCop`], one instance that competes, as a task of the program's runtime; [`Guard`],
-//! control as long as it lasts; and what is said when there is none. When the last guard of a tenure is
-//! dropped the lease is given back, and the instance competes no more until somebody asks for a guard
-//! again: to the core it is cordoned meanwhile.
+//! When the last guard of a tenure is dropped, the lease is given back. The instance then does not compete
+//! until the program waits for a guard again: to the core it is cordoned meanwhile.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `builder` | [`Builder`]: which lock, and how to compete for it |
-//! | `connection` | [`Connection`]: the account and the credential that a program has |
-//! | `error` | [`Error`], [`Lost`]: why there is no control, or none any more |
-//! | `message` | [`MessageLock`]: the same for a message of a queue |
-//! | `program` | the program as a workload, and what it shares with those above |
-//! | `words` | what messages call the settings of a program |
+//! | `builder` | [`Builder`]: the lock, and the settings of the competition |
+//! | `connection` | [`Connection`]: the account and the credential of a program |
+//! | `error` | [`Error`], [`Lost`]: the reasons for having no control |
+//! | `message` | [`MessageLock`]: the lock of one message |
+//! | `program` | the program as a workload, and the state that it shares with its guards |
+//! | `words` | messages in the terms of a program |
 //! | `worker` | [`Worker`]: takes messages from a queue |
 
 mod builder;
@@ -55,9 +52,8 @@ pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
-/// Dropping it ends the competition as well, but as nobody then says that the work has ended, the
-/// lease is kept for the grace of its budget (10 s on a lock that has none) before it is given back, or
-/// until the last [`Guard`] is dropped.
+/// Dropping it ends the competition, too, but does not tell that the work has ended: the lease is kept until
+/// the last [`Guard`] is dropped, or for the grace of its budget (10 s on a lock without one).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -72,7 +68,7 @@ pub use worker::{Worker, WorkerBuilder};
 /// assert_eq!(sum, Ok(42));
 /// assert!(cop.has_control());
 ///
-/// drop(guard); // The work has ended: another has its turn.
+/// drop(guard); // The work has ended: another instance has its turn.
 /// assert!(!cop.has_control());
 /// cop.stop().await?;
 /// # Ok(())
@@ -99,10 +95,9 @@ impl TrafficCop {
         TrafficCop { shared, stop, task }
     }
 
-    /// Prepares to compete for a lease on an Azure blob: `CONTAINER/NAME`, or its URL (with a SAS, if
-    /// need be). Account and credential come from the environment as `trafficcop run --blob` takes
-    /// them (`AZURE_STORAGE_CONNECTION_STRING`, `AZURE_STORAGE_ACCOUNT` and so on, Entra ID); blob and
-    /// container are created if they are missing. Nothing is sent yet.
+    /// Prepares to compete for a lease on an Azure blob: `CONTAINER/NAME`, or its URL (with a SAS, if needed).
+    /// Account and credential come from the environment, as for `trafficcop run --blob`. Blob and container are
+    /// created if they are missing. Sends nothing yet.
     ///
     /// ```no_run
     /// # async fn rebuild_the_index() {}
@@ -117,47 +112,46 @@ impl TrafficCop {
     /// ```
     ///
     /// # Errors
-    /// A name that cannot be a blob's; no account or credential, or ones that contradict each other.
+    /// If the name cannot be a blob's, or account and credential are missing or contradict each other.
     pub fn blob(name: &str) -> Result<Builder, Error> {
         TrafficCop::builder().blob(name)
     }
 
-    /// Names the storage account and the credential of a lease on a blob, instead of by the environment: for a
-    /// program that has them from a secret store, or that works with two accounts.
+    /// Starts with the storage account and the credential for a lease on a blob, instead of the environment's:
+    /// for a program with a secret store, or with two accounts.
     pub fn builder() -> Connection {
         Connection::default()
     }
 
-    /// Prepares to compete for a lock on a file, which is created if it is missing. On a disk of this
-    /// machine it is the kernel's lock; on a drive that machines share it is a lease, as
-    /// `trafficcop run --file` decides it.
+    /// Prepares to compete for a lock on a file, which is created if it is missing. On a local disk it is the
+    /// kernel's lock, and on a shared drive it is a lease, as for `trafficcop run --file`.
     ///
     /// # Errors
-    /// A path that cannot be a lock: another's content, no regular file, no permission.
+    /// If the path cannot be a lock: foreign content, no regular file, no permission.
     pub fn file(path: impl AsRef<Path>) -> Result<Builder, Error> {
         Builder::of_file(path.as_ref())
     }
 
-    /// Prepares to compete for the lock of a store of your own.
+    /// Prepares to compete for the lock of a custom store.
     pub fn with_store(store: impl LeaseStore + 'static) -> Builder {
         Builder::of_store(Arc::new(store))
     }
 
-    /// Waits for control. The instance competes from its start on; after a guard was dropped it
-    /// competes no more until this is called again. While control lasts every call gives a guard of the
-    /// same tenure, and control is given back when the last of them is dropped.
+    /// Waits for control. The instance competes from its start on, and after a tenure only once this is called
+    /// again. While control lasts, every call returns a guard of the same tenure. Control is given back when
+    /// the last guard is dropped.
     ///
-    /// Cancel-safe: who does not wait any more goes on competing.
+    /// Cancel-safe: the instance goes on competing.
     ///
     /// # Errors
-    /// The store refused us, or was out of reach from the beginning; the competition is over.
+    /// If the store refused access, or was out of reach from the beginning. The competition is over.
     pub async fn acquired(&self) -> Result<Guard, Error> {
         self.shared.acquired().await
     }
 
-    /// Waits for control for `limit` at most; `None`: this instance was not given it in that time. The first answer
-    /// of a store takes a round trip. The instance goes on competing, and may have control when this is called again:
-    /// one that is not to, is stopped.
+    /// Waits for control for at most `limit`; `None` if this instance did not get it. A store's first answer
+    /// takes a round trip. The instance goes on competing, and may have control at the next call: stop it if it
+    /// should not.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -178,7 +172,7 @@ impl TrafficCop {
     /// ```
     ///
     /// # Errors
-    /// As [`TrafficCop::acquired`].
+    /// Like [`TrafficCop::acquired`].
     pub async fn try_acquire(&self, limit: Duration) -> Result<Option<Guard>, Error> {
         match tokio::time::timeout(limit, self.acquired()).await {
             Ok(guard) => guard.map(Some),
@@ -186,33 +180,32 @@ impl TrafficCop {
         }
     }
 
-    /// Whether we are in control now. Costs a read of the clock; ask before every step that must
-    /// not run twice. It turns false at the moment at which a command would be sent SIGTERM, so
-    /// what was begun before it has the grace and the margin of the budget to end.
+    /// Returns whether this instance is in control now. It only reads the clock: ask before every step that
+    /// must not run twice. It turns false when a command would get SIGTERM, so the current step has the grace
+    /// and the margin of the budget to end.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
     }
 
-    /// A channel that holds where we stand, and tells each change.
+    /// Returns a channel with the current state and every change.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Control> {
         self.shared.watch()
     }
 
-    /// Stops competing: says that the work under control has ended (guards that are left have lost
-    /// it), and gives the lease back.
+    /// Stops competing and gives the lease back. The work under control has ended: guards that are left lose
+    /// it.
     ///
     /// # Errors
-    /// The competition was over before, as [`TrafficCop::acquired`] reports it. The lease could not be given back, or
-    /// the task that competes ended early, because it panicked or its runtime was shut down: then the lease runs out
-    /// by itself.
+    /// If the competition was over before (see [`TrafficCop::acquired`]), the lease could not be given back, or
+    /// the competing task ended early by a panic or with its runtime. The lease then expires.
     pub async fn stop(self) -> Result<(), Error> {
-        // Where it stands by there is nothing to give back.
+        // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
-        // Before the stop: the drain that follows is then over at once, and the lease given back.
+        // Before the stop, so that the drain is over at once.
         self.shared.end_work();
-        // It fails only if the competition has ended already.
+        // Fails only if the competition has ended already.
         let _over = self.stop.send(());
         let ended = self.task.await;
         let ending = ended.map_err(|error| Error::Failed(error.to_string()))?;
@@ -225,8 +218,8 @@ impl TrafficCop {
 
 /// Control over the lock, while it lasts.
 ///
-/// Dropped, it says that the work has ended: the lease is given back at once, and this instance
-/// competes again when it is asked for the next guard.
+/// Dropping it tells that the work has ended: the lease is given back at once, and the instance competes again
+/// when the program waits for the next guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
     held: Arc<GuardedTenure>,
@@ -243,56 +236,54 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// The fencing token: greater than that of every tenure before. Give it to every resource that
-    /// can refuse an older one.
+    /// Returns the fencing token, which is greater than those of all earlier tenures. Pass it to every resource
+    /// that can refuse an older one.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
     }
 
-    /// Whether this guard's control lasts. Costs a read of the clock; ask before every step that must
-    /// not run twice. It turns false at the moment at which a command would be sent SIGTERM, so what
-    /// was begun before it has the grace and the margin of the budget to end.
+    /// Returns whether this guard's control lasts; see [`TrafficCop::has_control`].
     #[must_use]
     pub fn has_control(&self) -> bool {
-        // The deadline goes first: a later tenure's cannot be read while ours is still the present one.
+        // The deadline first: while this tenure is the current one, its deadline cannot be a later tenure's.
         self.held.shared.is_in_time() && self.held.shared.token() == Some(self.held.token)
     }
 
-    /// Says that the work goes on, where a [`watchdog`](Builder::watchdog) was asked for. Costs a
-    /// store to memory; say it at least twice in its time.
+    /// Tells a [`watchdog`](Builder::watchdog) that the work goes on. It only writes to memory: call it at
+    /// least twice in the watchdog's time.
     pub fn alive(&self) {
-        // Not a later tenure's: whoever kept a guard beyond its own knows nothing of that one's work.
+        // A guard that outlived its tenure knows nothing of a later tenure's work.
         if self.held.shared.token() == Some(self.held.token) {
             self.held.shared.said_alive();
         }
     }
 
-    /// Resolves when control is lost, in doubt, or was given back by
-    /// [`TrafficCop::stop`](TrafficCop::stop): end what needs it.
+    /// Resolves when control is lost, in doubt, or given back by [`TrafficCop::stop`](TrafficCop::stop): end
+    /// the work then.
     pub async fn lost(&self) {
         let ours = Control::InControl {
             token: self.held.token,
         };
         let mut state = self.held.shared.watch();
-        // Any other state, and not `Leaving` alone: who is not polled for long may see what came after
-        // it. It fails only when there is nobody left to be told by, which is an end as well.
+        // Any other state, not just `Leaving`: a future that is rarely polled may miss that. An error means
+        // that the sender is gone, which is an end, too.
         let _gone = state.wait_for(|state| *state != ours).await;
     }
 
-    /// Runs `future` while control lasts: it is dropped when control is lost, wherever it waits.
+    /// Runs `future` while control lasts. When control is lost, the future is dropped at the point where it
+    /// waits.
     ///
-    /// What does not wait is not stopped: code that computes or blocks asks
-    /// [`Guard::has_control`] itself.
+    /// Code that computes or blocks is not stopped: it asks [`Guard::has_control`] itself.
     ///
     /// # Errors
-    /// [`Lost`]: it was dropped before it was done.
+    /// [`Lost`] if the future was dropped before it was done.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
         run_while(|| self.has_control(), self.lost(), future).await
     }
 }
 
-/// Runs `future` until `lost`, and does not begin a step of it without control.
+/// Runs `future` until `lost`, and begins no step of it without control.
 async fn run_while<F: Future>(
     has_control: impl Fn() -> bool,
     lost: impl Future<Output = ()>,
@@ -301,8 +292,8 @@ async fn run_while<F: Future>(
     let mut lost = pin!(lost);
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Before each step, because the future's own wake-up may come first. The clock is asked, too:
-        // after a sleep of the machine it is the first to know.
+        // Checked before each step, because the future's own wake-up may come first. After a sleep of the
+        // machine the clock knows of the loss first.
         if lost.as_mut().poll(context).is_ready() || !has_control() {
             return Poll::Ready(Err(Lost));
         }
@@ -311,7 +302,7 @@ async fn run_while<F: Future>(
     .await
 }
 
-/// What all guards of one tenure have: dropped with the last of them.
+/// Tenure that its guards share; dropped with the last of them.
 struct GuardedTenure {
     shared: Arc<Shared>,
     token: u64,
@@ -319,31 +310,29 @@ struct GuardedTenure {
 
 impl Drop for GuardedTenure {
     fn drop(&mut self) {
-        // One step to whoever begins to wait at this moment: the word that it competes must come after
-        // ours that we do not, or it would wait for ever.
+        // One lock for both steps: a waiter that begins now must compete after this resigns, or it would wait
+        // for ever.
         let mut guards = self.shared.guards();
         self.shared.leave(self.token);
-        // A guard that was kept beyond its tenure says nothing of the next one.
+        // A guard that outlived its tenure must not end the next one.
         if self.shared.token().is_none() {
             guards.resign("its work under control has ended");
         }
-        // Whoever is woken locks it as well.
+        // The notified task takes this lock, too.
         drop(guards);
         self.shared.work_ended.notify_one();
     }
 }
 
-/// The guards that were given out, and those who wait for one.
+/// Guards that were given out, and the number of waiters.
 #[derive(Default)]
 struct Guards {
-    // Those of the last tenure that had any. Weak, so that the last guard to be dropped ends it.
+    // Last tenure with guards. Weak, so that dropping the last guard ends it.
     last: Option<(u64, Weak<GuardedTenure>)>,
-    // How many wait for one.
     waiting: usize,
-    // We do not compete until somebody waits for one: control that nobody wants would be kept from
-    // those who do.
+    // Not competing until a waiter comes: otherwise unused control would be kept from other instances.
     resigned: bool,
-    // How the core is told of that; `None` for a message, which is not competed for.
+    // Channel to the core; `None` for a message, which is not competed for.
     cordons: Option<UnboundedSender<Option<Cordon>>>,
 }
 
@@ -355,7 +344,7 @@ impl Guards {
         }
     }
 
-    /// Whether this tenure had guards, and has none any more.
+    /// Returns whether this tenure had guards, and has none now.
     fn has_ended(&self, token: u64) -> bool {
         let last = self.last.as_ref();
         last.is_some_and(|(of, held)| *of == token && held.strong_count() == 0)
@@ -363,21 +352,20 @@ impl Guards {
 
     fn tell(&self, cordon: Option<Cordon>) {
         if let Some(cordons) = &self.cordons {
-            // It fails only if the competition has ended already.
+            // Fails only if the competition has ended already.
             let _over = cordons.send(cordon);
         }
     }
 
-    /// Control is given back; whoever waits for it here waits behind all others.
+    /// Gives control back. A waiter of this instance waits behind all others.
     fn resign(&mut self, why: &str) {
-        // To the core this machine must not have control: so it drains, releases and does not compete,
-        // by rules that are tested for that.
+        // A cordon to the core: it drains, releases and does not compete, by rules that are tested for that.
         self.tell(Some(Cordon {
             why: why.to_owned(),
             before: Instant::FOREVER,
         }));
         self.resigned = true;
-        // Said after it was taken back, and not left out: the tenure has to end in between.
+        // Told after the cordon and not instead of it: the tenure has to end in between.
         if self.waiting > 0 {
             self.compete();
         }
@@ -390,7 +378,7 @@ impl Guards {
     }
 }
 
-/// One who waits for a guard; counted until it is dropped, also where its future was.
+/// Waiter for a guard, counted until it is dropped, also with its future.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -413,9 +401,8 @@ impl Shared {
         lock(&self.guards)
     }
 
-    /// Waits for control.
     async fn acquired(self: &Arc<Shared>) -> Result<Guard, Error> {
-        // Watched before anything is asked, so that no change is missed in between.
+        // Subscribed first, so that no change is missed.
         let mut state = self.watch();
         let _waiting = Waiting::begin(self);
         loop {
@@ -435,14 +422,14 @@ impl Shared {
         ))
     }
 
-    /// A guard of the present tenure, unless it has had its guards.
+    /// Returns a guard of the current tenure, unless its guards are gone.
     fn guard(self: &Arc<Shared>) -> Option<Guard> {
         let mut guards = self.guards();
         let token = self.token()?;
         if let Some((of, held)) = &guards.last
             && *of == token
         {
-            // It has had its guards, and is being given back: a new one would have nothing to guard.
+            // Its guards are gone and it is being given back: a new one would guard nothing.
             let held = held.upgrade()?;
             return Some(Guard { held });
         }

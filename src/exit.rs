@@ -1,7 +1,7 @@
-//! How we end: from an [`Ending`] to an exit status, or to dying of the command's own signal.
+//! The end of trafficcop: an [`Ending`] becomes an exit status, or death by the command's own signal.
 //!
-//! Called by `main` alone, and by nothing before the last lease was given back: [`ExitAction::go`] does
-//! not return. It must never print. No status of our own is 1, which is every program's.
+//! Only `main` calls it, after the last lease was given back. It must never print. No error of trafficcop has
+//! status 1, which every program uses.
 
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -9,42 +9,41 @@ use crate::core::{Cause, Ending, Exit, Failure, HandOverReason};
 use crate::queue::Missing;
 use crate::util::spelt_out;
 
-/// The answer "no" of `trafficcop check`, which is none of `run`'s.
+/// Answer "no" of `trafficcop check`.
 pub const NOT_IN_CONTROL: u8 = 1;
-/// The answer "free" of `trafficcop status`.
+/// Answer "free" of `trafficcop status`.
 pub const FREE: u8 = 1;
-/// Nothing was broken by `trafficcop break`: the lock is free, changed hands, or the answer was no.
+/// Result of `trafficcop break` that broke nothing: the lock is free or changed hands, or the user answered no.
 pub const NOT_BROKEN: u8 = 1;
-/// Nothing was forgotten by `trafficcop reset`: there is nothing of the kind, the lock is held or
-/// changed hands, or the answer was no.
+/// Result of `trafficcop reset` that removed nothing: there is nothing to remove, the lock is held or changed
+/// hands, or the user answered no.
 pub const NOT_FORGOTTEN: u8 = 1;
-/// The answer "not fit" of `trafficcop doctor`.
+/// Answer "not ready" of `trafficcop doctor`.
 pub const UNFIT: u8 = 1;
-/// The answer of `trafficcop timeline` where two had control at the same time, or a rule was broken.
+/// Answer of `trafficcop timeline` if two instances had control at the same time, or a rule was broken.
 pub const OVERLAPPED: u8 = 1;
-/// Bad usage, or settings that cannot hold.
+/// Bad usage, or settings that contradict each other.
 pub const USAGE: u8 = 64;
-/// There is no such queue.
+/// The queue does not exist.
 pub const NO_QUEUE: u8 = 66;
-/// The store (or the machine) did not let anything start.
+/// Store or machine not available: nothing was started.
 pub const UNAVAILABLE: u8 = 69;
-/// Control was lost, and the command was gone in time; or what it came to could not be recorded.
+/// Control was lost and the command was gone in time, or the command's result could not be recorded.
 pub const LOST: u8 = 70;
-/// The command may have run beside another holder's.
+/// The command may have run at the same time as another holder's.
 pub const OVERLAP: u8 = 71;
-/// Stdout cannot be written, for another reason than a reader that hung up (`elect`).
+/// Stdout cannot be written, and not because a reader hung up (`elect`).
 pub const CANNOT_WRITE: u8 = 74;
-/// Control was not obtained (`-n`, `-w`), unless `-E` says otherwise.
+/// Control was not obtained (`-n`, `-w`); `-E` sets another status.
 pub const CONFLICT: u8 = 75;
-/// The store does not let us in.
+/// The store refuses access.
 pub const DENIED: u8 = 77;
-/// The command was found and cannot be run.
+/// The command exists and cannot be run.
 pub const NOT_RUNNABLE: u8 = 126;
-/// There is no such command.
+/// The command does not exist.
 pub const NOT_FOUND: u8 = 127;
 
-/// Every exit status and what it means: the one list from which the help and the man pages are
-/// made.
+/// Every exit status and its meaning, for the help and the man pages.
 pub const TABLE: &[(&str, &str)] = &[
     (
         "0-255",
@@ -65,8 +64,7 @@ pub const TABLE: &[(&str, &str)] = &[
     ("126, 127", "the command cannot be run, or was not found"),
 ];
 
-/// Why nothing is started: one line. It stands for exit status 64, or 69 where it is the machine
-/// that refuses.
+/// Reason for not starting, in one line, with its exit status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}")]
 pub struct UsageError {
@@ -75,7 +73,7 @@ pub struct UsageError {
 }
 
 impl UsageError {
-    /// A refusal in these words: what, why, and what to do.
+    /// Refuses the usage: what is wrong, why, and what to do.
     #[must_use]
     pub fn new(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -84,7 +82,7 @@ impl UsageError {
         }
     }
 
-    /// Not what was asked for is wrong: the machine refuses it now, and need not tomorrow.
+    /// Refuses for the machine: the same request may succeed later.
     #[must_use]
     pub fn of_the_machine(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -93,7 +91,7 @@ impl UsageError {
         }
     }
 
-    /// A refusal of a command whose interpreter cannot be found.
+    /// Refuses a command whose interpreter does not exist.
     #[must_use]
     pub fn of_the_command(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -102,22 +100,22 @@ impl UsageError {
         }
     }
 
-    /// The same, with this at its end.
+    /// Appends `more` to the line.
     #[must_use]
     pub fn and(mut self, more: &str) -> UsageError {
         self.line.push_str(more);
         self
     }
 
-    /// The exit status it stands for.
+    /// Returns the exit status.
     #[must_use]
     pub fn status(&self) -> u8 {
         self.status
     }
 }
 
-/// Whether this error is one of a machine that has no more of something now (processes, memory,
-/// descriptors), and says nothing of what was to be started.
+/// Returns whether the machine has run out of something (processes, memory, descriptors), which says nothing
+/// about the program to start.
 #[must_use]
 pub fn is_for_want_of_room(errno: i32) -> bool {
     let room = [
@@ -132,25 +130,25 @@ pub fn is_for_want_of_room(errno: i32) -> bool {
     room.contains(&errno)
 }
 
-/// How to leave.
+/// Way in which trafficcop ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitAction {
-    /// With this exit status.
+    /// Exit with this status.
     Status(u8),
-    /// By dying of this signal, so that whoever waits for us sees the truth.
+    /// Die of this signal, so that the parent sees the truth.
     Signal(i32),
 }
 
 impl ExitAction {
-    /// What an ending amounts to. A command's own status is passed on after a requested stop as
-    /// well: one that catches TERM and exits 0 has ended well, and so have we.
+    /// Returns the way to end. The command's status is passed on after a requested stop, too: a command that
+    /// catches TERM and exits 0 has ended well, and so has trafficcop.
     #[must_use]
     pub fn of(ending: &Ending, conflict_status: u8) -> ExitAction {
         if ending.overlap {
-            // Whatever else happened: nobody may overlook this one.
+            // First, so that no operator can overlook it.
             return ExitAction::Status(OVERLAP);
         }
-        // Without a `_`: a new cause of an end has to be given a status here.
+        // No `_` arm: a new cause must be given a status here.
         match (&ending.cause, ending.exit) {
             (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Code(status))) => {
                 ExitAction::Status(status)
@@ -159,7 +157,7 @@ impl ExitAction {
                 ExitAction::Signal(signal)
             }
             (Cause::Stopped(signal), None) => ExitAction::Signal(*signal),
-            // A command that ended has a status; without one nothing can be claimed for it.
+            // Without a status the command's result is unknown.
             (
                 Cause::CommandEnded
                 | Cause::Doubt { .. }
@@ -170,10 +168,9 @@ impl ExitAction {
                 | Cause::GuardianLost,
                 _,
             ) => ExitAction::Status(LOST),
-            // Not 75, which `-E 0` makes a success: nobody was in the way, this machine does not work.
+            // Not 75, which `-E 0` makes a success: this machine does not work.
             (Cause::GivenUp(HandOverReason::HookFailed(_)), _) => ExitAction::Status(UNAVAILABLE),
-            // What was recorded counts for everybody who waited for it: 0, or the status of the
-            // last run.
+            // The recorded result counts for every instance that waited.
             (Cause::AlreadyDone(result), _) => ExitAction::Status(result.status),
             (
                 Cause::NotStarted {
@@ -181,8 +178,8 @@ impl ExitAction {
                 },
                 _,
             ) => ExitAction::Status(NOT_FOUND),
-            // Not 126: nothing is wrong with the command, and a service manager may try again.
-            // EBUSY is none of execve(2), but ours: something is there that cannot be killed.
+            // Not 126: the command is correct, and a service manager may try again. EBUSY is trafficcop's own:
+            // something that a dead instance left here cannot be killed.
             (Cause::NotStarted { errno }, _)
                 if is_for_want_of_room(*errno) || *errno == libc::EBUSY =>
             {
@@ -197,11 +194,11 @@ impl ExitAction {
         }
     }
 
-    /// The status of a failure of our own before anything started: what the config refused is bad
-    /// usage, everything else is the machine's refusal.
+    /// Returns the way to end for an error before the start: a refused setting is bad usage, any other error is
+    /// the machine's.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> ExitAction {
-        // By type and not by text: whatever was wrapped round it on the way up stays readable.
+        // Matched by type: context added to the text changes nothing.
         if let Some(refusal) = error.downcast_ref::<UsageError>() {
             return ExitAction::Status(refusal.status());
         }
@@ -220,7 +217,7 @@ impl ExitAction {
         }
     }
 
-    /// The exit status a shell shows for it.
+    /// Returns the exit status that a shell shows.
     #[must_use]
     pub fn status(self) -> i32 {
         match self {
@@ -229,19 +226,19 @@ impl ExitAction {
         }
     }
 
-    /// Leaves.
+    /// Ends the process.
     ///
-    /// Dying of a signal leaves no core file: it was the command's death, and its core is already
-    /// where the kernel puts them. PID 1 cannot die of a signal it does not handle; it, and
-    /// whoever got a signal that ends nobody, exits 128+n.
+    /// A death by signal leaves no core file: the signal was the command's, whose core is already where the
+    /// kernel puts it. PID 1 exits 128+n, because it cannot die of a signal that it does not handle; so does a
+    /// process whose signal does not kill.
     pub fn go(self) -> ! {
         if let ExitAction::Signal(signal) = self
             && std::process::id() != 1
         {
-            // Both are needed: a core pattern that pipes to a program does not ask for the limit.
+            // A core pattern that pipes to a program ignores the limit.
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
             let _ = nix::sys::prctl::set_dumpable(false);
-            // Its handler is ours: the default has to be put back for the signal to end us.
+            // The default is restored, so that the signal kills.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         std::process::exit(self.status())
@@ -380,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_outshouts_everything() {
+    fn overlap_status_overrides_every_other() {
         for cause in [
             Cause::CommandEnded,
             Cause::Stopped(15),
@@ -393,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn no_failure_of_our_own_is_1() {
+    fn errors_of_trafficcop_never_have_status_1() {
         assert_eq!(
             ExitAction::of_error(&anyhow::anyhow!("no fork")),
             ExitAction::Status(69)
@@ -421,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_every_status_of_our_own() {
+    fn table_lists_every_status_of_trafficcop() {
         for status in [
             USAGE,
             UNAVAILABLE,
@@ -440,11 +437,11 @@ mod tests {
         }
     }
 
-    /// Leaves for real when [`leaving_is_seen_by_whoever_waits`] runs it in a process of its own.
+    /// Ends for real when [`parent_sees_the_status_or_the_signal`] runs it in a separate process.
     #[test]
     fn leaves_when_told_to() {
         if let Ok(signal) = std::env::var("LEAVE_BY_SIGNAL") {
-            // As if cores were wanted here, so that the test can see that we leave none.
+            // Allow core files, so that the test can see that none is left.
             let (_, most) = nix::sys::resource::getrlimit(Resource::RLIMIT_CORE).unwrap();
             setrlimit(Resource::RLIMIT_CORE, most, most).unwrap();
             ExitAction::Signal(signal.parse().unwrap()).go();
@@ -455,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_is_seen_by_whoever_waits() {
+    fn parent_sees_the_status_or_the_signal() {
         use std::os::unix::process::ExitStatusExt;
         let dir = tempfile::tempdir().unwrap();
         let left = |name: &str, value: i32| {
@@ -483,7 +480,7 @@ mod tests {
             assert_eq!(status.signal(), Some(signal), "{status}");
             assert!(!status.core_dumped(), "{status}");
         }
-        // A signal that ends nobody, and one our library does not know.
+        // A signal that does not kill by default, and one that the `signal_hook` crate does not know.
         for signal in [libc::SIGCHLD, libc::SIGRTMIN() + 1] {
             assert_eq!(left("LEAVE_BY_SIGNAL", signal).code(), Some(128 + signal));
         }

@@ -1,7 +1,6 @@
-//! Where we are: the machine, the process, and what its environment says.
+//! The machine, the process, and its environment.
 //!
-//! Used by the command line and by the library's face, so that both find the same. It must never
-//! show a value: there are secrets among them.
+//! It must never show a value of the environment: some are secrets.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -11,27 +10,24 @@ use crate::deadline::{Deadline, VARIABLE};
 use crate::procfs;
 use crate::util::is_unprintable;
 
-// How far up the ancestors are looked at: shells within shells are ten.
+// Shells within shells make about ten.
 const ANCESTORS: usize = 64;
 
-// In bytes: it travels in the metadata of a blob, which has 8 KiB for all.
+// In bytes: the name goes into a blob's metadata, which has 8 KiB in total.
 const IDENTITY_LIMIT: usize = 128;
 
-/// Where we are: what a configuration must know and does not find out for itself.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// The machine's name.
     pub host: String,
-    /// Our process id.
     pub pid: u32,
-    /// Seeds the spread of polls and retries; different on every instance.
+    /// Seed that spreads polls and retries.
     pub seed: u64,
-    /// The locks that other trafficcops hold for the commands we are a part of.
+    /// Locks that other trafficcops hold for the commands that this process belongs to.
     pub outer: Vec<String>,
 }
 
 impl Host {
-    /// This machine, this process, and a seed from the system's randomness.
+    /// Returns this machine, this process, and a random seed.
     #[must_use]
     pub fn here() -> Host {
         let host = nix::unistd::gethostname().unwrap_or_default();
@@ -43,17 +39,17 @@ impl Host {
         }
     }
 
-    /// What an instance goes by that was given no other name.
+    /// Returns the default name of an instance.
     #[must_use]
     pub fn identity(&self) -> String {
         format!("{}-{}", self.host, self.pid)
     }
 }
 
-/// The locks that are held for the commands we are a part of, the nearest first.
+/// Returns the locks held for the commands that this process belongs to, the nearest first.
 fn outer() -> Vec<String> {
     let mut locks: Vec<String> = held(|name| std::env::var_os(name)).into_iter().collect();
-    // Only inside a command of ours: most are in none, and the way up is some files of /proc for each step.
+    // Most processes are inside no command, and the way up costs files of /proc.
     let mut process = match locks.is_empty() {
         true => return locks,
         false => "self".to_owned(),
@@ -62,7 +58,7 @@ fn outer() -> Vec<String> {
         let Some(parent) = parent_of(&process) else {
             break;
         };
-        // What another user's process was told cannot be read, and then nothing is known.
+        // Another user's environment cannot be read, and counts as empty.
         let environment = std::fs::read(format!("/proc/{parent}/environ")).unwrap_or_default();
         let lock = held(|name| value_in(&environment, name));
         locks.extend(lock.filter(|lock| !locks.contains(lock)));
@@ -71,25 +67,24 @@ fn outer() -> Vec<String> {
     locks
 }
 
-/// What a command is told by who runs it, as long as that is true.
+/// Returns the lock that this environment's command holds, while it is in control.
 fn held(told: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let lock = told("TRAFFICCOP_LOCK")?.into_string().ok()?;
-    // A standby command is told the lock as well, and does not hold it. And what a command was told may
-    // have outlived it, in the environment of a daemon that it left behind.
+    // A standby command gets the lock's name, too. A daemon may have outlived its command and kept the
+    // variables.
     let holds = told("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
     let deadline = Deadline::open(told(VARIABLE)?.as_ref());
     let lasts = deadline.is_ok_and(|deadline| deadline.in_control());
     (holds && lasts).then_some(lock)
 }
 
-/// The process that has this one as its child, if we can see one.
 fn parent_of(process: &str) -> Option<String> {
     let status = procfs::text(&format!("/proc/{process}/status")).ok()?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
     parent.map(|id| id.trim().to_owned()).filter(|id| id != "0")
 }
 
-/// What this variable says among those that a process was started with.
+/// Returns a variable from the contents of /proc/PID/environ.
 fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables.find_map(|variable| {
@@ -98,19 +93,19 @@ fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
     })
 }
 
-/// A variable of the environment; one that is empty is none.
+/// Returns a variable that is set and not empty.
 #[must_use]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A directory of this user's that does not outlast the boot, if there is one.
+/// Returns a directory of this user that does not outlast the boot.
 #[must_use]
 pub(crate) fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
 }
 
-/// The name of the program that we are, without its arguments: there may be secrets among them.
+/// Returns the name of this program, without its arguments: they may contain secrets.
 #[must_use]
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
@@ -121,7 +116,7 @@ pub(crate) fn program() -> String {
         .into_owned()
 }
 
-/// Why nobody can go by this name; `None`: somebody can.
+/// Returns why an instance cannot have this name.
 #[must_use]
 pub(crate) fn unfit_identity(identity: &str) -> Option<String> {
     if identity.trim().is_empty() || identity.chars().any(is_unprintable) {

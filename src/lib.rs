@@ -1,6 +1,7 @@
-//! Run a command, or a part of a program, on many machines, on at most one at a time.
+//! Runs a command, or a part of a program, on one of many machines at a time.
 //!
-//! A program on tokio (with its features `macros` and `rt`) that waits for control, has it, and gives it back:
+//! A program on tokio (with its features `macros` and `rt`) that waits for control, works, and gives control
+//! back:
 //! ```no_run
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), trafficcop::Error> {
@@ -12,7 +13,7 @@
 //!     Ok(())
 //! }
 //! ```
-//! Work that is dropped when control is lost, and begun again with the next:
+//! Work that is dropped when control is lost, and begins again when control is acquired again:
 //! ```no_run
 //! # async fn rebuild_the_index(_token: u64) {}
 //! # async fn example() -> Result<(), trafficcop::Error> {
@@ -44,15 +45,19 @@
 //! }
 //! # }
 //! ```
-//! [`TrafficCop`] and its [`Guard`] are for a program that competes for control, [`Worker`] and [`MessageLock`]
-//! for one that processes the messages of a [`queue`], [`Connection`] for an account that the environment does
-//! not name, [`Deadline`] for one that `trafficcop run` has started;
-//! [`LeaseStore`] is what a lock of your own implements. Without the feature `cli`, which is on by
-//! default, the command line is not compiled in, nor what only it needs.
+//! | if you want to | use |
+//! |---|---|
+//! | compete for control | [`TrafficCop`] and its [`Guard`] |
+//! | process the messages of a [`queue`] | [`Worker`] and [`MessageLock`] |
+//! | name an account that is not in the environment | [`Connection`] |
+//! | ask inside a command of `trafficcop run` whether it is in control | [`Deadline`] |
+//! | bring a lock of your own | [`LeaseStore`] |
+//!
+//! The feature `cli` is on by default. Without it the command line and its dependencies are not compiled.
 //!
 //! # The promise
-//! No process of the command's tree is alive at a moment when another instance could already have
-//! been given control. The command is never stopped without need.
+//! No process of the command's tree is alive when another instance could already have been given control.
+//! trafficcop never stops the command without need.
 //!
 //! # The way from the command line to the command
 //! ```text
@@ -65,17 +70,17 @@
 //! ```
 //! | module | what it is |
 //! |---|---|
-//! | `core` | decides; pure: time comes in as a value, what is to be done comes out |
-//! | `driver` | the one place where a lease and a process meet; it owns no policy |
-//! | `doorbell` | the holder tells its standbys of a change; it moves their looks and decides nothing |
-//! | `lease` | the stores: one trait, one folder for each; `azure` is what two of them share |
+//! | `core` | decides; pure: it gets the time as a value and returns actions |
+//! | `driver` | connects a lease and a process, in one place; decides nothing |
+//! | `doorbell` | tells standbys that control changes, so that they look earlier; decides nothing |
+//! | `lease` | the stores: one trait, and a folder for each store; two of them share `azure` |
 //! | `guardian` | processes: the guardian, the command's tree, its containment, the terminal |
-//! | `run`, `elect`, `work` | the drivers' workloads: a command, a reader of control, a command for each message of a `queue` |
-//! | `hooks` | what one guardian runs after another: standby command, `--on-acquire`, command |
-//! | `cli`, `args`, `config` | what was typed, and what it comes to once it is checked |
-//! | `commands`, `timeline` | what looks at locks, at control, at event logs |
-//! | `report`, `status`, `events`, `notify`, `serve` | who is told: people, files, systemd, HTTP |
-//! | `embed`, `deadline` | the library's face, and the deadline as a command sees it |
+//! | `run`, `elect`, `work` | workloads of the driver: a command, a reader of control, a command for each message |
+//! | `hooks` | the sequence that one guardian runs: standby command, `--on-acquire`, command |
+//! | `cli`, `args`, `config` | the command line, and the checked settings that it results in |
+//! | `commands`, `timeline` | the verbs that look at locks, at control, and at event logs |
+//! | `report`, `status`, `events`, `notify`, `serve` | reports to people, files, systemd and HTTP |
+//! | `embed`, `deadline` | the library's interface, and the deadline as a command sees it |
 //!
 //! # Glossary
 //! | word | meaning |
@@ -186,7 +191,7 @@ pub use embed::{
 };
 pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
-/// What the program `trafficcop` and the tests of this repository use. It changes with any version.
+/// Items that the program `trafficcop` and this repository's tests use. They change with any version.
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "cli")]
@@ -201,7 +206,7 @@ pub mod internals {
         )*};
     }
 
-    /// What reads the bytes of others, for the fuzz targets (`tests/it/fuzzed`).
+    /// Parsers of untrusted bytes, for the fuzz targets (`tests/it/fuzzed`).
     pub mod parsers {
         pub use crate::doorbell::{greeting, rank_in, understand};
         #[cfg(feature = "service-bus")]

@@ -1,4 +1,4 @@
-//! The program `trafficcop`: all of it is in the library, where the tests see it too.
+//! The program `trafficcop`. All of its code is in the library, where the tests see it too.
 
 #![no_main]
 
@@ -7,12 +7,12 @@ use std::ffi::{c_char, c_int};
 use trafficcop::internals;
 use trafficcop_guardian as guardian;
 
-/// What the C library calls, without Rust's own start between: see [`trafficcop_guardian::begin`].
+/// Entry point that the C library calls, without Rust's own start-up: see [`trafficcop_guardian::begin`].
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
-    // SAFETY: they come from the C library as they are, and nothing was started yet.
+    // SAFETY: the arguments come from the C library unchanged, and nothing was started yet.
     let words = unsafe { guardian::begin(count, words) };
-    // Apart from `main`, whose frame alone may be more than the stack has.
+    // A separate step: the frame of `main` alone may need more than the stack has.
     match internals::check_stack() {
         Ok(()) => internals::main(words).go(),
         Err(refused) => refused.go(),

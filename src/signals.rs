@@ -1,8 +1,7 @@
-//! The signals the supervisor is sent, as a stream: those that ask for a stop, those that are
-//! passed on to the command, and the terminal's stop.
+//! Signals that the supervisor gets, as a stream: requests to stop, signals for the command, the terminal's
+//! stop.
 //!
-//! Made by `run` inside the runtime, after the guardian was forked (which so keeps the
-//! dispositions we were started with); read by the driver. It sends nothing itself.
+//! `run` creates it after the guardian was forked, which keeps the inherited dispositions. The driver reads it.
 
 use std::future::Future;
 use std::io;
@@ -17,14 +16,14 @@ use tokio::sync::oneshot;
 use crate::core::Cordon;
 use crate::procfs;
 
-// Signals that ask for a stop: of a service manager, of Ctrl-C, of a terminal that is closed.
+// Requests to stop: from a service manager, Ctrl-C, or a terminal that closes.
 const STOP: [Signal; 4] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
     Signal::SIGQUIT,
 ];
-// Signals that mean nothing to us, and may mean something to the command.
+// Signals that mean nothing to trafficcop and may mean something to the command.
 const PASS: [Signal; 5] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
@@ -33,48 +32,40 @@ const PASS: [Signal; 5] = [
     Signal::SIGURG,
 ];
 
-/// What a signal to the supervisor means.
+/// Meaning of a signal to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalEvent {
-    /// End: drain, give the lease back, leave.
+    /// Drain, give the lease back, and exit.
     Stop(i32),
-    /// Hand it to the command.
+    /// Send it on to the command.
     Pass(i32),
-    /// Ctrl-Z or `kill -TSTP`: stop the command, then ourselves.
+    /// Ctrl-Z or `kill -TSTP`: stop the command, then this process.
     Pause,
-    /// No signal, but a word of the platform's: this machine must not have control, or (`None`) may
-    /// have it again.
+    /// Notice from the platform: this machine must not have control, or (`None`) may again.
     Cordon(Option<Cordon>),
-    /// Nor this: the command has said that it is about to end.
+    /// Notice from the command: it is about to end.
     CommandStopping,
 }
 
-/// The stream of signals.
+/// Stream of signals and notices.
 #[derive(Debug)]
 pub struct Signals {
     streams: Vec<(SignalEvent, Stream)>,
-    // Something else that asks for a stop, and as which signal.
+    // Another request to stop, and the signal that it stands for.
     other: Option<(oneshot::Receiver<()>, Signal)>,
-    // Somebody of this process who has taken them over and passes on what is for us: of `work`, which
-    // runs many commands, a signal is for all of them.
+    // Signals from `work`, which runs many commands: a signal is for all of them.
     relay: Option<mpsc::UnboundedReceiver<SignalEvent>>,
-    // What the platform says of this machine.
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
-    // Each time the command says that it is about to end.
     stopping: Option<UnboundedReceiver<()>>,
-    // One that came before the driver was there to hear it.
+    // Read before the driver ran.
     kept: Option<SignalEvent>,
 }
 
 impl Signals {
-    /// Takes over the signals of the process. SIGHUP stays ignored where it was inherited so
-    /// (`nohup`), as do SIGINT and SIGQUIT (a shell without job control starts so what is to live on beside it),
-    /// and SIGTSTP.
-    ///
-    /// # Errors
-    /// What the kernel or the runtime says when a handler cannot be installed.
+    /// Takes over the signals of the process. SIGHUP (`nohup`), SIGINT and SIGQUIT (background commands of a
+    /// shell without job control) and SIGTSTP stay ignored if they were.
     pub(crate) fn listen() -> io::Result<Signals> {
-        // Asked before the first handler is installed, which would make the answer our own.
+        // Before the first handler is installed, which changes the answer.
         let ignored = inherited_ignored();
         let mut streams = Vec::new();
         for stop in STOP {
@@ -98,31 +89,28 @@ impl Signals {
         })
     }
 
-    /// What the platform says of this machine comes with them.
     pub(crate) fn add_cordons(&mut self, cordons: UnboundedReceiver<Option<Cordon>>) {
         self.cordons = Some(cordons);
     }
 
-    /// What the command says of its end comes with them.
     pub(crate) fn add_stopping(&mut self, stopping: UnboundedReceiver<()>) {
         self.stopping = Some(stopping);
     }
 
-    /// Keeps what was read for whoever reads next.
     pub(crate) fn keep(&mut self, asked: SignalEvent) {
         self.kept = Some(asked);
     }
 
-    /// A word through `gone`, or its end, asks for a stop as SIGPIPE would if it were ours to be
-    /// killed by: nobody reads what we write.
+    /// Adds a request to stop, by a message through `gone` or by its end. It stands for SIGPIPE: the reader of
+    /// stdout has hung up.
     #[must_use]
     pub(crate) fn and_hang_up(mut self, gone: oneshot::Receiver<()>) -> Signals {
         self.other = Some((gone, Signal::SIGPIPE));
         self
     }
 
-    /// None of the process: for a program that uses the library and keeps its signals to itself.
-    /// A word through `stop`, or its end, asks for a stop as SIGTERM does.
+    /// Creates a stream for a program that uses the library and keeps its signals to itself. A message through
+    /// `stop`, or its end, stands for SIGTERM.
     #[must_use]
     pub(crate) fn of_program(stop: oneshot::Receiver<()>) -> Signals {
         Signals {
@@ -135,7 +123,7 @@ impl Signals {
         }
     }
 
-    /// None of the process: what somebody else of it passes on.
+    /// Creates a stream of what another part of this process passes on.
     #[must_use]
     pub fn relayed(by: mpsc::UnboundedReceiver<SignalEvent>) -> Signals {
         Signals {
@@ -148,12 +136,12 @@ impl Signals {
         }
     }
 
-    /// The next signal; stops come before everything else. Cancel-safe.
+    /// Returns the next signal, stops first. Cancel-safe.
     pub(crate) async fn next(&mut self) -> SignalEvent {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
-        // In the order in which they were installed: STOP comes before PASS.
+        // Streams are polled in the order of their installation: STOP before PASS.
         std::future::poll_fn(|cx| {
             for (asked, stream) in &mut self.streams {
                 if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
@@ -200,7 +188,7 @@ fn bit(which: Signal) -> u64 {
     1 << (which as u64 - 1)
 }
 
-/// The set of signals that are ignored right now, as the kernel tells it; none where /proc is missing.
+/// Returns the signals that are ignored now; none if /proc is missing.
 fn inherited_ignored() -> u64 {
     let status = procfs::text("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,5 +1,4 @@
-//! How we prove who we are to an Azure service, and how we follow what Azure announces for this
-//! machine. Must never read the environment: the account does that.
+//! Options for Azure's credentials and notices. It must never read the environment: the account does that.
 
 use std::ffi::OsString;
 
@@ -9,7 +8,6 @@ use crate::args;
 use crate::azure::scheduled_events::{Config, Endpoint};
 use crate::azure::{Auth, AuthOptions, withheld as credentials};
 
-/// What was typed about the account.
 #[must_use]
 pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     AuthOptions {
@@ -19,7 +17,7 @@ pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     }
 }
 
-/// What of it has no meaning for a lock that is no blob; `by_https`: another server is asked by that.
+/// Returns the flags that only a lock on a blob uses. `by_https`: another server is asked by https.
 #[must_use]
 pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static str, bool); 2] {
     [
@@ -28,14 +26,13 @@ pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static
     ]
 }
 
-/// The variables that name what we compete for, or work on: its URL may have a SAS in it.
+/// Their URL may contain a SAS.
 const TARGETS: [&str; 2] = ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"];
 
-/// The variables that are kept from what we run: those that can hold what we prove ourselves by, the
-/// one that was `named` to hold it, and those of the lock or the queue, where `target` has a SAS.
+/// Returns the variables to hide from child processes: all that can hold a credential, the one `named` for a
+/// connection string, and the lock's or queue's if `target` has a SAS.
 pub(super) fn withheld(target: &str, named: Option<&str>) -> Vec<OsString> {
-    // All that any of our credentials is read from, and not only what was used: a command that
-    // finds another key can use that.
+    // Hide all, not just the one in use: a command that finds another key can use it.
     let known = credentials().map(OsString::from);
     let targets = TARGETS.into_iter().filter(|_| target.contains('?'));
     known
@@ -47,7 +44,7 @@ pub(super) fn scheduled_events(
     typed: &args::ScheduledEvents,
     host: &Host,
 ) -> Result<Option<Config>, UsageError> {
-    // A flag that does nothing is a misunderstanding, and the machine would be frozen unannounced.
+    // A user who sets these expects notices; without them the machine would be frozen unannounced.
     if !typed.scheduled_events {
         let details = [
             ("--ack-events", typed.ack_events),

@@ -1,4 +1,4 @@
-//! The command that was typed: that there is one, and that nothing behind it was meant for us.
+//! The command: there is one, and no argument was meant for trafficcop.
 
 use std::ffi::OsString;
 
@@ -15,10 +15,7 @@ pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(
     }
 }
 
-/// Refuses a word right before `--`, of the words as they were typed: it would be run as the command.
-///
-/// # Errors
-/// That no flag takes it.
+/// Refuses a word of `words`, the whole command line, right before `--`: it would run as the command.
 pub(crate) fn refuse_a_word_before(
     words: &[OsString],
     command: &[OsString],
@@ -35,7 +32,7 @@ pub(crate) fn refuse_a_word_before(
     }
 }
 
-/// Where no lock was named before the command, and behind it one seems to be.
+/// Refuses a missing lock, if the command's arguments seem to name one.
 pub(super) fn refuse_a_lock_behind(
     typed: &args::Common,
     command: &[OsString],

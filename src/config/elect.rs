@@ -1,4 +1,4 @@
-//! What was typed of an election, made sense of. Called by main.
+//! The configuration of `elect`. Called by main.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,27 +11,20 @@ use super::run::Basis;
 use super::{Config, Host, UsageError, quoted};
 use crate::args;
 
-// A reader is told, and not killed: it is expected to be quick, or to say how long it takes.
+// A reader is told, not killed: it is quick, or sets its own grace.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
-/// What the lock's record shows as the command.
 const COMMAND: &str = "trafficcop elect";
 
-/// How the reader is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Telling {
-    /// As JSON objects.
     pub json: bool,
-    /// Where a link to the control file is kept.
+    /// Link to the control file.
     pub control_file: Option<PathBuf>,
 }
 
 impl Config {
-    /// Makes sense of what was typed after `elect`. The command is empty: the driver knows what tells
-    /// the reader.
-    ///
-    /// # Errors
-    /// The first thing found that cannot be.
+    /// Validates the settings of `elect`. The command is empty: the driver fills it in.
     pub(crate) fn of_elect(
         typed: args::Elect,
         host: &Host,
@@ -44,7 +37,7 @@ impl Config {
         }
         let common = &typed.common;
         let basis = Basis::new(common, typed.checks.is_by_https())?;
-        // There is nothing to restart, and no end of it that a lock could be kept beyond.
+        // There is no command to restart, and none that could end early.
         let turns = args::HoldPolicy {
             max_hold: typed.max_hold,
             cooldown: typed.cooldown,
@@ -59,7 +52,7 @@ impl Config {
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
         if let Some(path) = &typed.control_file {
-            // Before anything is started: the link is made while the lock is competed for already.
+            // Before the start: the link is made when the lock is competed for already.
             control_file(path, &outputs, beside)?;
         }
         let telling = Telling {
@@ -69,7 +62,7 @@ impl Config {
         let mut config = basis.config(common, rules, outputs, COMMAND.to_owned(), host)?;
         config.health = of_a_reader(&typed.checks, &common.access)?;
         config.scheduled_events = scheduled_events(&typed.scheduled_events, host)?;
-        // On a local file too: its standbys are to name the holder, and look for that.
+        // On a local file, too: standbys look at it to name the holder.
         config.refuse_short_cooldown()?;
         Ok((config, telling))
     }

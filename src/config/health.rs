@@ -1,4 +1,4 @@
-//! Whether the command works: `--watchdog`, and what `--health` is asked by.
+//! `--watchdog` and `--health`: checks of whether the command works.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -14,28 +14,26 @@ use crate::core::doorbell::is_near;
 use crate::core::{HealthRules, ProbeRules};
 use crate::units::show;
 
-// As systemd's own for the start of a unit.
+// systemd's limit for the start of a unit.
 const DEFAULT_START: Duration = Duration::from_secs(90);
 const DEFAULT_EVERY: Duration = Duration::from_secs(10);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-// One that fails can be an accident, and so can two in a row on a machine that is busy.
+// Two failures in a row can be an accident on a busy machine.
 const DEFAULT_FAILURES: u32 = 3;
 
-/// What is expected of a command, and who is asked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
     pub(crate) rules: HealthRules,
     pub(crate) ask: Option<Ask>,
-    /// Whom an https server is trusted by, besides the system's authorities.
+    /// Authorities that an https server is trusted by, besides the system's.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
-/// Who is asked whether a command works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// A command, by `sh -c`.
+    /// Command for `sh -c`.
     Command(OsString),
-    /// A server on this machine, or at a private address.
+    /// Server on this machine or at a private address.
     Url(Url),
 }
 
@@ -53,7 +51,7 @@ pub(super) fn health(typed: &args::Health, access: &args::Access) -> Result<Heal
     Ok(health)
 }
 
-/// Of a reader, who is no child of ours, and is asked where it answers.
+/// Validates the checks of `elect`: its reader is no child, so only a URL can be asked.
 pub(super) fn of_a_reader(
     typed: &args::HealthChecks,
     access: &args::Access,
@@ -82,7 +80,7 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
     };
     let ask = ask(text)?;
     let every = typed.health_every.clone().unwrap_or(Ok(DEFAULT_EVERY))?;
-    // With a shorter interval alone the default would be a contradiction that nobody typed.
+    // With a short interval the default would contradict a setting.
     let timeout = typed.health_timeout.clone();
     let timeout = timeout.unwrap_or(Ok(DEFAULT_TIMEOUT.min(every)))?;
     if timeout > every {
@@ -114,7 +112,7 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
 }
 
 fn ask(text: &OsString) -> Result<Ask, UsageError> {
-    // `sh -c ''` succeeds, always.
+    // `sh -c ''` succeeds.
     if text.as_encoded_bytes().trim_ascii().is_empty() {
         return Err(UsageError::new(
             "--health is empty: name a command for sh or a URL, or leave it out",
@@ -130,7 +128,7 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
         }
         return Ok(Ask::Command(text.clone()));
     };
-    // Not repeated: it may have a password in it.
+    // Keep the URL out of the message: it may contain a password.
     let url = Url::parse(url).map_err(|why| {
         refuse(&format!(
             "this is no URL ({why}): take one like http://127.0.0.1:8080/healthz"
@@ -150,7 +148,7 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     let is_near = match url.host() {
         Some(Host::Ipv4(ip)) => is_near(ip.into()),
         Some(Host::Ipv6(ip)) => is_near(ip.into()),
-        // Another name would have to be looked up, and its servers would be what is asked.
+        // Any other name needs DNS, and may be another machine's.
         Some(Host::Domain(name)) => name == "localhost",
         None => false,
     };
@@ -163,7 +161,6 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     Ok(Ask::Url(url))
 }
 
-/// Whether it begins with a scheme and two slashes, and is one word.
 fn looks_like_a_url(text: &str) -> bool {
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
     let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -172,9 +169,9 @@ fn looks_like_a_url(text: &str) -> bool {
         && !text.trim().contains(char::is_whitespace)
 }
 
-/// The server and the path, if it is one word like `localhost:8080/healthz` or `10.0.0.4/healthz`.
+/// Returns server and path of one word like `localhost:8080/healthz` or `10.0.0.4/healthz`.
 fn server_without_scheme(text: &str) -> Option<&str> {
-    // What may be a secret is not repeated.
+    // The rest may be a secret.
     let shown = text.trim().split(['?', '#']).next()?;
     if text.trim().contains(char::is_whitespace) {
         return None;

@@ -1,7 +1,5 @@
-//! The lock that was named, with every kind of it in one place: what other settings are measured by.
-//!
-//! Used by `config` and by the commands that look at locks. A store that is new has a variant here, and nowhere else
-//! above its own folder.
+//! Every kind of lock in one place: other settings depend on it. A new store has a variant here, and nowhere
+//! else above its own folder.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,20 +19,17 @@ use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
 use crate::units::show;
 
-/// What names a lock: exactly one of the flags.
+/// Name of a lock, from exactly one flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named<'a> {
     Blob(&'a str),
     File(&'a Path),
-    /// A helper and the name of its entry.
+    /// Helper, and the name of its entry.
     Store(&'a str, &'a str),
 }
 
 impl<'a> Named<'a> {
-    /// Returns what was named.
-    ///
-    /// # Errors
-    /// That nothing was named, or two, or an empty name.
+    /// Returns the lock that the flags name: it must be exactly one.
     pub(crate) fn new(
         blob: Option<&'a str>,
         file: Option<&'a Path>,
@@ -75,7 +70,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Where flags have no meaning, for an error.
+    /// Returns the kind, for the error about a flag without meaning there.
     pub(crate) fn place(self) -> &'static str {
         match self {
             Named::Blob(_) => "on a blob",
@@ -85,24 +80,23 @@ impl<'a> Named<'a> {
     }
 }
 
-/// The lock, as far as it can be checked without asking its store.
+/// Lock, checked as far as that needs no store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     Blob {
-        /// `CONTAINER/NAME` or a URL; Azure's rules for names are the store's to check.
+        /// `CONTAINER/NAME` or a URL, whose rules the store checks.
         target: String,
-        /// What was typed about its account.
         options: AuthOptions,
         /// Create container and blob if they are missing.
         create: bool,
-        /// Create a page blob of this many bytes (a multiple of 512) instead of a block blob.
+        /// Size of a page blob to create instead of a block blob.
         page_blob: Option<u64>,
     },
     File {
         path: PathBuf,
-        /// Keep it as on a drive that machines share, whatever it lies on.
+        /// Treat the drive as one that machines share.
         shared: bool,
-        /// The operator promises that exactly one of two machines makes a directory there.
+        /// The operator promises that exactly one of two machines creates a directory there.
         mkdir_is_exclusive: bool,
     },
     Store {
@@ -112,10 +106,7 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Makes sense of the lock that was typed; `by_https`: something else than its store is asked by https.
-    ///
-    /// # Errors
-    /// A flag that does nothing for it, or no lock.
+    /// Validates the lock's flags. `by_https`: a server other than the store is asked by https.
     pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
         let blob = typed.blob.clone().transpose()?;
         let named = Named::new(
@@ -169,7 +160,6 @@ impl Lock {
         })
     }
 
-    /// The path of a lock on a file.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Lock::File { path, .. } => Some(path),
@@ -177,30 +167,30 @@ impl Lock {
         }
     }
 
-    /// The files that are locked: the path itself, or one for each slot.
+    /// Returns the locked files: the path itself, or one for each slot.
     pub(super) fn files(&self, slots: u32) -> Vec<PathBuf> {
         let of_path = |path: &Path| match slots {
-            // One slot is no slot: the same lock as without the flag.
+            // One slot is the same lock as without the flag.
             1 => vec![path.to_owned()],
             _ => (0..slots).map(|slot| path_of(path, slot)).collect(),
         };
         self.path().map_or(Vec::new(), of_path)
     }
 
-    /// Time that no other instance may look at the lock for.
+    /// Returns the longest time until another instance looks.
     pub(super) fn shortest_cooldown(&self, slots: u32, poll: Duration) -> Duration {
         match self {
-            // A waiter that the kernel wakes has to be scheduled, on a machine that may be busy.
+            // A busy machine may take a moment to schedule the waiter that the kernel wakes.
             Lock::File { shared: false, .. } if slots == 1 => Duration::from_millis(100),
             _ => longest_poll(poll),
         }
     }
 
-    /// Variables that are kept from the command with --no-credentials.
+    /// Returns the variables that --no-credentials hides.
     pub(super) fn withheld(&self) -> Vec<OsString> {
         match self {
             Lock::Blob { target, .. } => withheld(target, None),
-            // Nothing is proved to anyone by a lock on a file: what is there is the command's own.
+            // A file needs no credential: those in the environment are the command's.
             Lock::File { .. } => Vec::new(),
             Lock::Store { helper, name } => {
                 HelperLock::new(helper, name).map_or(Vec::new(), |lock| lock.hides())
@@ -208,13 +198,13 @@ impl Lock {
         }
     }
 
-    /// Whether this is the lock of one of these paths, which are asked for no longer than `patience`.
+    /// Returns whether this lock is one of these paths, within `patience`.
     pub(super) fn is_one_of(
         &self,
         outer: &[String],
         patience: Duration,
     ) -> Result<bool, UsageError> {
-        // An address has one spelling, and a path many.
+        // An address has one spelling, a path many.
         let Some(path) = self.path() else {
             return Ok(false);
         };
@@ -228,7 +218,6 @@ impl Lock {
     }
 }
 
-/// Refuses a lease that no blob can have.
 pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageError> {
     if on_blob && !BLOB_LEASE.contains(&lease) {
         return Err(UsageError::new(format!(
@@ -237,7 +226,7 @@ pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageEr
             show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
         )));
     }
-    // The service's header takes no fraction.
+    // The service takes whole seconds.
     if on_blob && lease.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lease {}: a blob is leased for whole seconds: take {}s",

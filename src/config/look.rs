@@ -1,8 +1,7 @@
-//! Looks at paths that may lie on a drive that does not answer, with a time limit.
+//! Looks with a time limit at paths on drives that may not answer.
 //!
-//! Called where settings name files, while the process has one thread and guardians are still to be forked
-//! from it: where an answer came in time the process has one thread again, and where none came nothing may be
-//! started. It must never leave a thread behind for anything else.
+//! Guardians are still to be forked, so the process must have one thread: after an answer in time it has one
+//! again, after none nothing may be started. No other thread may be left behind.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -13,14 +12,11 @@ use crate::guardian;
 use crate::lease::mount;
 use crate::units::show;
 
-/// How long whoever does not wait for control waits for the drive: as long as for one step of a lock.
+/// Limit for an instance that does not wait for control: one step of a lock.
 pub(super) const STEP: Duration = Duration::from_secs(5);
 
-/// What `look` finds, which asks about `paths` and nothing else.
-///
-/// # Errors
-/// What it refuses. And that it came to no end within `limit`: what is not known to be no lock must not be
-/// written to, so nothing can be started. `what` says in one word what named the paths.
+/// Returns the result of `look`, which looks at `paths` only. Without a result within `limit` nothing can be
+/// started: a file that may be the lock must not be written. `what` is the flag that named the paths.
 pub(super) fn in_time<T: Send + 'static>(
     what: &str,
     paths: &[&Path],
@@ -28,17 +24,15 @@ pub(super) fn in_time<T: Send + 'static>(
     look: impl FnOnce() -> Result<T, UsageError> + Send + 'static,
 ) -> Result<T, UsageError> {
     let mut drives = mount::shared_among(paths.iter().copied());
-    // A disk of this machine answers, or nothing here works.
+    // A local disk answers, or nothing here works.
     let Some(first) = drives.pop() else {
         return look();
     };
     let (tell, told) = mpsc::channel();
     let looking = move || {
-        // Whoever asked may have ended.
         let _ = tell.send(look());
     };
-    // Small: the C library keeps the stack for the next thread, and a guardian that is forked from us has
-    // its memory locked.
+    // Small: the C library keeps it for the next thread, and a guardian locks its memory.
     let thread = std::thread::Builder::new().stack_size(128 * 1024);
     let thread = thread.name("look".into()).spawn(looking).map_err(|why| {
         UsageError::of_the_machine(format!(
@@ -66,13 +60,13 @@ pub(super) fn in_time<T: Send + 'static>(
     }
 }
 
-/// A thread that was joined is counted until the kernel has taken it down, and a process that counts two
-/// forks no guardian.
+/// Waits until the kernel has removed the joined thread. It counts until then, and a process with two threads
+/// cannot fork a guardian.
 fn await_its_end() {
     const NAP: Duration = Duration::from_millis(1);
     const NAPS: u32 = 1000;
     for _ in 0..NAPS {
-        // Counted as they are counted where a guardian is forked.
+        // The fork of a guardian counts in the same way.
         if guardian::threads().is_ok_and(|count| count > 1) {
             std::thread::sleep(NAP);
         } else {

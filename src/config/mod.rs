@@ -1,21 +1,20 @@
-//! The validated configuration: what was typed, made sense of. A [`Config`] cannot be inconsistent;
-//! what does not fit is a [`UsageError`] of one line that names the value, why, and what to do.
+//! The validated configuration: a [`Config`] cannot be inconsistent. A refusal is a [`UsageError`] of one line:
+//! the value, the reason and the remedy.
 //!
-//! Called by `main` before anything is forked, opened or connected. How one value is typed is for its
-//! parser in `args`; here the settings are related to each other, and to the machine. It only looks
-//! (at the paths it was given); it must never create, print or exit.
+//! Called by `main` before anything is forked, opened or connected. `args` parses each value; here they are
+//! checked against each other and the machine. It only looks at paths: it must never create, print or exit.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `run`, `elect`, `work` | what each verb that drives something goes by |
-//! | `lock` | the lock that was named, with every kind of it in one place |
-//! | `policy` | restarts, handing control round, tasks that are done once |
-//! | `outputs` | the files and sockets that we write to or answer on |
+//! | `run`, `elect`, `work` | the configuration of each verb |
+//! | `lock` | every kind of lock |
+//! | `policy` | restarts, handing control round, tasks that run once |
+//! | `outputs` | files and sockets besides the lock |
 //! | `look` | looks at paths whose drive may not answer |
-//! | `health` | whether the command works |
-//! | `azure` | credentials, and what is announced for this machine |
-//! | `command` | that there is a command |
-//! | `quote` | commands as they could be typed |
+//! | `health` | checks of whether the command works |
+//! | `azure` | credentials, and Azure's notices for this machine |
+//! | `command` | refuses a missing command |
+//! | `quote` | commands as a user would type them |
 
 mod azure;
 mod command;

@@ -1,5 +1,4 @@
-//! The files and sockets that were named besides the lock's own: they need a place to be, and may
-//! not be one another. It only looks.
+//! The files and sockets besides the lock: each needs a directory, and no two may be the same. Only looks.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -16,8 +15,7 @@ use crate::util::is_same_file;
 
 impl From<&args::Common> for Volume {
     fn from(typed: &args::Common) -> Volume {
-        // `-n -E 0` is for a crontab on many machines: cron sends by mail whatever is said where
-        // nothing is wrong, on the one machine as on the others.
+        // `-n -E 0` is for crontabs on many machines: cron mails every line, also where all is well.
         let is_no_failure = typed.conflict_exit_code == Some(Ok(0));
         let is_a_quiet_job = typed.no_wait && is_no_failure && !report::is_watched();
         match Volume::from(&typed.operations) {
@@ -30,7 +28,7 @@ impl From<&args::Common> for Volume {
 impl From<&args::Operations> for Volume {
     fn from(typed: &args::Operations) -> Volume {
         match (typed.quiet, typed.verbose) {
-            // Both are refused, which is said even so.
+            // Both together are refused, and the refusal is logged even so.
             (true, _) => Volume::Quiet,
             (false, true) => Volume::Verbose,
             (false, false) => Volume::Normal,
@@ -38,7 +36,6 @@ impl From<&args::Operations> for Volume {
     }
 }
 
-/// Where the present state is kept, and where what happens is appended.
 #[derive(Clone)]
 pub(super) struct Outputs {
     pub(super) status_file: Option<PathBuf>,
@@ -50,7 +47,6 @@ impl Outputs {
         self.status_file.iter().chain(&self.event_log)
     }
 
-    /// Makes sense of what was typed.
     pub(super) fn new(typed: &args::Operations, beside: Beside) -> Result<Outputs, UsageError> {
         let outputs = Outputs {
             status_file: typed.status_file.clone(),
@@ -78,16 +74,15 @@ impl Outputs {
     }
 }
 
-/// What outputs may not be, and how long is waited for a drive that has to be asked about that.
+/// Files that an output may not be, and the time limit for the look.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
-    /// The files that are locked.
     pub(super) locks: &'a [PathBuf],
     pub(super) patience: Duration,
 }
 
 impl Beside<'_> {
-    /// What `check` says of these paths and the locks' files, which are all it looks at.
+    /// Runs `check`, which looks at `paths` and at the locks' files, within the time limit.
     fn look(
         self,
         flag: &str,
@@ -100,8 +95,8 @@ impl Beside<'_> {
     }
 }
 
-/// The status file is replaced by renaming. If it were the lock's file, the next instance would
-/// find a new file there, lock it, and run beside us.
+/// Refuses the lock's file: a rename would replace it, and the next instance would lock the new file and run at
+/// the same time.
 fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
     if is_no_file(file) {
@@ -119,8 +114,7 @@ fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     Ok(())
 }
 
-/// A line in the lock's file would be a record that nobody can read, and one in the status file
-/// would be replaced with it.
+/// Refuses the lock's file, where a line is an unreadable record, and the status file, which is replaced.
 fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--event-log", file)?;
     let flag = "--event-log";
@@ -137,8 +131,8 @@ fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<()
     )))
 }
 
-/// Whether a device, a pipe or a descriptor (/dev/stdout) is here. Replaced by a file it would be gone for all
-/// programs of this machine.
+/// Returns whether this is a device, a pipe or a descriptor (/dev/stdout), which a rename would take away from
+/// all programs.
 fn is_no_file(path: &Path) -> bool {
     let Ok(found) = path.symlink_metadata() else {
         return false;
@@ -155,7 +149,7 @@ fn leads_to_a_descriptor(path: &Path) -> bool {
         .is_ok_and(|directory| directory.starts_with("/proc"))
 }
 
-/// What is to be written from the first moment to the last needs a place to be, now.
+/// Refuses a file without a directory: it is written from the first moment.
 fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
     if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
         return Err(UsageError::new(format!(
@@ -186,7 +180,7 @@ fn directory(file: &Path) -> &Path {
     directory.unwrap_or(Path::new("."))
 }
 
-/// The link of an elect is put in place by renaming: nothing that is no link of ours may be there.
+/// Refuses a path where the link of elect would replace anything else.
 pub(super) fn control_file(
     path: &Path,
     outputs: &Outputs,
@@ -199,7 +193,6 @@ pub(super) fn control_file(
     })
 }
 
-/// Why a link to another instance's control file is not replaced.
 pub(crate) const ANOTHER_S_LINK: &str = "another instance keeps its link there: name another one";
 
 fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
@@ -212,7 +205,7 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
         "it is the event log: name another one"
     } else if is_one_of(flag, path, locks)? {
         "it is the lock's file: name another one"
-    // Not `metadata`: a link of ours that was left behind leads nowhere.
+    // Not `metadata`: a link that was left behind leads nowhere.
     } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
         "it exists and is not a symbolic link: remove it, or name another one"
     } else if path.read_link().is_ok_and(|to| !is_control_file(&to)) {
@@ -228,7 +221,6 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
     )))
 }
 
-/// Whether what the flag named is one of these files.
 pub(super) fn is_one_of(
     flag: &str,
     path: &Path,
@@ -242,16 +234,14 @@ pub(super) fn is_one_of(
     Ok(false)
 }
 
-/// Whether both paths, which the flag is about, are of one file.
-///
-/// # Errors
-/// Where that cannot be seen: what is not known to be another file is not taken for one.
+/// Returns whether both paths lead to one file. If that cannot be checked it is an error: a file that may be
+/// the lock is not taken for another.
 fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
-    // By what they are: a hard link, or a way through another directory, has another name.
+    // Compare inodes: a hard link has another name.
     if let (Some(one), Some(other)) = (seen(flag, one)?, seen(flag, other)?) {
         return Ok(is_same_file(&one, &other));
     }
-    // What does not exist yet is where its directory says it will be.
+    // A missing file is compared by directory and name.
     let place = |path: &Path| {
         let path = end_of_links(path);
         let directory = directory(&path).canonicalize().ok()?;
@@ -260,9 +250,9 @@ fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
     Ok(place(one).is_some_and(|one| place(other).is_some_and(|other| one == other)))
 }
 
-/// Where a file is made that is made here: a link can lead to where nothing is yet.
+/// Returns where a new file would be created: a link may lead to a missing file.
 fn end_of_links(path: &Path) -> PathBuf {
-    // As many as the kernel follows.
+    // The kernel's limit.
     const LINKS: usize = 40;
     let mut end = path.to_owned();
     for _ in 0..LINKS {
@@ -274,7 +264,7 @@ fn end_of_links(path: &Path) -> PathBuf {
     end
 }
 
-/// What is at this path; nothing, where nothing is that we could open.
+/// Returns the metadata, or `None` if nothing there could be opened.
 fn seen(flag: &str, path: &Path) -> Result<Option<Metadata>, UsageError> {
     const NOT_THERE: [libc::c_int; 5] = [
         libc::ENOENT,
@@ -309,10 +299,9 @@ mod http {
     use super::{Beside, Outputs, Path, PathBuf, UsageError, args, is_one_of, quoted_word};
     use crate::serve::Address;
 
-    /// The longest path of a socket, in bytes: the kernel's limit.
+    /// The kernel's limit, in bytes.
     const PATH_LIMIT: usize = 107;
 
-    /// Where questions are answered over HTTP.
     pub(in super::super) fn listen(
         typed: &args::Listen,
         outputs: &Outputs,
@@ -342,7 +331,7 @@ mod http {
                 quoted_word(text.as_ref())
             )));
         };
-        // `::ffff:127.0.0.1` is this machine, too.
+        // `::ffff:127.0.0.1` is loopback, too.
         if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
             return Err(UsageError::new(format!(
                 "--listen {text}: other machines could connect: take 127.0.0.1:{}, or add --listen-any to allow that",
@@ -352,7 +341,7 @@ mod http {
         Ok(Some(Address::Tcp(address)))
     }
 
-    /// A name would have to be looked up; this one everybody knows.
+    /// Parses an address without DNS, which `localhost` does not need.
     fn tcp(text: &str) -> Option<SocketAddr> {
         match text.strip_prefix("localhost:") {
             Some(port) => Some((Ipv4Addr::LOCALHOST, port.parse().ok()?).into()),
@@ -372,7 +361,7 @@ mod http {
 
     fn socket(path: &Path) -> Result<(), UsageError> {
         let length = path.as_os_str().as_bytes().len();
-        // What was left behind there is removed before we listen, so it must be a socket.
+        // A file left there is removed, so it must be a socket.
         let found = path.symlink_metadata();
         let why = if !path.is_absolute() || path.file_name().is_none() {
             "name a whole path, as in unix:/run/trafficcop.sock".to_owned()

@@ -1,4 +1,4 @@
-//! Restarts, handing control round, and tasks that are to be done once.
+//! Restarts, handing control round, and tasks that run once.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::units::show;
 const DEFAULT_LIMIT: u32 = 5;
 const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
 
-// A file's lock is handed over by the kernel at once; less than this is a mistyped unit.
+// A shorter hold is a mistyped unit: the kernel hands a file's lock over at once.
 const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
 
-// The task of a lock on which no other was named.
+// Key if --once-key is not set.
 const DEFAULT_KEY: &str = "once";
 
 fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError::new(line))
 }
 
-/// What control is handed over for.
+/// Reasons to hand control over, besides the hold policy.
 pub(super) struct HandOvers {
-    /// For something else than what the hold policy says: a command that hangs, a hook or a task that fails.
+    /// Whether there is one: a command that hangs, or a hook or task that fails.
     pub(super) is_typed: bool,
-    /// All flags of the verb for which it is, as they are named to whoever typed none.
+    /// Flags that hand control over, for the error.
     pub(super) flags: &'static str,
 }
 
-/// `shortest_cooldown`: in a shorter one nobody else can get control.
+/// Validates the hold policy. In a cooldown below `shortest_cooldown` no other instance can get control.
 pub(super) fn hold_policy(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -47,7 +47,7 @@ pub(super) fn hold_policy(
                 "--min-hold and --restart always contradict each other: a command that is always restarted never ends, so the lock is kept anyway",
             );
         }
-        // Neither is so clearly meant that the other could give way.
+        // Neither is clearly the mistake.
         if let Some(most) = max_hold.filter(|most| *most < least) {
             return refuse(format!(
                 "--min-hold {} is longer than --max-hold {}: no tenure can be both",
@@ -86,7 +86,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
         limit: typed.restart_limit.clone().unwrap_or(Ok(DEFAULT_LIMIT))?,
         window: typed.restart_window.clone().unwrap_or(Ok(DEFAULT_WINDOW))?,
     };
-    // Control would never be handed over, and whoever set the limit believes that it is.
+    // Control would never be handed over, though the user expects it.
     if !rule.limit_is_within_reach() {
         return refuse(format!(
             "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
@@ -98,8 +98,7 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     Ok(Some(rule))
 }
 
-// A tenure shorter than a lease would be more fail-over than work: on a blob every hand-over costs
-// a drain and a poll, and nothing of the lease's time would ever be used.
+// A shorter tenure would be mostly fail-over: on a blob a hand-over costs a drain and a poll.
 fn max_hold(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -131,7 +130,7 @@ fn cooldown(
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
-    // Without any of these the instance ends with its command, and there is no one to cool down.
+    // Otherwise the instance ends with its command, and there is no cooldown.
     if typed.max_hold.is_none() && !restarts(typed) && !hand_overs.is_typed {
         return refuse(format!(
             "--cooldown has no meaning unless control is handed over: add {}, or leave it out",
@@ -142,7 +141,7 @@ fn cooldown(
     Ok(Some(span))
 }
 
-/// Standbys look every `--poll` ±20 %.
+/// Returns the longest time between two looks: `--poll` plus 20 %.
 pub(super) fn longest_poll(poll: Duration) -> Duration {
     poll + poll / 5
 }
@@ -173,7 +172,6 @@ impl Config {
     }
 }
 
-/// Flags that were set and only concern a lease.
 pub(super) fn of_leases(typed: &args::Common) -> Vec<&'static str> {
     let flags = [
         ("--lease", typed.lease.is_some()),
@@ -197,10 +195,10 @@ fn restarts(typed: &args::HoldPolicy) -> bool {
     !matches!(typed.restart, None | Some(args::Restart::Never))
 }
 
-/// What is to be done once, if the command is that.
+/// Validates the task to run once.
 pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
     let flags = &typed.once;
-    // A key or a period is one of something that is done once: to say that twice is not needed.
+    // A key or a period implies --once.
     if !flags.once && flags.once_key.is_none() && flags.once_per.is_none() {
         let details = [
             ("--once-on-failure", flags.once_on_failure.is_some()),
@@ -225,7 +223,7 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     };
     if let Some(most) = once.attempts
         && most > 1
-        // The first failure would be the last whatever the number says.
+        // The first failure is the last, whatever the number.
         && once.on_failure == OnFailure::Stop
     {
         return refuse(format!(
@@ -235,7 +233,7 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     Ok(Some((once, task)))
 }
 
-/// What would run the command more often, or end it before it has done its task.
+/// Refuses what would run the command again, or end it before its task is done.
 fn refuse_what_undoes_once(typed: &args::Run, slots: u32) -> Result<(), UsageError> {
     let policy = &typed.hold_policy;
     for (flag, typed, why) in [

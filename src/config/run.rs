@@ -1,5 +1,4 @@
-//! What was typed after `run`, made sense of, and what of it everybody has who competes. Called by
-//! main.
+//! The configuration of `run`, and the part of it that `elect` shares.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -24,101 +23,81 @@ use crate::guardian::{Contain, StopTo};
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
 
-// The service's limits. -1, without an end, is refused where it is typed: a machine that died would
-// never give it back.
+// The service's limits. The parser refuses -1, no end: a dead machine would never give the lock back.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(15)..=Duration::from_secs(60);
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 pub(crate) const DEFAULT_POLL: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-// A store may come up later than we do, where both are started together; one that is silent for
-// longer has another address.
+// The store may start later than trafficcop. If it is silent for longer, it has another address.
 pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is to be done, and how.
+/// Validated configuration of an instance that competes for a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// What is competed for.
     pub lock: Lock,
-    /// How many may have control at the same time; with more than one, `lock` is the name of all.
+    /// Instances that may have control at the same time. With more than one, `lock` is the common name.
     pub slots: u32,
-    /// Where it rings for its standbys, if it does.
     pub doorbell: Option<DoorbellAddress>,
-    /// What the instance goes by. A budget is always there; on a file of a local disk
-    /// it has no meaning, and whoever knows the store's terms takes it out.
+    /// Rules with a budget. For a local disk, the code that knows the store's terms removes it.
     pub rules: Rules,
-    /// What says whether this machine may take control, asked with each poll.
+    /// Condition for control on this machine, checked with each poll.
     pub only_if: Option<OsString>,
-    /// What is to be done once, if the command is that.
+    /// Task to run once.
     pub task: Option<crate::lease::once::Task>,
-    /// How long a grant lasts; the same as in the rules' budget.
+    /// Length of a lease, as in the budget.
     pub lease: Duration,
-    /// The command and its arguments; not empty, but for `elect`.
+    /// Command and arguments; empty for `elect` only.
     pub command: Vec<OsString>,
-    /// Whether the command works.
     pub health: Health,
-    /// What runs besides the command.
     pub roles: Roles,
-    /// What keeps the command's tree together.
     pub contain: Contain,
     /// Processes that get the stop signal.
     pub stop_to: StopTo,
-    /// The exit status when control was not obtained.
+    /// Exit status if control was not obtained.
     pub conflict_status: u8,
-    /// Who we are in the lock's record.
     pub candidate: Candidate,
-    /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
-    /// Where questions are answered over HTTP.
     pub listen: Option<crate::serve::Address>,
-    /// Where every change of state is appended.
     pub event_log: Option<PathBuf>,
-    /// When a service manager is told that we are ready.
     pub ready: Ready,
-    /// How what Azure announces for this machine is followed.
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
-    /// Variables of ours that nothing we run inherits.
+    /// Variables that no child process inherits.
     pub withheld: Vec<OsString>,
-    /// Flags that were set and do nothing for a lock without a lease.
+    /// Flags that do nothing for a lock without a lease.
     pub(super) of_leases: Vec<&'static str>,
-    /// The lock that another trafficcop holds for the command we are a part of.
+    /// Locks held for the command that this process belongs to.
     outer: Vec<String>,
 }
 
 impl Config {
-    /// Whether we give up where another has control (`-n`).
+    /// Returns whether the instance gives up if another has control (`-n`).
     #[must_use]
     pub(crate) fn looks_once(&self) -> bool {
         self.rules.wait == Some(Duration::ZERO)
     }
 
-    /// How often it is asked whether this machine may take control.
+    /// Returns how often the condition is checked.
     #[must_use]
     pub(crate) fn asks_every(&self) -> Option<Duration> {
         self.only_if.as_ref().and(self.rules.poll)
     }
 
-    /// Refuses a cooldown in which no standby looks at a lock that standbys have to look at.
-    ///
-    /// # Errors
-    /// That it is too short.
+    /// Refuses a cooldown that ends before a polling standby looks.
     pub(crate) fn refuse_short_cooldown(&self) -> Result<(), UsageError> {
         let cooldown = self.rules.hold_policy.cooldown;
         let poll = self.rules.poll.unwrap_or(DEFAULT_POLL);
         refuse_short_cooldown(cooldown, longest_poll(poll))
     }
 
-    /// Refuses the lock of this name if it is held for the command we are a part of: we would wait
-    /// for it, and its holder for us. Of several slots another may be had.
-    ///
-    /// # Errors
-    /// That it is.
+    /// Refuses a lock held for the command that this process belongs to: this instance would wait for the lock,
+    /// and the holder for this instance. Of several slots another may be free.
     pub(crate) fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
         if self.outer.is_empty() || self.slots != 1 {
             return Ok(());
         }
-        // As we write it: of a path that is no text that is all a command is told.
+        // Lossy, because a command gets a path that is no UTF-8 in this form only.
         let is_named = self.outer.iter().any(|outer| outer == name);
         let patience = patience(self.rules.patience, self.rules.wait);
         let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
@@ -130,10 +109,7 @@ impl Config {
         Ok(())
     }
 
-    /// Makes sense of what was typed.
-    ///
-    /// # Errors
-    /// The first thing found that cannot be.
+    /// Validates the settings of `run`.
     pub(crate) fn new(typed: args::Run, host: &Host) -> Result<Config, UsageError> {
         refuse_no_command(
             &typed.command,
@@ -141,8 +117,7 @@ impl Config {
         )?;
         let common = &typed.common;
         refuse_a_lock_behind(common, &typed.command)?;
-        // The lock first: all other settings are measured by it, and of two mistakes it is the one
-        // to be told.
+        // The other settings depend on the lock, and of two mistakes it is the one to report.
         let basis = Basis::new(common, typed.health.checks.is_by_https())?;
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
@@ -159,7 +134,7 @@ impl Config {
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
         let listen = super::outputs::listen(&typed.listen, &outputs, beside)?;
-        // It goes into a blob's metadata, which may measure 8 KiB in all.
+        // A blob's metadata has 8 KiB in total.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
         let config = basis.config(common, rules, outputs, shown, host)?;
         let withheld = match typed.no_credentials {
@@ -182,7 +157,7 @@ impl Config {
     }
 }
 
-/// A flag that cannot do anything is a misunderstanding, and those are cheaper now.
+/// Refuses a flag without effect: it is a misunderstanding, and cheaper now.
 pub(super) fn refuse_first<const N: usize>(
     flags: [(&'static str, bool); N],
     say: impl Fn(&str) -> String,
@@ -204,7 +179,7 @@ fn roles(typed: Roles) -> Result<Roles, UsageError> {
     Ok(typed)
 }
 
-/// `sh -c ''` succeeds: a script that is empty because a variable is unset would pass unseen.
+/// Refuses an empty script: `sh -c ''` succeeds, so an unset variable would go unnoticed.
 fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError> {
     let script = script.map(OsStr::as_encoded_bytes);
     if script.is_some_and(|text| text.trim_ascii().is_empty()) {
@@ -215,18 +190,18 @@ fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError
     Ok(())
 }
 
-/// What is competed for and how long it lasts: what all other settings are measured by.
+/// Lock and timing: all other settings depend on them.
 pub(super) struct Basis {
     lock: Lock,
     slots: u32,
-    /// The files that are locked.
+    /// Locked files.
     files: Vec<PathBuf>,
     budget: Budget,
     poll: Duration,
 }
 
 impl Basis {
-    /// `by_https`: something else than the lock's store is asked by https.
+    /// `by_https`: a server other than the store is asked by https.
     pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Basis, UsageError> {
         let lock = Lock::new(typed, by_https)?;
         let slots = typed.slots.clone().unwrap_or(Ok(1))?;
@@ -244,7 +219,7 @@ impl Basis {
         })
     }
 
-    /// The rules of whoever runs nothing that is to be done once.
+    /// Returns the rules without a task to run once.
     pub(super) fn rules(
         &self,
         typed: &args::Common,
@@ -277,7 +252,7 @@ impl Basis {
         })
     }
 
-    /// What outputs may not be.
+    /// Returns what outputs may not be.
     pub(super) fn beside(&self, rules: &Rules) -> Beside<'_> {
         Beside {
             locks: &self.files,
@@ -285,7 +260,7 @@ impl Basis {
         }
     }
 
-    /// The configuration of whoever runs no command; `shown` stands for one in the lock's record.
+    /// Returns the configuration without a command; `shown` stands for it in the lock's record.
     pub(super) fn config(
         self,
         typed: &args::Common,
@@ -329,13 +304,12 @@ impl Basis {
     }
 }
 
-/// How long a drive is waited for that has to be asked before anything starts: as long as a store, and
-/// by whoever does not wait for control for one step.
+/// Returns how long to wait for a drive: as long as for a store, or one step if the instance does not wait for
+/// control.
 fn patience(patience: Duration, wait: Option<Duration>) -> Duration {
     wait.map_or(patience, |wait| patience.min(wait.max(look::STEP)))
 }
 
-/// How a lease's time is divided, if that can be.
 pub(crate) fn budget(
     lease: &Option<Checked<Duration>>,
     on_blob: bool,
@@ -344,8 +318,7 @@ pub(crate) fn budget(
 ) -> Result<Budget, UsageError> {
     let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
     refuse_lease(on_blob, lease)?;
-    // Grace and margin grow with the lease where they were not typed; what was typed is checked
-    // with the rest.
+    // Grace and margin grow with the lease, unless they were set.
     let mut budget = Budget::for_lease(lease);
     if let Some(grace) = grace_on_loss.clone() {
         budget.grace_on_loss = grace?;

@@ -1,5 +1,4 @@
-//! What the config makes of what was typed. The environment is not read: clap's part in it is tested
-//! with the binary.
+//! Tests of the configuration. They do not read the environment: variables are tested with the binary.
 
 use super::*;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +21,7 @@ fn place() -> Host {
     }
 }
 
-/// Parses without the environment, so that a variable of whoever runs the tests changes nothing.
+/// Parses without the environment, so that the variables of the user who runs the tests change nothing.
 fn typed(words: &[&str]) -> args::Run {
     let definition = args::definition().mut_subcommand("run", |run| {
         run.mut_args(|arg| arg.env(None::<&'static str>))
@@ -41,7 +40,7 @@ fn config(line: &str) -> Result<Config, UsageError> {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_design() {
+fn defaults_are_the_documented_ones() {
     let config = config("--blob locks/a -- job --now").unwrap();
     assert_eq!(
         config.lock,
@@ -72,7 +71,7 @@ fn the_defaults_are_those_of_the_design() {
 }
 
 #[test]
-fn the_budget_scales_with_the_lease_until_it_is_told_otherwise() {
+fn budget_scales_with_the_lease_unless_it_is_set() {
     for (lease, grace, margin) in [(60, 10, 2), (30, 5, 1), (15, 3, 1)] {
         let config = config(&format!("--blob c/a --lease {lease}s job")).unwrap();
         let budget = config.rules.budget.unwrap();
@@ -86,7 +85,7 @@ fn the_budget_scales_with_the_lease_until_it_is_told_otherwise() {
 }
 
 #[test]
-fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
+fn grace_may_be_longer_than_the_lease() {
     assert_eq!(
         config("--blob c/a --lease 15 --grace 5m job")
             .unwrap()
@@ -97,14 +96,14 @@ fn a_grace_longer_than_the_lease_is_fine_when_a_stop_is_asked_for() {
 }
 
 #[test]
-fn a_file_is_not_leased_by_anybody_s_limits() {
+fn file_has_no_limit_of_the_lease() {
     let config = config("--file /tmp/x --lease 80s job").unwrap();
     assert_eq!(config.rules.poll, Some(Duration::from_secs(2)));
     assert_eq!(config.lease, Duration::from_secs(80));
 }
 
 #[test]
-fn waiting_is_for_ever_for_a_while_or_not_at_all() {
+fn wait_flags_and_conflict_status_are_parsed() {
     let wait = |line: &str| config(line).unwrap().rules.wait;
     assert_eq!(wait("--file x job"), None);
     assert_eq!(wait("-n --file x job"), Some(Duration::ZERO));
@@ -114,7 +113,7 @@ fn waiting_is_for_ever_for_a_while_or_not_at_all() {
 }
 
 #[test]
-fn habits_are_off_until_asked_for() {
+fn hold_policy_is_off_unless_it_is_set() {
     let hold_policy = |line: &str| config(line).unwrap().rules.hold_policy;
     assert_eq!(hold_policy("--file x job"), HoldPolicy::default());
     assert_eq!(
@@ -144,7 +143,7 @@ fn habits_are_off_until_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line_that_helps() {
+fn bad_settings_are_refused_in_one_line_with_a_remedy() {
     for (line, words) in [
         ("--file x", &["no command", "--"][..]),
         ("job", &["--blob", "--file"]),
@@ -300,14 +299,14 @@ fn what_cannot_be_is_refused_in_one_line_that_helps() {
         for word in words {
             assert!(
                 text.contains(word),
-                "{line}: '{text}' does not say '{word}'"
+                "{line}: '{text}' does not contain '{word}'"
             );
         }
     }
 }
 
 #[test]
-fn a_cooldown_is_for_whatever_hands_control_over() {
+fn cooldown_is_accepted_with_each_flag_that_hands_control_over() {
     for flags in [
         "--max-hold 5m",
         "--restart always",
@@ -325,9 +324,9 @@ fn a_cooldown_is_for_whatever_hands_control_over() {
     }
 }
 
-/// Of a path that turns out to lie on a drive that machines share.
+/// The path turns out to lie on a drive that machines share.
 #[test]
-fn a_cooldown_is_long_enough_for_standbys_that_look() {
+fn cooldown_shorter_than_a_poll_is_refused() {
     let judged = |line: &str| config(line).unwrap().refuse_short_cooldown();
     let line = "--file x --max-hold 5m --poll 1s --cooldown";
     let why = judged(&format!("{line} 1s job")).unwrap_err().to_string();
@@ -337,7 +336,7 @@ fn a_cooldown_is_long_enough_for_standbys_that_look() {
 }
 
 #[test]
-fn what_is_asked_by_https_is_trusted_by_the_ca_file_whatever_the_lock_is_on() {
+fn ca_file_is_used_for_https_health_checks_with_every_lock() {
     for lock in ["--blob c/a", "--file x"] {
         let line = format!("{lock} --ca-file y --health HTTPS://localhost/ job");
         let config = config(&line).unwrap_or_else(|why| panic!("{line}: {why}"));
@@ -346,7 +345,7 @@ fn what_is_asked_by_https_is_trusted_by_the_ca_file_whatever_the_lock_is_on() {
 }
 
 #[test]
-fn a_server_without_its_scheme_is_no_command() {
+fn health_server_without_a_scheme_is_refused() {
     let asked = |health: &str| config(&format!("--file x --health {health} job"));
     for server in [
         "localhost:8080",
@@ -393,7 +392,7 @@ fn a_url_with_a_signature_is_withheld_with_the_credentials() {
 }
 
 #[test]
-fn the_doorbell_s_own_address_can_be_asked_for_by_name() {
+fn doorbell_without_an_address_or_with_auto_finds_one() {
     for text in ["", "=auto", "=true", "=1"] {
         let config = config(&format!("--file x --doorbell{text} job"));
         assert_eq!(
@@ -424,7 +423,7 @@ fn election(line: &str) -> Result<Config, UsageError> {
 }
 
 #[test]
-fn elect_names_the_flags_that_it_has_where_nothing_hands_control_over() {
+fn elect_refuses_a_cooldown_with_its_own_flags_named() {
     let why = election("--file x --cooldown 5s").unwrap_err().to_string();
     assert!(
         why.contains("add --max-hold or --health, or leave"),
@@ -432,9 +431,9 @@ fn elect_names_the_flags_that_it_has_where_nothing_hands_control_over() {
     );
 }
 
-/// Who is to name the holder looks at a local file as at any other lock.
+/// An election polls a local file, too, to name the holder.
 #[test]
-fn a_cooldown_of_an_election_is_long_enough_for_standbys_that_look() {
+fn elect_refuses_a_cooldown_shorter_than_a_poll() {
     let line = "--file x --max-hold 5m --cooldown";
     let why = election(&format!("{line} 1s")).unwrap_err().to_string();
     assert!(why.contains("take 2s400ms or more"), "{why}");
@@ -460,7 +459,7 @@ fn empty_and_unprintable_values_are_refused() {
 }
 
 #[test]
-fn the_status_file_cannot_be_the_lock_by_another_name() {
+fn status_file_cannot_be_the_lock_by_another_name() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     std::fs::write(at("lock"), "").unwrap();
@@ -487,7 +486,7 @@ fn the_status_file_cannot_be_the_lock_by_another_name() {
 }
 
 #[test]
-fn a_command_is_shown_as_it_could_be_typed() {
+fn command_is_quoted_as_a_user_would_type_it() {
     let shown = |words: &[&[u8]]| {
         let words: Vec<OsString> = words.iter().map(|w| OsStr::from_bytes(w).into()).collect();
         quoted(&words)
@@ -530,7 +529,7 @@ fn slots_are_counted_from_one_to_a_thousand() {
 }
 
 #[test]
-fn the_status_file_is_none_of_the_slots() {
+fn status_file_cannot_be_a_slot() {
     let status = |line: &str| config(&format!("--file a {line} -- job"));
     assert!(status("--status-file a.1 --slots 2").is_err());
     assert!(status("--status-file a.2 --slots 2").is_ok());
@@ -539,7 +538,7 @@ fn the_status_file_is_none_of_the_slots() {
 }
 
 #[test]
-fn a_key_or_a_period_is_a_task_that_is_done_once() {
+fn key_or_period_implies_once() {
     use crate::core::{OnFailure, Once};
     let task = |line: &str| {
         let config = config(&format!("--file a {line} -- job"))?;
@@ -569,7 +568,7 @@ fn a_key_or_a_period_is_a_task_that_is_done_once() {
 }
 
 #[test]
-fn what_contradicts_a_task_is_refused_with_the_reason() {
+fn settings_that_contradict_once_are_refused_with_the_reason() {
     let long = "k".repeat(129);
     for (line, words) in [
         ("--once-attempts 3", "add --once"),

@@ -1,5 +1,4 @@
-//! What was typed of work, made sense of: the queue, and how its messages are worked on. Called by
-//! main.
+//! The configuration of `work`: the queue, and how its messages are processed.
 
 #[cfg(feature = "service-bus")]
 mod service_bus;
@@ -24,7 +23,7 @@ use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 use crate::units::show;
 
-// What a storage queue can lock a message for, as far as there is time to renew it.
+// Lock times that a storage queue allows and that leave time to renew.
 const LOCK_TIME: RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(7 * 24 * 3600);
 
@@ -37,85 +36,70 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 const DEFAULT_BODY: u64 = 100 << 20;
 
-/// What is to be done with the messages of a queue, and how.
+/// Validated configuration of `work`.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Which queue.
     pub source: Source,
-    /// The longest body, in bytes.
+    /// Limit in bytes.
     pub max_body: u64,
-    /// How many messages are worked on at once.
+    /// Messages processed at the same time.
     pub concurrency: usize,
-    /// Only one message, and we end as its command does.
+    /// Process one message, and end with its command's status.
     pub once: bool,
-    /// After how many messages we leave.
+    /// Messages after which `work` ends.
     pub max_messages: Option<u64>,
-    /// After how long without a message we leave.
+    /// Time without a message after which `work` ends.
     pub idle_exit: Option<Duration>,
-    /// How long the queue may refuse the credential that it accepted before.
+    /// Time for which the queue may refuse a credential that it has accepted.
     pub auth_patience: Duration,
-    /// Messages are handed over in directories.
+    /// Pass messages in directories.
     pub in_directories: bool,
-    /// The longest a command may run.
     pub timeout: Option<Duration>,
-    /// What a command is sent first when it is to end.
     pub stop_signal: i32,
-    /// Who gets it.
     pub stop_to: StopTo,
-    /// What keeps a command's tree together.
     pub contain: Contain,
-    /// A message is settled before its command starts.
+    /// Settle a message before its command starts.
     pub at_most_once: bool,
-    /// How often a message is tried; `None`: as often as its queue gives it to us.
+    /// `None` leaves it to the queue.
     pub max_attempts: Option<u32>,
-    /// How long a message that failed stays away, at first and at most.
+    /// Delay of a failed message: first and longest.
     pub retry_delay: (Duration, Duration),
-    /// Exit statuses that dead-letter a message.
     pub dead_letter_exit: ExitStatuses,
     /// Exit statuses that do not.
     pub retry_exit: ExitStatuses,
-    /// After how much of its time a message's lock is renewed, in per cent.
+    /// Share of the lock time, in per cent.
     pub renew_at: u32,
-    /// How long commands may go on after a stop was requested.
+    /// Time for commands to end after a requested stop.
     pub grace: Duration,
     /// From the stop signal to SIGKILL.
     pub kill_after: Duration,
-    /// Who we are in the log.
     pub identity: String,
-    /// The machine's name.
     pub host: String,
-    /// Our process id.
     pub pid: u32,
-    /// Seeds the spread of polls and retries.
+    /// Seed that spreads polls and retries.
     pub seed: u64,
-    /// Where the present state is kept.
     pub status_file: Option<PathBuf>,
-    /// Where what happens is appended.
     pub event_log: Option<PathBuf>,
-    /// Where questions are answered over HTTP.
     pub listen: Option<crate::serve::Address>,
-    /// Variables of ours that no command inherits.
+    /// Variables that no command inherits.
     pub withheld: Vec<OsString>,
-    /// The command and its arguments; not empty.
+    /// Command and arguments; not empty.
     pub command: Vec<OsString>,
 }
 
 impl Work {
-    /// Makes sense of what was typed.
-    ///
-    /// # Errors
-    /// The first thing found that cannot be.
+    /// Validates the settings of `work`.
     pub fn new(typed: args::Work, host: &Host) -> Result<Work, UsageError> {
         refuse_no_command(
             &typed.command,
             "no command: write after -- what runs for each message, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
-        // The queue first, as `run` has the lock: of two mistakes it is the one to be told.
+        // First, as the lock in `run`: of two mistakes it is the one to report.
         let source = Source::new(&typed)?;
         if typed.at_most_once {
             refuse_at_most_once(&typed, &source)?;
         }
-        // No file is the lock: the queue is.
+        // The queue is the lock, not a file.
         let beside = Beside {
             locks: &[],
             patience: DEFAULT_PATIENCE,
@@ -124,7 +108,7 @@ impl Work {
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
         if typed.once {
-            // `--max-messages 1` beside it says the same, and is let pass.
+            // `--max-messages 1` says the same.
             if let Some(most) = max_messages.filter(|most| *most != 1) {
                 return Err(UsageError::new(format!(
                     "--once and --max-messages {most} contradict each other: choose one"
@@ -138,7 +122,7 @@ impl Work {
         }
         let timeout = typed.timeout.transpose()?;
         let attempts = typed.max_attempts.transpose()?;
-        // As sysexits.h has them: EX_DATAERR, and EX_TEMPFAIL.
+        // EX_DATAERR and EX_TEMPFAIL of sysexits.h.
         let dead_letter_exit = typed
             .dead_letter_exit
             .unwrap_or_else(|| Ok(vec![65..=65]))?;
@@ -147,7 +131,7 @@ impl Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
             concurrency,
             once: typed.once,
-            // `--once` is a limit of one that passes on the command's status, too.
+            // A limit of one that passes on the command's status.
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
             auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
@@ -181,7 +165,7 @@ impl Work {
     }
 }
 
-/// Refuses what has no meaning where a message is gone before its command starts.
+/// Refuses flags without effect once the message is gone.
 fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
     if source.sessions().is_some() {
         return Err(UsageError::new(
@@ -201,7 +185,7 @@ fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageE
     })
 }
 
-/// What a message of a storage queue is locked for.
+/// Validates the lock time of a storage queue.
 fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     let lock_time = typed.lock_time.clone().unwrap_or(Ok(DEFAULT_LOCK_TIME))?;
     if !LOCK_TIME.contains(&lock_time) {
@@ -210,7 +194,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
             show(lock_time)
         )));
     }
-    // `visibilitytimeout` is a whole number.
+    // `visibilitytimeout` takes whole seconds.
     if lock_time.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
@@ -219,7 +203,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
         )));
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
-    // Two attempts to renew have to fit in: with fewer a single lost answer costs the message.
+    // Two renewals must fit in: else one lost answer costs the message.
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         UsageError::new(format!(
@@ -230,70 +214,60 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     Ok(lock_time)
 }
 
-/// A queue, and what is particular to its kind.
+/// A queue, with the settings of its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An Azure storage queue.
     Storage(Storage),
     /// A queue or a subscription on Azure Service Bus.
     #[cfg(feature = "service-bus")]
     ServiceBus(ServiceBus),
 }
 
-/// A storage queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Its name or URL; the service's rules for names are the queue's to check. May hold a secret.
+    /// Name or URL, whose rules the queue checks. May contain a secret.
     pub queue: String,
-    /// It is created if it is missing.
     pub create: bool,
-    /// How the account and our credential are found.
     pub options: AuthOptions,
-    /// Where dead-lettered messages go, if not beside the queue.
+    /// Default: `QUEUE-poison`.
     pub poison_queue: Option<String>,
-    /// How messages are encoded; `None`: nobody has said.
+    /// `None` if it was not set.
     pub encoding: Option<Encoding>,
-    /// For how long a message is locked.
     pub lock_time: Duration,
 }
 
-/// A queue on Service Bus.
 #[cfg(feature = "service-bus")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBus {
-    /// Which one; Azure's rules for names are checked when it is opened.
+    /// Checked against Azure's rules when it is opened.
     pub asked: ServiceBusOptions,
-    /// How our credential is found.
     pub options: AuthOptions,
-    /// For how long its messages are locked, where its own word for that is not to be believed.
+    /// Overrides the queue's own value.
     pub lock_time: Option<Duration>,
     /// Settle on the link that brought the message.
     pub link_settle: bool,
-    /// How its sessions are taken, if its messages come in such.
     pub sessions: Option<Sessions>,
 }
 
-/// How sessions are taken, and given up.
+/// Taking and giving up sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sessions {
-    /// After how long without a message one is given up.
+    /// Time without a message until a session is given up.
     pub idle: Duration,
-    /// After how many messages.
+    /// Messages until a session is given up.
     pub messages: Option<u64>,
-    /// How long nothing is begun in one that was taken: so long whoever had it before may take to hear
-    /// that it is lost.
+    /// Wait before the first message of a session: its last worker may need as long to hear that it is lost.
     pub lock_delay: Duration,
 }
 
 impl Sessions {
-    /// Longest time that a command may live on after its session's lock was lost.
-    // Half of the shortest `--lock-delay`, and not of our own: the next worker waits for its own, and all that
-    // is known of that is how short it may be.
+    /// Longest that a command may run after its session's lock was lost.
+    // Half of the shortest `--lock-delay`, not of this worker's: the next worker waits for its own, known only
+    // to be no shorter.
     pub const GRACE_ON_LOSS: Duration = Duration::from_secs(1);
 }
 
 impl Source {
-    /// Makes sense of what was typed.
     fn new(typed: &args::Work) -> Result<Source, UsageError> {
         #[cfg(feature = "service-bus")]
         {
@@ -331,7 +305,7 @@ impl Source {
         storage(typed).map(Source::Storage)
     }
 
-    /// Whether what fails for good can be dead-lettered.
+    /// Returns whether a message can be dead-lettered.
     #[must_use]
     pub fn puts_aside(&self) -> bool {
         match self {
@@ -341,7 +315,6 @@ impl Source {
         }
     }
 
-    /// How sessions are taken, if messages come in such.
     #[must_use]
     pub fn sessions(&self) -> Option<Sessions> {
         match self {
@@ -351,7 +324,7 @@ impl Source {
         }
     }
 
-    /// The queue as it was named, if that can hold a secret.
+    /// Returns the queue's address if it can contain a secret.
     fn target(&self) -> &str {
         match self {
             Source::Storage(storage) => &storage.queue,
@@ -360,7 +333,7 @@ impl Source {
         }
     }
 
-    /// The variable that was named to hold a connection string.
+    /// Returns the variable named for a connection string.
     fn named_variable(&self) -> Option<&str> {
         match self {
             Source::Storage(_) => None,
@@ -369,13 +342,12 @@ impl Source {
         }
     }
 
-    /// How often a message is tried where nothing was said; `None`: that is for the queue to say.
+    /// Returns the default; `None` leaves it to the queue.
     fn attempts(&self) -> Option<u32> {
         match self {
-            // The service counts, and does nothing with the number: without a limit a bad message
-            // comes for ever.
+            // The service counts attempts without a limit: a bad message would come for ever.
             Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
-            // It has a number of its own, which its owner has chosen and which cannot be switched off.
+            // Its owner has chosen a limit, which cannot be switched off.
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(_) => None,
         }

@@ -1,11 +1,11 @@
-//! What the reader of `trafficcop elect` is told: the lines, the process that writes them while we are in
-//! control, and how the log words what happens.
+//! The lines for the reader of `trafficcop elect`, the process that writes them during a tenure, and the log's
+//! wording.
 //!
-//! That process is what the guardian runs as the command of a tenure, so that the reader is told in time
-//! though the supervisor is killed, stopped or starved. It says `holder`, waits for SIGTERM (a drain), says
-//! `standby`, and waits for its SIGKILL, which is the end of the reader's grace. It ends by itself only
-//! when nobody reads (by SIGPIPE, or with status 74), or was told anything (0): then nobody needs a grace.
-//! It must never say `holder` after the deadline, and knows nothing of leases.
+//! That process is the command of a tenure, so that the reader hears in time even if the supervisor is killed,
+//! stopped or starved. It writes `holder`, waits for SIGTERM (a drain), writes `standby`, and waits for
+//! SIGKILL, the end of the reader's grace. It ends by itself only if no reader needs a grace: the reader is
+//! gone (SIGPIPE, or status 74) or was told nothing (status 0). It must never write `holder` after the
+//! deadline.
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -27,16 +27,15 @@ use crate::report::stdio::{LineWriter, WriteProgress};
 use crate::report::{LogObserver, last, plain, text as wording};
 use crate::util::wall_clock;
 
-/// Who holds a lock where nobody knows.
 const UNKNOWN: &str = "unknown";
 
-// The longest name of a holder in a line, in characters: a line must fit into a pipe as a whole.
+// In characters: a line must fit into a pipe as a whole.
 const NAME_LIMIT: usize = 256;
 
-// The longest name of a lock that leaves room for the rest of a line.
+// Leaves room for the rest of a line.
 const LOCK_LIMIT: usize = 2000;
 
-/// A line to be: the fields of `--json` (`args::FIELDS`), in this order.
+/// Fields of `--json` (`args::FIELDS`), in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Role {
     role: &'static str,
@@ -48,7 +47,6 @@ pub(crate) struct Role {
     control: Option<String>,
 }
 
-/// With when it was made.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     #[serde(flatten)]
@@ -56,28 +54,25 @@ struct JsonLine<'a> {
     time: String,
 }
 
-/// Of whom and where a line speaks.
+/// Instance and lock of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Here {
-    /// Our identity.
     pub identity: String,
-    /// The lock's address.
+    /// Address of the lock.
     pub lock: String,
-    /// The number of the slot.
     pub slot: u32,
-    /// The control file.
     pub control: Option<String>,
 }
 
 impl Role {
-    /// We are in control, with this token.
+    /// Returns the line of an instance in control.
     #[must_use]
     pub(crate) fn holder(here: Here, token: u64) -> Role {
         let holder = Some(name(&here.identity));
         Role::new("holder", here, Some(token), holder)
     }
 
-    /// We are not; this is who is, as far as it is known.
+    /// Returns the line of any other instance, with the holder if it is known.
     #[must_use]
     pub(crate) fn standby(here: Here, holder: Option<&str>, token: Option<u64>) -> Role {
         Role::new("standby", here, token, holder.map(name))
@@ -95,7 +90,6 @@ impl Role {
         }
     }
 
-    /// The line, with its end.
     #[must_use]
     pub(crate) fn line(&self, json: bool) -> String {
         if json {
@@ -113,25 +107,25 @@ impl Role {
     }
 }
 
-/// In one line, and not too long: it may come from somebody else's record.
+/// Returns another instance's name in one line, shortened.
 fn name(text: &str) -> String {
-    // A pipe takes PIPE_BUF (4096 bytes) as a whole, and no reader puts halves together.
+    // A pipe takes PIPE_BUF (4096 bytes) as a whole; no reader joins halves.
     plain(text).chars().take(NAME_LIMIT).collect()
 }
 
-/// Whether lines about this lock fit into a pipe as a whole.
+/// Returns whether lines about this lock fit into a pipe as a whole.
 #[must_use]
 pub(crate) fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
-/// The log of an instance that tells a reader rather than runs a command.
+/// Log of an instance with a reader instead of a command.
 pub(super) struct ReaderLog(pub(super) LogObserver);
 
 impl Observer for ReaderLog {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
-            // What the child left behind is nobody's business either.
+            // The child's leftovers do not concern the operator.
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
                 return tracing::warn!(
@@ -149,7 +143,7 @@ impl Observer for ReaderLog {
     }
 }
 
-/// Whether it is about the process that tells the reader, which is nobody's business.
+/// Returns whether it is about the process that tells the reader, which does not concern the operator.
 #[must_use]
 pub(crate) fn is_of_the_child(notice: &Notice) -> bool {
     matches!(
@@ -192,7 +186,7 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
     }
 }
 
-/// The last line where the reader's end is ours.
+/// Logs that `elect` ends with its reader.
 pub(super) fn hung_up(why: Option<&str>, status: i32) {
     let (level, text) = match why {
         None => (Level::INFO, "the reader of stdout has ended".to_owned()),
@@ -204,45 +198,41 @@ pub(super) fn hung_up(why: Option<&str>, status: i32) {
     last(level, text, status);
 }
 
-/// The last line where the process that tells the reader died of itself.
+/// Logs that the process that tells the reader died.
 pub(super) fn reader_process_died(status: i32) {
     let text = format!("the process that tells the reader died; exit status {status}");
     last(Level::ERROR, text, status);
 }
 
-/// Written to the progress pipe before the first byte of `holder`: from now on the reader may believe it.
+/// Sent before the first byte of `holder`: from now on the reader may believe it.
 pub(super) const BELIEVED: u8 = b'h';
-/// Written to the progress pipe after the last byte of `standby`.
+/// Sent after the last byte of `standby`.
 pub(super) const TOLD: u8 = b's';
 
-/// How far it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// `holder` waits to be written; the reader does not know.
+    /// `holder` waits to be written.
     Before,
-    /// Control was gone before `holder` could be written: the reader knows nothing.
+    /// Control was gone before `holder` was written.
     Silent,
-    /// The reader may believe that we are in control.
+    /// The reader may believe in this instance's control.
     Believed,
     /// `standby` waits to be written.
     Leaving,
-    /// The reader was told; it has its grace.
+    /// The reader has its grace.
     Told,
 }
 
-/// Tells the reader.
-///
-/// # Errors
-/// What the kernel refuses, before a word was said.
+/// Tells the reader (`trafficcop announce`).
 pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
-    // As `ps` and `top` show it; else it would be "exe".
+    // `ps` and `top` would show "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| host::variable(name).unwrap_or_default();
-    // Blocked, and read as a descriptor: waited for together with the pipe, and lost at no moment.
+    // Read as a descriptor: never lost, and waited for together with the pipe.
     let stop = SigSet::from_iter([Signal::SIGTERM]);
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    // Where nobody reads it the supervisor is dead, and the guardian gives the grace.
+    // Without a reader of the pipe the supervisor is dead, and the guardian gives the grace.
     let mut progress = std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{}", typed.progress))?;
@@ -259,7 +249,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     let mut reached = Progress::Before;
     loop {
         if reached == Progress::Before && out.is_about_to_begin() {
-            // What waited for room, or was stopped, may have become untrue.
+            // It may have become untrue during a wait for room, or a SIGSTOP.
             if deadline.as_ref().is_none_or(Deadline::in_control) {
                 let _ = progress.write(&[BELIEVED]);
             } else {
@@ -288,7 +278,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         }
         while let Ok(Some(_)) = asked.read_signal() {}
         match reached {
-            // It waited for room all the time: the reader knows nothing that must be taken back.
+            // It waited for room all the time: there is nothing to take back.
             Progress::Before | Progress::Silent => return Ok(ExitAction::Status(0)),
             Progress::Believed => {
                 out.say(Role::standby(here.clone(), None, None).line(typed.json));
@@ -299,7 +289,6 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     }
 }
 
-/// Nobody reads any more.
 fn leave(errno: Errno) -> ExitAction {
     match errno {
         Errno::EPIPE => ExitAction::Signal(libc::SIGPIPE),
@@ -321,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_role_and_one_word_more() {
+    fn text_line_is_a_role_and_one_word() {
         assert_eq!(Role::holder(here(), 7).line(false), "holder 7\n");
         let standby = |holder| Role::standby(here(), holder, None).line(false);
         assert_eq!(standby(Some("web2-42")), "standby web2-42\n");
@@ -329,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_else_s_record_forges_no_line() {
+    fn name_in_a_record_cannot_forge_a_line() {
         let line = Role::standby(here(), Some("a\nholder 9"), None).line(false);
         assert_eq!(line, "standby a holder 9\n");
         let line = Role::standby(here(), Some(&"é".repeat(5000)), Some(3)).line(true);
@@ -340,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_json_has_all_fields_in_order() {
+    fn json_line_has_all_fields_in_order() {
         let names = fields();
         for role in [Role::holder(here(), 7), Role::standby(here(), None, None)] {
             let line = role.line(true);
@@ -361,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_speaks_of_a_reader() {
+    fn log_names_the_reader() {
         let now = Instant::from_nanos(1);
         let (level, text) = worded(&Notice::Draining(Cause::Stopped(15)), now).unwrap();
         assert_eq!(level, Level::INFO);

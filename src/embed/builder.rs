@@ -1,7 +1,6 @@
-//! [`Builder`]: which lock, who competes for it, and how; then the competition begins.
+//! [`Builder`]: the lock, the instance and the settings, from which a competition starts.
 //!
-//! Made by [`TrafficCop`]'s constructors. Finds account, identity and host as the command line does.
-//! It must never panic where the caller can be told.
+//! It must never panic instead of returning an error.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ use crate::host::{self, Host};
 use crate::lease::record::Candidate;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, StoreInfo, blob, file};
 
-// The command line's defaults: one lock can have candidates of both kinds.
+// As on the command line: one lock can have candidates of both kinds.
 const LEASE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 
@@ -31,8 +30,7 @@ enum LockPlace {
     Store(Arc<dyn LeaseStore>),
 }
 
-/// How to compete: made by [`TrafficCop::blob`], [`TrafficCop::file`] and
-/// [`TrafficCop::with_store`].
+/// Settings of a competition, from [`TrafficCop::blob`], [`TrafficCop::file`] or [`TrafficCop::with_store`].
 #[must_use = "nothing competes before it is started"]
 pub struct Builder {
     lock: String,
@@ -71,7 +69,7 @@ fn competitor(identity: Option<String>, lease: Duration, bell: Option<Bell>) -> 
         bell,
     };
     Competitor {
-        // There is no guardian that could release anything: after our death a lease runs out.
+        // No guardian can release it: if the program dies, the lease expires.
         memory: None,
         runtime: host::runtime_directory(),
         ..Competitor::new(candidate, lease)
@@ -109,12 +107,12 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // Decided by where it lies, and by nobody's wish: a kernel's lock on a shared drive has let
-        // three commands run at once.
+        // The drive alone decides: a kernel's lock on a shared drive has let three commands run at the same
+        // time.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
-        // What cannot be a lock is told to whoever named it, and not later. Closed again: an identity
-        // may still be given, and nothing is kept open by what is not started.
+        // Opened now, so that the caller learns of a path that cannot be a lock. Closed again: the identity may
+        // still change, and a builder that is not started keeps nothing open.
         drop(open(&*lock, &competitor(None, LEASE, None))?);
         let name = path.display().to_string();
         Ok(Builder::at(name, LockPlace::Named(lock)))
@@ -124,46 +122,46 @@ impl Builder {
         Builder::at(store.info().name, LockPlace::Store(store))
     }
 
-    /// What the instance goes by in the lock's record; by default `HOST-PID`. A store of your own
-    /// has its own candidate, and refuses another at the start.
+    /// Sets the instance's name in the lock's record; the default is `HOST-PID`. A custom store has its own
+    /// candidate, and [`Builder::start`] then refuses a name.
     pub fn identity(mut self, identity: impl Into<String>) -> Builder {
         self.identity = Some(identity.into());
         self
     }
 
-    /// Promises that exactly one of two machines makes a directory on the drive that the lock lies on. Without it a
-    /// shared drive is refused whose file system is not known for that; where the promise is wrong, two have control.
+    /// Promises that exactly one of two machines creates a directory on the lock's drive. Without it, a shared
+    /// drive is refused if its file system is not known for that. If the promise is wrong, two instances have
+    /// control.
     pub fn mkdir_is_exclusive(mut self) -> Builder {
         self.mkdir_is_exclusive = true;
         self
     }
 
-    /// How long the lease lasts if nobody renews it: 15 to 60 whole seconds on a blob (default 60), 10
-    /// to 60 s on a shared drive. On a file of a local disk it has no meaning.
+    /// Sets the time that the lease lasts without a renewal: 15 to 60 whole seconds on a blob (default 60), 10
+    /// to 60 s on a shared drive. It has no effect on a local disk.
     pub fn lease(mut self, lease: Duration) -> Builder {
         self.lease = Some(lease);
         self
     }
 
-    /// Changes how the lease's time is divided, and how long it lasts; only for stores whose lock has
-    /// a deadline.
+    /// Sets the length of the lease and the division of its time, for a lock with a deadline.
     pub fn budget(mut self, budget: Budget) -> Builder {
         self.budget = Some(budget);
         self
     }
 
-    /// Time between two looks at a lock that somebody else holds (default 2 s, spread by ±20 %); an
-    /// eighth of it while that one drains, but between 250 ms and 2 s. A file on a local disk is not
-    /// looked at again: the kernel wakes us.
+    /// Sets the time between two looks at a lock that another instance holds (default 2 s, spread by ±20 %).
+    /// While the holder drains it is an eighth of that, from 250 ms to 2 s. On a local disk the kernel wakes
+    /// the instance instead.
     pub fn poll(mut self, poll: Duration) -> Builder {
         self.poll = poll;
         self
     }
 
-    /// Rings for others while in control, and listens to the holder meanwhile, so that the next one
-    /// has control within milliseconds (default: no). It listens on TCP at this address, which must be a
-    /// private one; `None`: at a free port where this machine speaks to the store. On a file of a local
-    /// disk, and with a store of one's own, it does nothing.
+    /// Rings for standbys while in control, and listens to the holder otherwise, so that the next instance has
+    /// control within milliseconds (default: off). It listens on TCP at this address, which must be private;
+    /// `None` takes a free port at the address from which this machine reaches the store. It has no effect on a
+    /// local disk or with a custom store.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -172,32 +170,31 @@ impl Builder {
         self
     }
 
-    /// Takes control only while `condition` says yes (default: always). It is asked while waiting for
-    /// control, with each [`Builder::poll`], on a thread of the runtime: it must not block. It says nothing
-    /// of who is in control: a tenure is never ended by it.
+    /// Takes control only while `condition` is true (default: always). It is called with each [`Builder::poll`]
+    /// of a standby, on a thread of the runtime, so it must not block. It never ends a tenure.
     pub fn only_if(mut self, condition: impl Fn() -> bool + Send + 'static) -> Builder {
         self.only_if = Some(Box::new(condition));
         self
     }
 
-    /// Gives control up where nobody says [`Guard::alive`](super::Guard::alive) at least this often while it
-    /// lasts (1 s or more; default: never), counted from when it was obtained. Its guards have lost it
-    /// then; the lease is given back when they are dropped, after the grace at the latest, and this instance
-    /// competes again when it is asked for the next one. A pause of the process or the machine is not taken
-    /// for silence. What blocks the runtime's threads keeps the lease from being renewed, and loses
-    /// control by that.
+    /// Gives control up if [`Guard::alive`](super::Guard::alive) is not called at least this often during a
+    /// tenure (1 s or more; default: off).
+    ///
+    /// The guards then lose control. The lease is given back when they are dropped, or after the grace, and the
+    /// instance competes again for the next guard. A pause of the process or the machine does not count.
+    /// Blocking the runtime's threads stops the renewals, and loses control by that.
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);
         self
     }
 
-    /// Begins to compete, on a task of the current tokio runtime.
+    /// Starts to compete, on a task of the current tokio runtime.
     ///
     /// # Errors
-    /// A setting that cannot hold, a file that cannot be opened any more, no runtime. A store that is
-    /// out of reach is told by [`TrafficCop::acquired`].
+    /// If a setting is invalid, the file cannot be opened any more, or there is no runtime.
+    /// [`TrafficCop::acquired`] reports a store that is out of reach.
     pub async fn start(mut self) -> Result<TrafficCop, Error> {
-        // Asked for before anything is opened; `tokio::spawn` would panic instead.
+        // Checked before anything is opened: `tokio::spawn` would panic.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll, watchdog) = (self.budget, self.poll, self.watchdog);
         if watchdog.is_some_and(|span| span < LEAST_WATCHDOG) {
@@ -223,7 +220,7 @@ impl Builder {
         );
         let workload = Program::new(&shared, watchdog).only_if(condition);
         let tenure = Tenure::new(rules, Instant::now()).only_if(asks_every);
-        // A guard that ended is to the core a machine that must not have control.
+        // To the core, the end of the last guard is a cordon.
         let spawned = spawn(
             &runtime,
             &shared,
@@ -236,7 +233,6 @@ impl Builder {
         Ok(TrafficCop::new(shared, spawned))
     }
 
-    /// The doorbell that was asked for.
     fn bind(&self) -> Result<Option<Doorbell>, Error> {
         let (Some(wanted), LockPlace::Named(lock)) = (self.doorbell, &self.place) else {
             return Ok(None);
@@ -259,7 +255,7 @@ impl Builder {
             return Err(Error::refused(format!("the identity: {why}")));
         }
         match self.place {
-            // Only a shared drive says so before it is opened; a blob refuses its number by itself.
+            // Only a shared drive knows its limits before it is opened; a blob's store checks its own.
             LockPlace::Named(lock) if !lock.leases().contains(&lease) => Err(Error::refused(
                 format!("a lease on a shared drive lasts 10 to 60 s, not {lease:?}"),
             )),
@@ -270,8 +266,8 @@ impl Builder {
                 };
                 open(&*lock, &competitor)
             }
-            // Its records bear the candidate that it was made with; to pass over another in silence
-            // would have people look for the wrong holder.
+            // Its records have the candidate that it was made with: to ignore a name would lead to the wrong
+            // holder.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
                 "a store that was made before has its candidate: leave the identity out",
             )),
@@ -300,7 +296,7 @@ fn not_opened(refusal: OpenError) -> Error {
 }
 
 fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budget>, Error> {
-    // A lock that lasts as long as its descriptor has no deadline to divide.
+    // A lock without a deadline has nothing to divide.
     let Some(lease) = lease else {
         return Ok(None);
     };
@@ -311,7 +307,7 @@ fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budge
             budget.lease
         )));
     }
-    // The promise stands on these inequalities, whoever made the budget.
+    // The promise rests on these inequalities, even if the caller made the budget.
     budget.validate()?;
     Ok(Some(budget))
 }
@@ -321,9 +317,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_doorbell_on_a_local_file_takes_no_address() {
+    fn doorbell_on_a_local_file_binds_no_address() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Of the range for documentation: it is no machine's, and cannot be taken.
+        // In a range for documentation, so no machine has it.
         let nobodys = SocketAddr::from(([192, 0, 2, 7], 0));
         let builder = Builder::of_file(&dir.path().join("lock")).expect("a lock");
         let doorbell = builder.doorbell(Some(nobodys)).bind();

@@ -1,8 +1,7 @@
-//! [`Connection`]: the storage account and the credential that a program has, where its environment does not
-//! name them. It finds locks and queues in that account, by the rules of [`Account::find`].
+//! [`Connection`]: the storage account and the credential of a program, if they are not in its environment. It
+//! finds locks and queues in that account, by the rules of [`Account::find`].
 //!
-//! Made by [`TrafficCop::builder`](super::TrafficCop::builder) and [`Worker::builder`](super::Worker::builder).
-//! It must never show a secret, nor take a credential from the environment beside one that was given.
+//! It must never show a secret, nor combine a credential that was given with one of the environment.
 
 use std::fmt;
 #[cfg(feature = "entra")]
@@ -20,11 +19,10 @@ use crate::host;
 use crate::lease::blob;
 use crate::queue::storage;
 
-/// The storage account of a lock or a queue, and the credential for it.
+/// Storage account of a lock or a queue, and the credential for it.
 ///
-/// With nothing said both come from the environment, as for [`TrafficCop::blob`](super::TrafficCop::blob). Once
-/// one of the methods below was called, no `AZURE_…` variable is read. Proxies and the system's certificates are
-/// found as before.
+/// By default both come from the environment, as for [`TrafficCop::blob`](super::TrafficCop::blob). After any
+/// of the setters, no `AZURE_…` variable is read. Proxies and the system's certificates work as before.
 ///
 /// ```
 /// # fn main() -> Result<(), trafficcop::Error> {
@@ -41,13 +39,13 @@ use crate::queue::storage;
 /// # }
 /// ```
 ///
-/// A program that has a `BlobClient` of `azure_storage_blob` passes its URL and its credential:
-/// `TrafficCop::builder().credential(credential).blob(client.url().as_str())`. The requests go by a client of this
-/// library, because one that repeats requests by itself would repeat renewals.
+/// A program with a `BlobClient` of `azure_storage_blob` passes its URL and its credential:
+/// `TrafficCop::builder().credential(credential).blob(client.url().as_str())`. The requests use this library's
+/// client: one that repeats requests by itself would repeat renewals.
 #[derive(Clone, Default)]
 #[must_use = "it names an account, and does nothing by itself"]
 pub struct Connection {
-    /// By the variable that would say it.
+    /// Values by the variable that would have them.
     given: Vec<(&'static str, String)>,
     token: Option<Credential>,
 }
@@ -59,18 +57,18 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Takes account and credential from a connection string, as the portal shows it;
-    /// `UseDevelopmentStorage=true` is Azurite on this machine.
+    /// Sets account and credential from a connection string of the portal. `UseDevelopmentStorage=true` is
+    /// Azurite on this machine.
     pub fn connection_string(self, text: impl Into<String>) -> Connection {
         self.with(STRING, text.into())
     }
 
-    /// Names the account (of Azure's public cloud), and the credential for it.
+    /// Sets the account (in Azure's public cloud) and its credential.
     pub fn account(self, name: impl Into<String>, by: impl Into<AccountCredential>) -> Connection {
         self.with(ACCOUNT, name.into()).credential(by)
     }
 
-    /// Takes this credential, for a blob or a queue that is named by its URL.
+    /// Sets the credential, for a blob or a queue that is named by its URL.
     pub fn credential(self, by: impl Into<AccountCredential>) -> Connection {
         match by.into().0 {
             Kind::Key(key) => self.with(KEY, key),
@@ -83,28 +81,28 @@ impl Connection {
         }
     }
 
-    /// Prepares to compete for a lease on a blob of this account: `CONTAINER/NAME`, or its URL. Both are created
-    /// if they are missing. Nothing is sent yet.
+    /// Prepares to compete for a lease on a blob of this account: `CONTAINER/NAME`, or its URL. Both are
+    /// created if they are missing. Sends nothing yet.
     ///
     /// # Errors
-    /// A name that cannot be a blob's; an account or a credential that cannot be one, or that contradict each other.
+    /// If the name cannot be a blob's, or account or credential are invalid or contradict each other.
     pub fn blob(&self, name: &str) -> Result<Builder, Error> {
         let target = blob::Target::parse(name).map_err(Error::refused)?;
         let account = self.find(&BLOB, target.url())?;
         Ok(Builder::of_blob(target, account))
     }
 
-    /// Prepares to take messages from a queue of this account: its name, or its URL. Nothing is sent yet.
+    /// Prepares to take messages from a queue of this account, by its name or URL. Sends nothing yet.
     ///
     /// # Errors
-    /// As [`Connection::blob`].
+    /// Like [`Connection::blob`].
     pub fn queue(&self, name: &str) -> Result<WorkerBuilder, Error> {
         let target = storage::Target::parse(name).map_err(Error::refused)?;
         let account = self.find(&QUEUE, target.url())?;
         Ok(WorkerBuilder::of(target, account))
     }
 
-    /// The account in which it finds a blob.
+    /// Returns the account that it finds for a blob.
     #[cfg(test)]
     pub(super) fn account_of_a_blob(&self) -> Account {
         self.find(&BLOB, None).expect("an account")
@@ -115,12 +113,12 @@ impl Connection {
         self
     }
 
-    /// Returns the value for this variable, where something was given.
+    /// Returns a variable's value: the given one, or the environment's if it names no account or credential.
     fn variable(&self, name: &str, get: fn(&str) -> Option<String>) -> Option<String> {
         let mut given = self.given.iter().rev();
         match given.find(|(variable, _)| *variable == name) {
             Some((_, value)) => Some(value.clone()),
-            // Neither a credential of the environment nor an identity that it names.
+            // No credential of the environment, and no identity that it names.
             None if name.starts_with("AZURE_") || withheld().any(|one| one == name) => None,
             None => get(name),
         }
@@ -133,7 +131,7 @@ impl Connection {
         }
         let given = |name: &str| self.variable(name, host::variable);
         let found = Account::of_program(service, &given, url, self.token.clone());
-        // A program that set no variable is told of the methods that it called.
+        // A program that set no variable needs the names of the methods.
         found.map_err(|why| {
             let words = GIVEN
                 .iter()
@@ -145,8 +143,8 @@ impl Connection {
     }
 }
 
-/// A credential for a storage account: a key, a shared access signature, or (with the feature `entra`) an
-/// `Arc` of any `azure_core::credentials::TokenCredential`.
+/// Credential for a storage account: a key, a SAS, or (with the feature `entra`) an `Arc` of any
+/// `azure_core::credentials::TokenCredential`.
 #[derive(Clone)]
 pub struct AccountCredential(Kind);
 
@@ -165,12 +163,12 @@ impl fmt::Debug for AccountCredential {
 }
 
 impl AccountCredential {
-    /// An account key, in base64 as the portal shows it.
+    /// Creates a credential from an account key, in base64 as in the portal.
     pub fn key(key: impl Into<String>) -> AccountCredential {
         AccountCredential(Kind::Key(key.into()))
     }
 
-    /// A shared access signature, with or without its question mark.
+    /// Creates a credential from a SAS, with or without its question mark.
     pub fn sas(sas: impl Into<String>) -> AccountCredential {
         AccountCredential(Kind::Sas(sas.into()))
     }
@@ -195,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_credential_of_the_environment_counts_beside_one_that_was_given() {
+    fn given_credential_excludes_those_of_the_environment() {
         let given = Connection::default().account("contoso", AccountCredential::key("Zm9v"));
         let of = |name: &str| given.variable(name, |_| Some("of the environment".to_owned()));
         assert_eq!(of(ACCOUNT).as_deref(), Some("contoso"));

@@ -1,37 +1,36 @@
-//! Why there is no control to be had, or none any more. Made by the types of the library's face. A message
-//! must never name a flag of the command line.
+//! Reasons for having no control. A message must never name a flag of the command line.
 
 use super::words;
 use crate::core::{BudgetError, Cause, Ending};
 
-/// Why there is no control to be had, or none any more.
+/// Reason for having no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was named cannot be the lock, the store did not let us in or was out of reach from the
-    /// beginning, or a setting cannot hold.
+    /// The lock cannot be used, the store refused access or was out of reach from the beginning, or a setting
+    /// is invalid.
     #[error("{why}")]
     Refused {
-        /// One line for a person: what, why, and what to do.
+        /// Line with the failure, its reason and the remedy.
         why: String,
-        /// Not authorised or no permission, rather than not usable.
+        /// Whether access was refused.
         denied: bool,
     },
-    /// The lease's time cannot be divided so.
+    /// The budget is invalid.
     #[error("{}", words::of_a_program(&.0.to_string()))]
     Budget(#[from] BudgetError),
-    /// There is no tokio runtime to compete on.
+    /// No tokio runtime is running.
     #[error("no tokio runtime runs here: call it inside of one")]
     NoRuntime,
     /// The competition is over.
     #[error("{lock}: the competition for control is over: {why}")]
     Over {
-        /// The lock's name.
+        /// Name of the lock.
         lock: String,
-        /// One line for a person.
+        /// Reason, in one line.
         why: String,
     },
-    /// The task that competes ended early: its runtime was shut down, or it panicked.
+    /// The competing task ended early: it panicked, or its runtime was shut down.
     #[error("the task that competes for control ended early: {0}")]
     Failed(String),
 }
@@ -46,10 +45,10 @@ impl Error {
         Error::Refused { why, denied }
     }
 
-    /// Why a competition for `lock` that ended so gives no control.
+    /// Returns the error for a competition for `lock` with this ending.
     pub(super) fn of_ending(lock: &str, ending: &Ending) -> Error {
         let why = match &ending.cause {
-            // Most stores name the lock themselves; twice in one line is once too often.
+            // Most stores name the lock themselves.
             Cause::Store { why, denied } if why.contains(lock) => {
                 return Error::of_store(why, *denied);
             }
@@ -61,7 +60,7 @@ impl Error {
             }
             Cause::Stopped(_) => "it was stopped".to_owned(),
             Cause::Doubt { why } | Cause::Lost { why } => words::of_a_program(why),
-            // What only a command brings about, or a store of the program's own.
+            // Only for a command, or for a custom store.
             other => format!("{other:?}"),
         };
         Error::Over {

@@ -1,8 +1,7 @@
-//! The library's face for messages: a lock that renews itself while a program processes its message.
+//! The library's interface for messages: a lock that renews itself while a program processes its message.
 //!
-//! Used by programs that take messages from a [`Queue`](crate::queue::Queue) themselves;
-//! `trafficcop work` does not need it. It goes by the same driver and the same core as the command
-//! line does. Nothing here can stop the program's own code: [`MessageLock::run`] it, or ask
+//! For programs that take messages from a [`Queue`](crate::queue::Queue) themselves, with the driver and the
+//! core of the command line. Nothing here can stop the program's own code: use [`MessageLock::run`], or ask
 //! [`MessageLock::has_control`] before every step that must not run twice.
 
 use std::fmt;
@@ -22,12 +21,12 @@ use crate::driver::{Start, Workload};
 use crate::queue::{About, Message, Settlement};
 use crate::work::lease::MessageLease;
 
-// After how much of its time a lock is renewed, in per cent; as `trafficcop work` does it.
+// In per cent of the lock's time, as in `trafficcop work`.
 const RENEW_AT: u32 = 70;
 
-/// A message that is ours until it is settled: its lock is renewed by a task of its own.
+/// Message with a lock that a task renews until the message is settled.
 ///
-/// Dropped without a word, the message is given back as it was, and can be had by others at once.
+/// Dropping it gives the message back: another instance can take it at once.
 #[must_use = "dropped, the message is given back"]
 pub struct MessageLock {
     id: String,
@@ -51,14 +50,13 @@ impl fmt::Debug for MessageLock {
 }
 
 impl MessageLock {
-    /// Begins to hold a message that was taken just now, on a task of the current tokio runtime. One
-    /// whose body cannot be read ([`Message::body`]) is to be settled by
-    /// [`Lock::settle`](crate::queue::Lock::settle) instead.
+    /// Holds a message that was just taken, on a task of the current tokio runtime. If its body cannot be read
+    /// ([`Message::body`]), settle it with [`Lock::settle`](crate::queue::Lock::settle) instead.
     ///
     /// # Errors
-    /// A body that cannot be read; a lock that is too short to be renewed in time; no runtime.
+    /// If the body cannot be read, the lock is too short to be renewed, or there is no runtime.
     pub fn hold(message: Message) -> Result<MessageLock, Error> {
-        // As an empty one it would be completed, and gone, without having been read.
+        // With an empty body it would be completed without having been read.
         if let Err(why) = &message.body {
             return Err(Error::refused(why));
         }
@@ -66,12 +64,12 @@ impl MessageLock {
         let budget =
             Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
         budget.validate()?;
-        // Not waited for: the first look obtains what was taken already. Whoever gets it next is the
-        // queue's to say.
+        // No wait: the first look obtains the message that is already taken. After a loss the queue decides who
+        // gets it.
         let poll = Some(Duration::from_millis(1));
         let rules = rules(Some(budget), poll, IfLost::Exit);
         let held = Arc::new(MessageLease::new(&message, "message"));
-        // What was taken is ours before the task has begun, from the moment before the take was sent.
+        // The message is held before the task has begun, and its time counts from before the take was sent.
         let shared = Shared::new(
             "message",
             Control::InControl {
@@ -100,86 +98,86 @@ impl MessageLock {
         })
     }
 
-    /// Its id in the queue: the same at every attempt.
+    /// Returns the message's id in the queue, the same at every attempt.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Which attempt this is, from 1.
+    /// Returns the number of the attempt, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Its exact bytes.
+    /// Returns the exact bytes.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// What else is known of it.
+    /// Returns what else is known about the message.
     #[must_use]
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// Whether it is ours now. Costs a read of the clock; it turns false while there is still some
-    /// time (a sixth of the lock, 10 s at most) before anybody else can have it.
+    /// Returns whether the lock is held now. It only reads the clock. It turns false some time (a sixth of the
+    /// lock, at most 10 s) before another instance can have the message.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
     }
 
-    /// Resolves when another instance has it now (or is about to be somebody else's): stop processing.
+    /// Resolves when another instance has the message, or is about to: stop processing.
     pub async fn lost(&self) {
         let mut watched = self.shared.watch();
-        // It fails only when there is nobody left to be told by, which is an end as well.
+        // An error means that the sender is gone, which is an end, too.
         let _gone = watched
             .wait_for(|control| matches!(control, Control::Leaving | Control::Ended))
             .await;
     }
 
-    /// Runs `future`, the work on it, while it is ours: it is dropped when the lock is lost, wherever
-    /// it waits. Settle the message afterwards: [`MessageLock::complete`] and its like.
+    /// Runs `future`, the work on the message, while the lock is held. When the lock is lost, the future is
+    /// dropped at the point where it waits. Settle the message afterwards, for example with
+    /// [`MessageLock::complete`].
     ///
     /// # Errors
-    /// [`Lost`]: it was dropped before it was done.
+    /// [`Lost`] if the future was dropped before it was done.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
         run_while(|| self.has_control(), self.lost(), future).await
     }
 
-    /// It was processed: it goes away.
+    /// Settles the message as processed: it goes away.
     ///
     /// # Errors
-    /// `Lost` if it was not ours any more and nothing was settled; `Transient` if nobody can say
-    /// whether it was settled: then it may come again.
+    /// `Lost` if the lock was lost, so nothing was settled. `Transient` if it is unknown whether the message
+    /// was settled: it may come again.
     pub async fn complete(self) -> Result<(), Failure> {
         self.settle(Settlement::Complete).await
     }
 
-    /// It is given back as it was: it may come again at once.
+    /// Gives the message back unchanged: it may come again at once.
     ///
     /// # Errors
-    /// As [`MessageLock::complete`].
+    /// Like [`MessageLock::complete`].
     pub async fn abandon(self) -> Result<(), Failure> {
         self.settle(Settlement::Release).await
     }
 
-    /// It failed, and may come again after `delay`, or at once where its queue cannot keep it away
+    /// Settles the message as failed: it may come again after `delay`, or at once if the queue has no delays
     /// ([`Queue::delays`](crate::queue::Queue::delays)).
     ///
     /// # Errors
-    /// As [`MessageLock::complete`].
+    /// Like [`MessageLock::complete`].
     pub async fn retry(self, delay: Duration) -> Result<(), Failure> {
         self.settle(Settlement::Retry(delay)).await
     }
 
-    /// It is put aside for people to look at: `reason` is one word for machines, `detail` one line
-    /// for a person.
+    /// Dead-letters the message: `reason` is one word for machines, `detail` one line for a person.
     ///
     /// # Errors
-    /// As [`MessageLock::complete`]; `Fatal` if it will never work (no right to put it aside, say).
+    /// Like [`MessageLock::complete`]; `Fatal` if it can never succeed, for example without the right to do it.
     pub async fn dead_letter(
         self,
         reason: impl Into<String>,
@@ -193,7 +191,7 @@ impl MessageLock {
     }
 
     async fn settle(mut self, settlement: Settlement) -> Result<(), Failure> {
-        // Before the end is asked for: the release that follows from it is the settlement.
+        // First: the release that follows the end is the settlement.
         self.held.decide(Some(settlement));
         self.end();
         let ending = match self.task.take() {
@@ -210,11 +208,11 @@ impl MessageLock {
         result.map_err(words::of_a_failure)
     }
 
-    /// Says that the work has ended.
+    /// Tells the task that the work has ended.
     fn end(&mut self) {
         self.shared.end_work();
         if let Some(stop) = self.stop.take() {
-            // It fails only if the task has ended already.
+            // Fails only if the task has ended already.
             let _over = stop.send(());
         }
     }
@@ -226,11 +224,11 @@ impl Drop for MessageLock {
     }
 }
 
-/// The program as the workload of one message.
+/// Program as the workload of one message.
 struct Processing {
     program: Program,
     held: Arc<MessageLease>,
-    /// The queue has said unasked that another instance has it now.
+    /// Whether the queue has told, unasked, that another instance has the message.
     gone: bool,
 }
 
@@ -238,7 +236,7 @@ struct Processing {
 impl Workload for Processing {
     fn start(&mut self, start: Start) {
         self.program.start(start);
-        // It was said before this.
+        // The queue told that before the start.
         if self.gone {
             self.program.kill();
         }
@@ -263,9 +261,9 @@ impl Workload for Processing {
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
-        // Whatever the program says: another may have it, and a settlement would be of the attempt that
-        // is running there. Without a cause nothing was started, as far as the core knows; but the program
-        // has had it since it was taken. Only the end that it asked for settles.
+        // Another instance may have the message, and a settlement would be of its attempt. Without a cause the
+        // core has started nothing, but the program has had the message since it was taken. Only the end that
+        // the program asked for settles.
         if self.gone || !matches!(cause, Some(Cause::Stopped(_))) {
             self.held.decide(None);
         }
@@ -308,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_ours_until_it_is_completed_and_renews_itself() {
+    async fn message_lock_renews_itself_until_the_message_is_completed() {
         let lock = Arc::new(Scripted::default());
         let message = held(&lock);
         assert_eq!(
@@ -322,14 +320,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_queue_says_to_a_settlement_is_the_answer() {
+    async fn settlement_returns_the_queue_s_answer() {
         let lock = Scripted::settling([scripted::lost()]);
         let said = held(&lock).complete().await;
         assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
         let lock = Scripted::settling([scripted::refused()]);
         let said = held(&lock).dead_letter("Bad", "no").await;
         assert!(matches!(said, Err(Failure::Fatal { .. })), "{said:?}");
-        // In doubt it is asked again, with the same words.
+        // In doubt the settlement is repeated unchanged.
         let lock = Scripted::settling([scripted::transient(), Ok(())]);
         held(&lock).retry(LONG).await.unwrap();
         assert_eq!(
@@ -339,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_it_is_given_back() {
+    async fn dropping_a_message_gives_it_back() {
         let lock = Arc::new(Scripted::default());
         drop(held(&lock));
         await_for("the message to be given back", || !lock.asked().is_empty()).await;
@@ -347,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_that_was_lost_is_never_settled() {
+    async fn lost_message_is_never_settled() {
         let lock = Scripted::renewing([scripted::lost()]);
         let message = held(&lock);
         assert_eq!(message.run(async { 7 }).await, Ok(7));
@@ -360,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_queue_takes_away_unasked_is_lost_at_once_and_never_settled() {
+    async fn message_taken_away_unasked_is_lost_at_once_and_never_settled() {
         let lock = Arc::new(Scripted::default());
         let message = held(&lock);
         assert!(message.has_control());
@@ -374,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn in_doubt_it_is_not_ours_before_its_lock_ends_and_nothing_is_settled() {
+    async fn message_in_doubt_is_lost_before_its_lock_ends_and_never_settled() {
         let lock = Scripted::renewing((0..1000).map(|_| scripted::transient()));
         let begin = Instant::now();
         let message = held(&lock);
@@ -390,7 +388,7 @@ mod tests {
         assert_eq!(lock.asked(), []);
     }
 
-    /// It lasts for `lock_time`, and was taken so long ago.
+    /// Holds a message that lasts for `lock_time` and was taken `ago`.
     fn taken_before(lock: &Arc<Scripted>, lock_time: Duration, ago: Duration) -> MessageLock {
         let mut message = scripted::with_lock(Arc::clone(lock));
         message.lock_time = lock_time;
@@ -399,20 +397,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_too_late_is_neither_given_back_nor_said_to_be_settled() {
+    async fn message_held_too_late_is_neither_given_back_nor_settled() {
         let (late, old) = (Duration::from_secs(50), LOCK * 11 / 20);
         let in_doubt = (0..1000).map(|_| scripted::transient());
         for (lock, lock_time, ago) in [
-            // Too late to begin with.
+            // The whole lock has passed.
             (Arc::new(Scripted::default()), scripted::LOCK, late),
-            // Half of it is gone: it is renewed first, in vain.
+            // Half of it has passed: a renewal comes first, in vain.
             (Scripted::renewing(in_doubt), LOCK, old),
             (Scripted::renewing([scripted::lost()]), LOCK, old),
         ] {
             let message = taken_before(&lock, lock_time, ago);
             message.lost().await;
             assert!(!message.has_control());
-            // The program works until it has heard of it.
+            // The program works until it has heard of the loss.
             assert_eq!(lock.asked(), []);
             let said = message.complete().await;
             assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
@@ -421,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_renewed_first_is_settled_as_any_other() {
+    async fn message_that_is_renewed_first_can_be_settled() {
         let lock = Arc::new(Scripted::default());
         let message = taken_before(&lock, LOCK, LOCK * 11 / 20);
         await_for("a renewal", || *lock.renewed.lock().unwrap() >= 1).await;
@@ -429,9 +427,9 @@ mod tests {
         assert_eq!(lock.asked(), [Settlement::Complete]);
     }
 
-    /// Held as an empty one it would be completed without having been read.
+    /// An empty body would be completed without having been read.
     #[tokio::test]
-    async fn a_body_that_cannot_be_read_is_refused() {
+    async fn unreadable_body_is_refused() {
         let lock = Arc::new(Scripted::default());
         let mut message = scripted::with_lock(Arc::clone(&lock));
         message.body = Err(crate::queue::Unreadable {
@@ -446,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_too_short_to_be_kept_is_refused() {
+    async fn lock_too_short_to_renew_is_refused() {
         let mut message = scripted::message("id", 1, b"");
         message.lock_time = Duration::ZERO;
         assert!(MessageLock::hold(message).is_err());

@@ -1,7 +1,7 @@
-//! The program as a workload: its command is whoever asks whether it has control.
+//! The program as a workload: instead of a command, it asks whether it has control.
 //!
-//! Driven by the driver on a task of the program's runtime; [`Shared`] is what that task and those
-//! who ask have in common. A control that has ended must never be seen again under the same token.
+//! The driver runs it on a task of the program's runtime, and [`Shared`] is common to that task and the
+//! program. A control that has ended must never be seen again under the same token.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -23,46 +23,46 @@ use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::lease::LeaseStore;
 use crate::signals::Signals;
 
-// For how long a store that has never answered is asked; as the command line does it.
+// Time to wait for a store that has never answered, as on the command line.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For how long a lock without a deadline is kept for guards that have lost it; the command line's `--grace`.
+/// Time that a lock without a deadline is kept for guards that have lost it, as `--grace` of the command line.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Where this instance stands.
+/// State of this instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Control {
-    /// Another instance is in control, or nobody is yet.
+    /// Another instance is in control, or none is yet.
     StandingBy {
-        /// The holder, as far as it is known.
+        /// Name of the holder, if it is known.
         holder: Option<String>,
     },
-    /// We are in control.
+    /// This instance is in control.
     InControl {
-        /// The fencing token: give it to every resource that can refuse an older one.
+        /// Fencing token: pass it to every resource that can refuse an older one.
         token: u64,
     },
-    /// Control was lost, is in doubt or is being given back: end what needs it now. The lease is not
-    /// given back before its time, unless it is said that the work has ended: by the end of the
-    /// [`Guard`](super::Guard), or by [`TrafficCop::stop`](super::TrafficCop::stop).
+    /// Control was lost, is in doubt or is being given back: end the work now. The lease is given back in due
+    /// time, or earlier when the work has ended: the last [`Guard`](super::Guard) is dropped, or
+    /// [`TrafficCop::stop`](super::TrafficCop::stop) is called.
     Leaving,
     /// The competition is over.
     Ended,
 }
 
-/// What the task that competes and those who ask it have in common.
+/// State that the competing task and the program share.
 pub(super) struct Shared {
     pub(super) lock: String,
-    // Until when we are in control; 0: we are not. Beside the state, because a lock that is asked for
-    // before every step of a program must cost no more than a read of memory and of the clock.
+    // End of control; 0 without it. Not in `state`, because a question before every step must cost no more than
+    // a read of memory and of the clock.
     deadline: AtomicU64,
     state: watch::Sender<Control>,
-    // The program has said that its work has ended, whatever it was.
+    // The program's work has ended, whatever it was.
     ended: AtomicBool,
-    // It has said that its work goes on, since that was looked at last.
+    // The program has told that its work goes on, since the last look.
     alive: AtomicBool,
     pub(super) guards: Mutex<Guards>,
-    // A guard has ended.
+    // Notified when the last guard of a tenure is dropped.
     pub(super) work_ended: Notify,
     ending: OnceLock<Ending>,
 }
@@ -81,7 +81,7 @@ impl Shared {
         })
     }
 
-    /// Whether the deadline is ahead of us.
+    /// Returns whether the deadline is in the future.
     pub(super) fn is_in_time(&self) -> bool {
         Instant::now().as_nanos() < self.deadline.load(Ordering::Acquire)
     }
@@ -90,7 +90,7 @@ impl Shared {
         self.state.subscribe()
     }
 
-    /// The token of the present tenure.
+    /// Returns the token of the current tenure.
     pub(super) fn token(&self) -> Option<u64> {
         match *self.state.borrow() {
             Control::InControl { token } => Some(token),
@@ -98,10 +98,10 @@ impl Shared {
         }
     }
 
-    /// The tenure of this token ends here, if it is the present one.
+    /// Ends the tenure with this token, if it is the current one.
     pub(super) fn leave(&self, token: u64) {
-        // Judged and changed under one lock: a guard that was kept beyond its tenure must not end the
-        // next one, which may begin at this very moment.
+        // Checked and changed under one lock: a guard that outlived its tenure must not end the next one, which
+        // may begin at this moment.
         self.state.send_if_modified(|state| {
             let is_it = *state == Control::InControl { token };
             if is_it {
@@ -112,12 +112,10 @@ impl Shared {
         });
     }
 
-    /// The program says that its work goes on.
     pub(super) fn said_alive(&self) {
         self.alive.store(true, Ordering::Release);
     }
 
-    /// The program says that its work has ended.
     pub(super) fn end_work(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -126,12 +124,12 @@ impl Shared {
         self.ending.get()
     }
 
-    /// It is all over, and this is how; without a word only that it is.
+    /// Ends the competition, with its ending if that is known.
     pub(super) fn over(&self, ending: Option<&Ending>) {
-        // First: nobody may hear of the end and still be told that it is in control.
+        // First: no task may see the end and still have control.
         self.deadline.store(0, Ordering::Release);
         if let Some(ending) = ending {
-            // There is one task, which ends once.
+            // There is one task, and it ends once.
             let _set = self.ending.set(ending.clone());
         }
         self.state.send_if_modified(|state| {
@@ -142,7 +140,7 @@ impl Shared {
     }
 }
 
-/// Sees to it that nobody waits for a task that is gone, however it went.
+/// Guard that reports the end of the task, however it ends, so that no waiter waits for ever.
 struct Task(Arc<Shared>);
 
 impl Drop for Task {
@@ -151,12 +149,12 @@ impl Drop for Task {
     }
 }
 
-/// How a program competes: there is no stop but by itself, and it knows when its work has ended.
+/// Returns the rules of a program: it stops itself, and knows when its work has ended.
 pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfLost) -> Rules {
     Rules {
         budget,
         poll,
-        // Whoever does not want to wait any more drops the future.
+        // A program that will not wait any longer drops the future.
         wait: None,
         patience: PATIENCE,
         auth_patience: AUTH_PATIENCE,
@@ -170,10 +168,10 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
     }
 }
 
-/// What stops a competition, and the task that competes.
+/// Sender that stops a competition, and its task.
 pub(super) type Spawned = (oneshot::Sender<()>, JoinHandle<Ending>);
 
-/// Begins to compete, on a task of this runtime.
+/// Starts to compete, on a task of this runtime.
 pub(super) fn spawn(
     runtime: &Handle,
     shared: &Arc<Shared>,
@@ -189,7 +187,7 @@ pub(super) fn spawn(
         signals.add_cordons(cordons);
     }
     let mut observer = Watchers(Arc::clone(shared));
-    // Moved into the task, so that its end is seen however it ends: by a panic, or with the runtime.
+    // Moved into the task, so that it drops even with a panic or with the runtime.
     let competing = Task(Arc::clone(shared));
     let task = runtime.spawn(async move {
         let ending = drive(
@@ -207,19 +205,19 @@ pub(super) fn spawn(
     (stop, task)
 }
 
-/// What says whether control may be taken.
+/// Condition for taking control.
 pub(super) type Condition = Box<dyn Fn() -> bool + Send>;
 
-/// The program as a workload.
+/// Program as a workload.
 pub(super) struct Program {
     shared: Arc<Shared>,
     token: u64,
     runs: bool,
-    // It was asked to end. Only then is the word that its work has ended an empty tree: before, the
-    // core would take it for a command that ended by itself.
+    // Whether it was asked to end. Only then does the end of its work mean an empty tree: earlier the core
+    // would take it for a command that ended by itself.
     drains: bool,
     condition: Option<Condition>,
-    // Whether it goes on, where it is to say so.
+    // Watchdog, if there is one.
     health: Health,
     event: (
         mpsc::UnboundedSender<WorkloadEvent>,
@@ -237,7 +235,7 @@ impl Program {
             condition: None,
             health: Health::new(HealthRules {
                 watchdog,
-                // What competes has started: it is counted from when control was obtained.
+                // A competing program has started: the time counts from control on.
                 start: watchdog.unwrap_or_default(),
                 probe: None,
             }),
@@ -251,12 +249,12 @@ impl Program {
     }
 
     fn tell(&self, event: WorkloadEvent) {
-        // We hold the receiver ourselves.
+        // Cannot fail: `self` has the receiver.
         let _open = self.event.0.send(event);
     }
 
     fn leave(&mut self) {
-        // Also where nothing runs: whoever asks is told no.
+        // Even if nothing runs, the answer is now no.
         self.shared.deadline.store(0, Ordering::Release);
         self.health.ended();
         if self.runs {
@@ -266,26 +264,26 @@ impl Program {
 
     fn finish(&mut self) {
         self.leave();
-        // Once for each start: a second word would be that of a tree of the next tenure.
+        // Once for each start: a second event would count for the next tenure.
         if std::mem::take(&mut self.runs) {
             self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
         }
     }
 
-    /// Gives control up where the program has not said for too long that its work goes on.
+    /// Gives control up if the program has not called `alive` in time.
     fn look(&mut self) {
         let now = Instant::now();
         if self.shared.alive.swap(false, Ordering::AcqRel) {
             let _answered = self.health.hears(now, WatchdogWord::Alive);
         }
         if let Look::Hung(_) = self.health.look(now) {
-            // As where its last guard has ended: whoever asks for the next one has work that goes on.
+            // As after the last guard: a program that asks for the next one is working again.
             let why = "it has not said that its work goes on";
             self.shared.guards().resign(why);
         }
     }
 
-    /// Says that nothing runs any more, once that was asked for and the program has said so.
+    /// Reports an empty tree once a drain was asked for and the work has ended.
     fn finish_if_over(&mut self) {
         let over = || {
             let guards = self.shared.guards();
@@ -305,7 +303,7 @@ impl Workload for Program {
         self.token = start.token;
         self.shared.alive.store(false, Ordering::Release);
         self.health.started(Instant::now());
-        // The deadline first: who sees the token must not see an earlier tenure's.
+        // The deadline first: a reader that sees the token must not see an earlier deadline.
         self.shared
             .deadline
             .store(start.deadlines.term_at.as_nanos(), Ordering::Release);
@@ -318,7 +316,7 @@ impl Workload for Program {
     }
 
     fn extend(&mut self, deadlines: Deadlines) {
-        // A guard that ends meanwhile has set it to 0, and that stays.
+        // A guard that ended meanwhile has set it to 0, and that stays.
         let moved = |until| (self.runs && until != 0).then_some(deadlines.term_at.as_nanos());
         let _ended = self
             .shared
@@ -332,8 +330,8 @@ impl Workload for Program {
         self.finish_if_over();
     }
 
-    // Nothing can end the program's own code. The tree counts as empty, because the lease is about to
-    // end whatever is said here; that is the part of the promise which the program has to keep.
+    // Nothing can end the program's own code. The tree counts as empty because the lease is about to end
+    // anyway. To stop in time is the program's part of the promise.
     fn kill(&mut self) {
         self.finish();
     }
@@ -354,7 +352,7 @@ impl Workload for Program {
     async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             tokio::select! {
-                // It never ends: we hold the sender ourselves.
+                // Never `None`: `self` has the sender.
                 Some(event) = self.event.1.recv() => return event,
                 () = self.shared.work_ended.notified() => {}
                 () = clock::sleep(self.health.wake_at().since(Instant::now())) => self.look(),
@@ -364,7 +362,7 @@ impl Workload for Program {
     }
 }
 
-/// The observer that tells those who watch [`Control`].
+/// Observer that updates [`Control`] for the program.
 struct Watchers(Arc<Shared>);
 
 impl Observer for Watchers {
@@ -374,7 +372,7 @@ impl Observer for Watchers {
                 notice: Notice::StandingBy(info),
                 ..
             } => info.holder.clone(),
-            // As which the end of a guard is known to the core.
+            // A cordon: to the core, the end of the last guard is one.
             Observation::Notice {
                 notice: Notice::Cordoned { .. } | Notice::Unfit(_),
                 ..

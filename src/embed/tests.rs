@@ -22,21 +22,21 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     result.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// A lock with a lease, alone in the world: what it answers is written down before.
+/// Lock with a lease and without other candidates; its answers are scripted.
 #[derive(Default)]
 struct Scripted {
     tokens: Mutex<u64>,
     renewals: Mutex<VecDeque<Result<(), Failure>>>,
     released: Mutex<u32>,
     refuses: Option<Failure>,
-    /// Unless it is [`LEASE`].
+    /// Length of the lease, if not [`LEASE`].
     lease: Option<Duration>,
-    /// When renewals were asked for, and what the first of them takes.
+    /// Times of the requests to renew, and the duration of the first.
     asked: Mutex<Vec<Instant>>,
     first_takes: Duration,
 }
 
-/// A [`Scripted`] that the test looks at meanwhile.
+/// Store that the test can look into.
 struct Watched(Arc<Scripted>);
 
 impl std::ops::Deref for Watched {
@@ -146,9 +146,9 @@ async fn a_dropped_guard_hands_control_to_the_next_one() {
     assert_eq!(one.stop().await, Ok(()));
 }
 
-/// By the names that a store of another crate has for it.
+/// A store of another crate has these names for it.
 #[tokio::test]
-async fn a_store_of_one_s_own_can_say_that_the_task_is_over() {
+async fn custom_store_can_report_that_the_task_is_done() {
     let over = crate::TaskResult {
         status: 0,
         holder: "web1".to_owned(),
@@ -166,7 +166,7 @@ async fn a_store_of_one_s_own_can_say_that_the_task_is_over() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_say_that_it_goes_on_loses_control_and_one_that_does_keeps_it() {
+async fn watchdog_ends_control_only_without_alive() {
     let store = Arc::new(Scripted {
         lease: Some(LONG),
         ..Scripted::default()
@@ -189,7 +189,7 @@ async fn a_program_that_does_not_say_that_it_goes_on_loses_control_and_one_that_
     }
     soon("the end of control", guard.lost()).await;
     assert!(!guard.has_control());
-    // It is not given back before the grace, since its work may still go on.
+    // The grace comes first, since the work may still go on.
     assert_eq!(*store.released.lock().unwrap(), 0);
     let standby = |control: &Control| matches!(control, Control::StandingBy { .. });
     let mut watch = cop.watch();
@@ -208,7 +208,7 @@ async fn a_program_that_does_not_say_that_it_goes_on_loses_control_and_one_that_
 }
 
 #[tokio::test]
-async fn after_a_guard_nobody_competes_until_the_next_is_asked_for() {
+async fn instance_competes_again_only_for_the_next_guard() {
     let store = Arc::new(Scripted::default());
     let cop = competing(&store).await;
     drop(soon("a guard", cop.acquired()).await.unwrap());
@@ -224,7 +224,7 @@ async fn after_a_guard_nobody_competes_until_the_next_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_fit_gets_no_control_and_one_that_has_it_keeps_it() {
+async fn only_if_keeps_an_unfit_program_from_control_but_never_ends_it() {
     let store = Arc::new(Scripted::default());
     let fit = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicU32::new(0));
@@ -252,7 +252,7 @@ async fn a_program_that_is_not_fit_gets_no_control_and_one_that_has_it_keeps_it(
     let guard = soon("control", cop.acquired()).await.unwrap();
     fit.store(false, Ordering::SeqCst);
     let before = asked.load(Ordering::SeqCst);
-    // As long as a renewal takes to come round.
+    // Two renewals must have come round.
     let renewed = async {
         while store.asked.lock().unwrap().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -289,7 +289,7 @@ async fn guards_of_one_tenure_share_it() {
     assert!(!cop.has_control());
 }
 
-/// What tells by its drop that a future was dropped.
+/// Marker whose drop shows that a future was dropped.
 struct Dropped(Arc<Mutex<bool>>);
 
 impl Drop for Dropped {
@@ -299,7 +299,7 @@ impl Drop for Dropped {
 }
 
 #[tokio::test]
-async fn what_runs_under_control_is_dropped_when_it_is_lost_and_another_tenure_follows() {
+async fn work_is_dropped_when_control_is_lost_and_the_next_tenure_follows() {
     for reply in [lost(), in_doubt()] {
         let store = renewing(std::iter::repeat_n(reply, 3));
         let cop = competing(&store).await;
@@ -313,7 +313,7 @@ async fn what_runs_under_control_is_dropped_when_it_is_lost_and_another_tenure_f
         assert_eq!(soon("the loss", guard.run(work)).await, Err(Lost));
         assert!(*dropped.lock().unwrap());
         assert!(!guard.has_control() && !cop.has_control());
-        // It can be waited for before the work has ended, and comes when it has.
+        // The next tenure can be waited for before the work has ended.
         let (next, ()) = tokio::join!(soon("the next", cop.acquired()), async {
             tokio::task::yield_now().await;
             drop(guard);
@@ -324,9 +324,9 @@ async fn what_runs_under_control_is_dropped_when_it_is_lost_and_another_tenure_f
     }
 }
 
-/// And not from its answer: the store has counted since long before that came.
+/// Counting from the answer would be wrong: the store has counted since long before that.
 #[tokio::test]
-async fn a_lease_counts_from_before_its_renewal_was_asked_for() {
+async fn lease_counts_from_before_the_renewal_was_sent() {
     let budget = Budget::for_lock(Duration::from_secs(10), 70);
     let store = Arc::new(Scripted {
         renewals: Mutex::new(
@@ -349,7 +349,7 @@ async fn a_lease_counts_from_before_its_renewal_was_asked_for() {
 }
 
 #[tokio::test]
-async fn a_guard_says_no_for_a_later_tenure() {
+async fn guard_has_no_control_in_a_later_tenure() {
     let store = renewing([lost()]);
     let cop = competing(&store).await;
     let old = soon("a guard", cop.acquired()).await.unwrap();
@@ -358,11 +358,11 @@ async fn a_guard_says_no_for_a_later_tenure() {
     assert!(new.has_control() && !old.has_control());
     assert_eq!(old.run(async {}).await, Err(Lost));
     drop(old);
-    assert!(new.has_control(), "what is over ends nothing else");
+    assert!(new.has_control(), "the old guard ended a later tenure");
 }
 
 #[tokio::test]
-async fn stopping_ends_what_runs() {
+async fn stop_ends_the_work_under_control() {
     let cop = competing(&Arc::new(Scripted::default())).await;
     let guard = soon("a guard", cop.acquired()).await.unwrap();
     let work = tokio::spawn(async move { guard.run(pending::<()>()).await });
@@ -372,7 +372,7 @@ async fn stopping_ends_what_runs() {
 }
 
 #[tokio::test]
-async fn dropped_with_a_guard_it_gives_the_lease_back_when_the_guard_ends() {
+async fn dropped_instance_keeps_the_lease_until_its_guard_ends() {
     let store = Arc::new(Scripted::default());
     let cop = competing(&store).await;
     let guard = soon("a guard", cop.acquired()).await.unwrap();
@@ -387,9 +387,9 @@ async fn dropped_with_a_guard_it_gives_the_lease_back_when_the_guard_ends() {
     assert_eq!(*store.released.lock().unwrap(), 1);
 }
 
-/// What has no deadline has a grace, too: nobody else has it while a guard of ours still works.
+/// A lock without a deadline has a grace, too: no other instance has it while a guard still works.
 #[tokio::test]
-async fn on_a_local_file_a_guard_that_lives_keeps_the_lock() {
+async fn live_guard_keeps_the_lock_on_a_local_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = || TrafficCop::file(directory.path().join("lock")).unwrap();
     let one = file().start().await.unwrap();
@@ -398,13 +398,13 @@ async fn on_a_local_file_a_guard_that_lives_keeps_the_lock() {
     drop(one);
     soon("the loss", guard.lost()).await;
     let early = tokio::time::timeout(Duration::from_millis(300), two.acquired()).await;
-    assert!(early.is_err(), "two have it");
+    assert!(early.is_err(), "two instances have it");
     drop(guard);
     drop(soon("the next one", two.acquired()).await.unwrap());
 }
 
 #[tokio::test]
-async fn a_store_that_refuses_us_is_told_to_whoever_waits() {
+async fn refusal_of_the_store_reaches_the_waiter() {
     let store = Arc::new(Scripted {
         refuses: Some(Failure::Fatal {
             why: "no right to".to_owned(),
@@ -421,7 +421,7 @@ async fn a_store_that_refuses_us_is_told_to_whoever_waits() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_lock_is_refused_in_the_command_line_s_words() {
+async fn bad_lock_is_refused_in_the_words_of_the_command_line() {
     let directory = tempfile::tempdir().unwrap();
     let candidate = crate::lease::record::Candidate {
         identity: "x".to_owned(),
@@ -447,7 +447,7 @@ async fn what_cannot_be_a_lock_is_refused_in_the_command_line_s_words() {
 }
 
 #[tokio::test]
-async fn settings_that_cannot_hold_are_refused_at_the_start() {
+async fn invalid_settings_are_refused_at_the_start() {
     let store = || TrafficCop::with_store(Watched(Arc::new(Scripted::default())));
     let file = || TrafficCop::file(tempfile::NamedTempFile::new().unwrap().path()).unwrap();
     for builder in [
@@ -464,7 +464,7 @@ async fn settings_that_cannot_hold_are_refused_at_the_start() {
 }
 
 #[test]
-fn without_a_runtime_nothing_panics() {
+fn start_without_a_runtime_is_an_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let builder = TrafficCop::file(file.path()).unwrap();
     let start = pin!(builder.start());
@@ -481,7 +481,7 @@ fn without_a_runtime_nothing_panics() {
 }
 
 #[test]
-fn a_runtime_that_was_shut_down_is_an_error_and_no_panic() {
+fn shut_down_runtime_is_an_error_and_no_panic() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap()
@@ -512,7 +512,7 @@ async fn try_acquire_gives_none_while_another_instance_has_control_and_a_guard_a
     let guard = one.try_acquire(LONG).await.unwrap().expect("it is free");
     let two = file().start().await.unwrap();
     let none = two.try_acquire(Duration::from_millis(200)).await.unwrap();
-    assert!(none.is_none(), "two have it");
+    assert!(none.is_none(), "two instances have it");
     drop(guard);
     assert!(two.try_acquire(LONG).await.unwrap().is_some());
 }
@@ -562,7 +562,7 @@ mod own_credential {
 
     use super::*;
 
-    /// A credential of a program, which says for what it was asked.
+    /// Credential of a program, which records the scopes that it was asked for.
     #[derive(Debug, Default)]
     struct Own(Mutex<Vec<String>>);
 

@@ -1,9 +1,8 @@
-//! Messages of the stores and queues, in the words of a program: they name the flags of the command line, and a
-//! program has methods and fields. Pure.
+//! Messages of the stores and queues in the terms of a program: methods and fields instead of flags. Pure.
 
 use crate::core::Failure;
 
-/// Advice that only the command line can follow, and what a program can do.
+/// Advice for the command line, and its replacement for a program.
 const ADVICE: &[(&str, &str)] = &[
     (
         "; or use --emulator",
@@ -31,8 +30,8 @@ const ADVICE: &[(&str, &str)] = &[
     ("or add --create", "or call create()"),
 ];
 
-/// This message without a flag: what no advice is for is called as the method or the field that says it, so
-/// `--lock-time` is `lock_time`.
+/// Returns the message without flags: any other flag becomes the name of its method or field, so `--lock-time`
+/// becomes `lock_time`.
 pub(super) fn of_a_program(text: &str) -> String {
     let text = ADVICE.iter().fold(text.to_owned(), |text, (flags, words)| {
         text.replace(flags, words)
@@ -44,7 +43,7 @@ pub(super) fn of_a_program(text: &str) -> String {
         let length = flag.find(|c: char| !c.is_ascii_lowercase() && c != '-');
         let name = &flag[..length.unwrap_or(flag.len())];
         words.push_str(before);
-        // A name of the user's may have two hyphens in it.
+        // A user's name may contain two hyphens.
         match name.is_empty()
             || name.starts_with('-')
             || before.ends_with(|c: char| c.is_alphanumeric())
@@ -58,7 +57,7 @@ pub(super) fn of_a_program(text: &str) -> String {
     words
 }
 
-/// The same failure, in the words of a program.
+/// Returns the failure in the terms of a program.
 pub(super) fn of_a_failure(mut failure: Failure) -> Failure {
     if let Failure::Lost { why, .. } | Failure::Transient { why, .. } | Failure::Fatal { why, .. } =
         &mut failure

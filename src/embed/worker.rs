@@ -1,7 +1,7 @@
-//! [`Worker`]: takes the messages of a storage queue for a program, each with a lock that renews itself.
+//! [`Worker`]: takes a storage queue's messages for a program, each with a lock that renews itself.
 //!
-//! It takes by the rules of `trafficcop work`: one message at a time, each as often as it may be tried, and what
-//! cannot be read is put aside. It must never hand out a message whose body it could not read.
+//! The rules are those of `trafficcop work`: one message at a time, a limit of attempts, and dead-lettering of
+//! a message that cannot be read. It must never hand out a message whose body it could not read.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::queue::storage::{Config, Encoding, StorageQueue, Target};
 use crate::queue::{Message, Queue as _, Settlement};
 use crate::work::lease::MessageLease;
 
-// The command line's defaults.
+// As on the command line.
 const LOCK_TIME: Duration = Duration::from_secs(60);
 const MAX_ATTEMPTS: u32 = 5;
 const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-// More than a storage queue takes.
+// Larger than any message of a storage queue.
 const LONGEST_BODY: usize = 1 << 20;
 
-/// Takes messages from a storage queue.
+/// Source of messages from a storage queue.
 ///
-/// Several tasks may share one, each with a message of its own.
+/// Several tasks may share it, each with its own message.
 ///
 /// ```no_run
 /// # async fn handle(_body: &[u8]) {}
@@ -55,7 +55,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// How to take messages: made by [`Worker::queue`] and [`Connection::queue`].
+/// Settings of a worker, from [`Worker::queue`] or [`Connection::queue`].
 #[derive(Debug)]
 #[must_use = "nothing is taken before it is started"]
 pub struct WorkerBuilder {
@@ -79,26 +79,26 @@ impl WorkerBuilder {
         }
     }
 
-    /// How long a message is locked by each request (default 60 s): whole seconds, 2 s to 7 days. This is also the
-    /// time until a message comes again whose program died.
+    /// Sets the time that each request locks a message (default 60 s): whole seconds, from 2 s to 7 days. If
+    /// the program dies, its message comes again after this time.
     pub fn lock_time(mut self, lock_time: Duration) -> WorkerBuilder {
         self.config.lock_time = lock_time;
         self
     }
 
-    /// How often a message is handed out before it is put aside into the poison queue (default 5; at least 1).
+    /// Sets the number of attempts before a message goes into the poison queue (default 5; at least 1).
     pub fn max_attempts(mut self, attempts: u32) -> WorkerBuilder {
         self.max_attempts = attempts.max(1);
         self
     }
 
-    /// How senders encode messages (default: as text, handed out as it was sent).
+    /// Sets the encoding that senders use (default: text, passed on unchanged).
     pub fn encoding(mut self, encoding: Encoding) -> WorkerBuilder {
         self.config.encoding = Some(encoding);
         self
     }
 
-    /// The name of the queue for what is put aside (default: `QUEUE-poison`); created when it is first needed.
+    /// Sets the name of the poison queue (default `QUEUE-poison`), which is created when it is first needed.
     pub fn poison_queue(mut self, name: impl Into<String>) -> WorkerBuilder {
         self.config.poison = Some(name.into());
         self
@@ -110,12 +110,13 @@ impl WorkerBuilder {
         self
     }
 
-    /// Looks at the queue.
+    /// Checks the queue, and starts.
     ///
     /// # Errors
-    /// A setting that cannot hold; no such queue; a queue that is out of reach or refuses the credential; no runtime.
+    /// If a setting is invalid, the queue does not exist, is out of reach or refuses the credential, or there
+    /// is no runtime.
     pub async fn start(self) -> Result<Worker, Error> {
-        // tokio's timers would panic instead.
+        // tokio's timers would panic.
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let queue = StorageQueue::open(self.config).map_err(Error::refused)?;
         let looked = queue.prepare(Instant::now() + ATTEMPT).await;
@@ -128,26 +129,26 @@ impl WorkerBuilder {
 }
 
 impl Worker {
-    /// Prepares to take messages from a storage queue, by its name or its URL. Account and credential come from
-    /// the environment, as for [`TrafficCop::blob`](super::TrafficCop::blob).
+    /// Prepares to take messages from a storage queue, by its name or URL. Account and credential come from the
+    /// environment, as for [`TrafficCop::blob`](super::TrafficCop::blob).
     ///
     /// # Errors
-    /// A name that cannot be a queue's; no account or credential, or ones that contradict each other.
+    /// If the name cannot be a queue's, or account and credential are missing or contradict each other.
     pub fn queue(name: &str) -> Result<WorkerBuilder, Error> {
         Worker::builder().queue(name)
     }
 
-    /// Names the account and the credential of a queue, instead of by the environment.
+    /// Starts with the account and the credential of a queue, instead of the environment's.
     pub fn builder() -> Connection {
         Connection::default()
     }
 
-    /// Waits for the next message. An empty queue is looked at again after pauses of 100 ms to 30 s; so is one
-    /// that does not answer. For a time limit use `tokio::time::timeout`: a message that was taken by a request
-    /// which is dropped comes again when its lock ends.
+    /// Waits for the next message. After an empty answer, or none, it looks again in 100 ms to 30 s. For a
+    /// limit use `tokio::time::timeout`: if a dropped request has taken a message, that comes again when its
+    /// lock ends.
     ///
     /// # Errors
-    /// The queue refuses the credential, or does not exist any more.
+    /// If the queue refuses the credential, or does not exist any more.
     pub async fn next(&self) -> Result<MessageLock, Error> {
         let mut pauses = WAITS;
         loop {
@@ -174,7 +175,8 @@ impl Worker {
         }
     }
 
-    /// Why this message is put aside, if it is: one word for machines, and one line for a person.
+    /// Returns why to dead-letter this message, if it must be: one word for machines, and one line for a
+    /// person.
     fn problem(&self, message: &Message) -> Option<(&'static str, String)> {
         if let Err(why) = &message.body {
             return Some((why.reason, why.detail.clone()));
@@ -199,7 +201,7 @@ impl Worker {
         };
         let lease = MessageLease::new(message, self.queue.name());
         match lease.settle(&settlement).await {
-            // Another worker has it, and will see to it.
+            // Another worker has it, and will settle it.
             Ok(()) | Err(Failure::Lost { .. }) => Ok(()),
             Err(failure) => Err(Error::refused(format!(
                 "message {} cannot be dead-lettered: {failure}",

@@ -1,16 +1,14 @@
-//! The options of a queue on Service Bus and of its sessions, validated. Called by [`Source`], with what was typed.
+//! The options of a queue on Service Bus and of its sessions.
 
 use super::*;
 
 const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
-// The default, too. Every worker waits at least this long: `Sessions::GRACE_ON_LOSS` relies on it.
+// Also the default: `Sessions::GRACE_ON_LOSS` relies on it.
 const SHORTEST_LOCK_DELAY: Duration = Duration::from_secs(2);
-// Longer than any queue locks a session for.
+// Longer than any queue locks a session.
 const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
 
-/// Makes sense of what was typed of a queue on Service Bus.
 pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, UsageError> {
-    /// What a queue on Service Bus can lock a message for.
     const LOCK_TIME: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
     let bus = &typed.bus;
     for (flag, is_typed, why) in [
@@ -66,7 +64,7 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
             dead_letters: bus.dead_letter_queue,
             string_in,
         },
-        // Its emulator is named by the connection string.
+        // Its emulator is set in the connection string.
         options: options(false, &typed.access),
         lock_time,
         link_settle: bus.link_settle,
@@ -74,7 +72,6 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
     })
 }
 
-/// How sessions are to be taken, if they are.
 pub(super) fn sessions(typed: &args::Work) -> Result<Option<Sessions>, UsageError> {
     let bus = &typed.bus;
     let idle = bus.session_idle.clone().transpose()?;

@@ -1,4 +1,4 @@
-//! What of a `work` command line is refused, and what it becomes.
+//! Tests of the configuration of `work`: defaults, accepted settings and refusals.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn secs(n: u64) -> Duration {
 }
 
 #[test]
-fn what_is_not_said_is_as_documented() {
+fn work_defaults_are_the_documented_ones() {
     let config = config("--queue orders -- job").unwrap();
     let Source::Storage(storage) = &config.source else {
         panic!("{:?}", config.source);
@@ -50,7 +50,7 @@ fn what_is_not_said_is_as_documented() {
 }
 
 #[test]
-fn what_is_said_is_understood() {
+fn work_settings_are_parsed() {
     let config = config(
         "--queue q -j 8 --lock-time 2s --renew-at 50 --retry-delay 0s --max-body 64K \
          --dead-letter-exit 1-60,65 --retry-exit none --message file --encoding text -- job -j 9",
@@ -68,7 +68,7 @@ fn what_is_said_is_understood() {
 }
 
 #[test]
-fn one_message_is_one() {
+fn once_means_one_message_and_one_command() {
     assert_eq!(
         config("--queue q --once -- job").unwrap().max_messages,
         Some(1)
@@ -89,7 +89,7 @@ fn a_url_with_a_signature_is_withheld_with_the_credentials() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_one_line() {
+fn bad_work_settings_are_refused_in_one_line() {
     for (line, word) in [
         ("--queue q", "no command"),
         ("-- job", "no queue"),
@@ -128,7 +128,7 @@ fn what_cannot_be_is_refused_in_one_line() {
 
 #[cfg(feature = "service-bus")]
 #[test]
-fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
+fn service_bus_accepts_only_its_own_settings() {
     let bus = |line: &str| match config(line).unwrap().source {
         Source::ServiceBus(bus) => bus,
         storage => panic!("{storage:?}"),
@@ -205,7 +205,7 @@ fn a_queue_on_service_bus_has_what_it_has_and_nothing_else() {
 }
 
 #[test]
-fn at_most_once_refuses_what_needs_the_message_after_its_command() {
+fn at_most_once_refuses_flags_that_need_the_message_later() {
     assert!(
         config("--queue q --at-most-once -- job")
             .unwrap()
