@@ -50,7 +50,7 @@ pub struct TheLock {
 
 /// Who has a lock?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
+#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Status {
     /// Which lock.
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub struct Status {
 
 /// Which locks are there?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER[/PREFIX]|--file DIRECTORY|--store HELPER:PREFIX [OPTIONS]")]
+#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER|--file DIRECTORY|--store PREFIX [OPTIONS]")]
 pub struct List {
     /// The locks in this Azure container
     ///
@@ -108,7 +108,7 @@ pub struct List {
 
 /// What becomes of a lock?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
+#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Watch {
     /// Which lock.
     #[command(flatten)]
@@ -127,7 +127,7 @@ pub struct Watch {
 
 /// End another's lease.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(BREAK_EXAMPLES), override_usage = "trafficcop break --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]", after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
+#[command(after_help = in_short(BREAK_EXAMPLES), override_usage = "trafficcop break --blob NAME|--file PATH|--store NAME [OPTIONS]", after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
 pub struct Break {
     /// Which lock.
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub struct Break {
 
 /// Would it work here?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(), override_usage = "trafficcop doctor --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
+#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(), override_usage = "trafficcop doctor --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Doctor {
     /// Which lock.
     #[command(flatten)]

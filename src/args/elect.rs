@@ -14,7 +14,7 @@ use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_example
 
 /// What can be said of an election.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(ELECT_EXAMPLES), after_long_help = after_elect(), override_usage = "trafficcop elect --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]")]
+#[command(after_help = in_short(ELECT_EXAMPLES), after_long_help = after_elect(), override_usage = "trafficcop elect --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Elect {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]

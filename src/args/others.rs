@@ -12,7 +12,7 @@ use super::{Rows, TheLock, definition, in_short, with_examples};
 
 /// Forget what is done.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(RESET_EXAMPLES), override_usage = "trafficcop reset --blob CONTAINER/NAME|--file PATH|--store HELPER:NAME [OPTIONS]", after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
+#[command(after_help = in_short(RESET_EXAMPLES), override_usage = "trafficcop reset --blob NAME|--file PATH|--store NAME [OPTIONS]", after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
 pub struct Reset {
     /// Which lock.
     #[command(flatten)]

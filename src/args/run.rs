@@ -17,7 +17,7 @@ use crate::notify::Ready;
 
 /// What can be said of a run.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob CONTAINER/NAME|--store HELPER:NAME [OPTIONS] -- COMMAND...")]
+#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob NAME|--store NAME [OPTIONS] -- COMMAND")]
 pub struct Run {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub struct Run {
     // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
     // would take a mistyped flag for the command.
     // Without a heading it is shown before all flags.
-    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
+    #[arg(value_name = "COMMAND", hide_short_help = true, help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 

@@ -7,8 +7,8 @@ mod rows;
 use crate::documents::text;
 
 /// Checks that the chapter has a table with these names, and a value in each cell.
-fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
-    let chapter = text("docs/figures.md");
+fn has_table(page: &str, after: &str, columns: &[&str], rows: &[&str]) {
+    let chapter = text(page);
     let (_, figures) = chapter.split_once(after).expect("what goes before");
     let mut lines = figures.lines().skip_while(|line| !line.starts_with('|'));
     let head = format!("| | {} |", columns.join(" | "));
@@ -32,6 +32,16 @@ fn has_table(after: &str, columns: &[&str], rows: &[&str]) {
 
 #[test]
 fn the_book_s_figures_are_those_that_cargo_bench_prints() {
-    has_table("## Beside other tools\n", &rows::TOOLS, &rows::ROWS);
-    has_table("table is simulated", &rows::CROWDS, &rows::CROWD_ROWS);
+    has_table(
+        "docs/figures.md",
+        "## Beside other tools\n",
+        &rows::TOOLS,
+        &rows::ROWS,
+    );
+    has_table(
+        "benches/crowd.md",
+        "table is simulated",
+        &rows::CROWDS,
+        &rows::CROWD_ROWS,
+    );
 }

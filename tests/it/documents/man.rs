@@ -7,6 +7,7 @@ use trafficcop::internals::{args, exit};
 use crate::documents::pages::{page_of_elect, page_of_run, page_of_trafficcop, page_of_work};
 use crate::documents::promises::page_of_guarantees;
 use crate::documents::readme::run_help;
+use crate::documents::stores::page_of_store;
 use crate::documents::verbs::{
     VERBS, page_of_check, page_of_completions, page_of_formats, page_of_man, page_of_timeline,
     page_of_verb,
@@ -32,6 +33,7 @@ fn the_man_pages_are_fresh() {
         fresh(&format!("man/trafficcop-{}.1", verb.0), &page_of_verb(verb));
     }
     fresh("man/trafficcop-guarantees.7", &page_of_guarantees());
+    fresh("man/trafficcop-store.7", &page_of_store());
     fresh("man/trafficcop-man.1", &page_of_man());
     fresh("man/trafficcop-timeline.1", &page_of_timeline());
     fresh("man/trafficcop-formats.5", &page_of_formats());

@@ -17,6 +17,7 @@ mod planted;
 mod promises;
 mod readme;
 mod reference;
+mod stores;
 #[expect(
     dead_code,
     reason = "only the names of its rows and what they promise are needed"

@@ -61,6 +61,7 @@ pub(crate) fn page_of_run() -> Vec<u8> {
             ("trafficcop-timeline", "1"),
             ("trafficcop-formats", "5"),
             ("trafficcop-guarantees", "7"),
+            ("trafficcop-store", "7"),
             ("flock", "1"),
             ("timeout", "1"),
             ("systemd.service", "5"),
