@@ -63,7 +63,7 @@ pub struct Status {
 
 /// Which locks are there?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER|--file DIRECTORY|--store PREFIX [OPTIONS]")]
+#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER|--file DIR|--store PREFIX [OPTIONS]")]
 pub struct List {
     /// The locks in this Azure container
     ///

@@ -101,7 +101,7 @@ pub struct Run {
     // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
     // would take a mistyped flag for the command.
     // Without a heading it is shown before all flags.
-    #[arg(value_name = "COMMAND", hide_short_help = true, help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -255,7 +255,7 @@ pub struct HealthChecks {
     /// the command counts as hung. The check runs while the command runs, under the lease's deadline, with
     /// the same environment. Its output is discarded, and processes that it leaves behind are killed. The
     /// consequences are those of --watchdog; both can be used together.
-    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", help_heading = "The command", value_parser = OsStringValueParser::new())]
+    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true, help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
 
     /// Interval from the start of one --health to that of the next [default: 10s]

@@ -26,7 +26,7 @@ macro_rules! pages {
 }
 
 /// Every page by its file's name, as packages have it; a test compares them with `man/`.
-static PAGES: [(&str, &str); 16] = pages! {
+static PAGES: [(&str, &str); 17] = pages! {
     "trafficcop.1"
     "trafficcop-break.1"
     "trafficcop-check.1"
@@ -35,6 +35,7 @@ static PAGES: [(&str, &str); 16] = pages! {
     "trafficcop-elect.1"
     "trafficcop-formats.5"
     "trafficcop-guarantees.7"
+    "trafficcop-store.7"
     "trafficcop-list.1"
     "trafficcop-man.1"
     "trafficcop-reset.1"
