@@ -13,9 +13,9 @@ use super::{
     precedence,
 };
 
-/// How wide help may be.
+/// Greatest width of help, in columns.
 const WIDTH: usize = 100;
-/// How wide every terminal is.
+/// Width that every terminal has, in columns.
 const NARROW: usize = 80;
 
 /// Run a command on many machines, on at most one at a time.
@@ -37,12 +37,12 @@ const NARROW: usize = 80;
 )]
 #[command(after_help = after_help())]
 pub struct Cli {
-    /// What to do.
+    /// Command that was typed.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What trafficcop can do.
+/// Commands of trafficcop.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run a command while, and only while, this instance holds the lock
@@ -182,7 +182,7 @@ impl Verb {
 pub(super) type Rows<'a> = &'a [(&'a str, &'a str)];
 
 thread_local! {
-    /// What is being defined will show no help, so long texts need not be laid out.
+    /// Whether help will be shown; without it long texts need not be laid out.
     static BRIEF: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -215,7 +215,7 @@ pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> S
     text
 }
 
-/// What `-h` shows below the flags: the first three examples that a terminal is wide enough for.
+/// Returns the part of `-h` below the flags: the first three examples that fit into a terminal's width.
 pub(super) fn in_short(examples: Rows<'_>) -> String {
     if BRIEF.get() {
         return String::new();
@@ -293,7 +293,7 @@ fn with_its_help(verb: clap::Command) -> clap::Command {
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
-        // A script that adds "$@" to flags of its own lets whoever calls it have the last word.
+        // A script that adds "$@" to its own flags lets its caller override them.
         .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
         .mut_subcommands(|verb| with_its_help(verb).mut_args(with_its_variable))
@@ -304,7 +304,7 @@ fn with_its_variable(arg: clap::Arg) -> clap::Arg {
     match arg.get_env().map(std::env::var_os) {
         Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
         // A URL with a SAS is a secret, and help is pasted into tickets.
-        // That a flag has one is said once, and not with each of them.
+        // The help names variables once, and not with each flag.
         Some(_) => arg.hide_env_values(true).hide_env(true),
         None => arg,
     }
@@ -348,7 +348,7 @@ fn without_help(mut line: Vec<OsString>) -> Vec<OsString> {
     line
 }
 
-/// How the names of all our variables begin.
+/// Prefix of the variables of trafficcop.
 const PREFIX: &str = "TRAFFICCOP_";
 
 /// Those of these variables that look like ours and are not: neither a setting of any verb, nor what
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_we_tell_a_command_is_a_setting_of_ours() {
+    fn variables_of_the_command_are_no_settings() {
         let definition = definition();
         let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
         for name in told.flat_map(|(names, _)| names.split(", ")) {
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flag_given_twice_the_last_counts() {
+    fn last_of_a_repeated_flag_counts() {
         let run = typed("--file a -n --grace 5 --file b -n --grace 6 -- job --x --x").unwrap();
         assert_eq!(run.common.file.as_deref(), Some("b".as_ref()));
         assert_eq!(run.grace, Some(Ok(std::time::Duration::from_secs(6))));
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_required_is_asked_for_by_clap() {
+    fn no_argument_is_required_by_clap() {
         assert!(typed("").unwrap().command.is_empty());
         assert!(typed("--no-such-flag").is_err());
     }

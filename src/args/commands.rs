@@ -1,4 +1,4 @@
-//! What can be typed after the verbs that look at locks and intervene, and their help.
+//! Flags and help of the commands that show locks and change them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,12 +43,12 @@ pub struct TheLock {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
-    /// How we prove who we are.
+    /// Credential of this instance.
     #[command(flatten)]
     pub access: Access,
 }
 
-/// Who has a lock?
+/// Flags of `trafficcop status`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Status {
@@ -61,7 +61,7 @@ pub struct Status {
     pub json: bool,
 }
 
-/// Which locks are there?
+/// Flags of `trafficcop list`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER|--file DIR|--store PREFIX [OPTIONS]")]
 pub struct List {
@@ -97,7 +97,7 @@ pub struct List {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(), help_heading = "Where (exactly one)")]
     pub emulator: bool,
 
-    /// How we prove who we are.
+    /// Credential of this instance.
     #[command(flatten)]
     pub access: Access,
 
@@ -106,7 +106,7 @@ pub struct List {
     pub json: bool,
 }
 
-/// What becomes of a lock?
+/// Flags of `trafficcop watch`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Watch {
@@ -114,7 +114,7 @@ pub struct Watch {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// How often to look [default: 2s]
+    /// Time between two looks [default: 2s]
     ///
     /// ±20 %; 100ms to 1h.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]
@@ -227,7 +227,7 @@ pub const STATUS_JSON: Rows<'_> = rows! {
     "flaw" => "what is wrong with the record or the place; else null",
 };
 
-/// What `watch --json` adds.
+/// Fields that `watch --json` adds.
 pub const WATCH_JSON: Rows<'_> = rows! {
     "time" => "when it was seen, by this machine's clock",
     "why" => "why the state is unknown; else null",

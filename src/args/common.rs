@@ -91,7 +91,7 @@ pub struct Common {
     #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
     pub conflict_exit_code: Option<Checked<u8>>,
 
-    /// How many holders at once [default: 1]
+    /// Number of holders at once [default: 1]
     ///
     /// The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must name the
     /// same N (1 to 1000). A standby begins at a random slot and tries up to four with each poll (with -n
@@ -99,7 +99,7 @@ pub struct Common {
     #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", hide_short_help = true, help_heading = "The lock (exactly one)", value_parser = checked(slots))]
     pub slots: Option<Checked<u32>>,
 
-    /// How often a standby checks the lock [default: 2s]
+    /// Time between two looks of a standby [default: 2s]
     ///
     /// ±20 %. For --blob, --slots and shared drives; on a local file the kernel wakes the standby. While
     /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
@@ -120,7 +120,7 @@ pub struct Common {
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell), hide_short_help = true)]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
-    /// How long a silent holder keeps the lock [default: 60s]
+    /// Time that a silent holder keeps the lock [default: 60s]
     ///
     /// 15s to 60s for --blob, 10s to 60s on a shared drive; it does nothing on a local disk. A fail-over
     /// takes this long when a whole machine died, and no time when only the command or trafficcop died. The
@@ -141,7 +141,7 @@ pub struct Common {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
 
-    /// What to do after control was lost
+    /// Action after control was lost
     ///
     /// If the guardian dies or falls silent, trafficcop always ends: it kills the process tree, gives the
     /// lock back and exits with 70, because a new guardian cannot be started.
@@ -154,7 +154,7 @@ pub struct Common {
     #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new(), hide_short_help = true)]
     pub emulator: bool,
 
-    /// How we prove who we are.
+    /// Credential of this instance.
     #[command(flatten)]
     pub access: Access,
 
@@ -185,12 +185,12 @@ pub struct Common {
     #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
     pub mkdir_is_exclusive: bool,
 
-    /// What it goes by and what it tells.
+    /// Name of the instance, its log and its outputs.
     #[command(flatten)]
     pub operations: Operations,
 }
 
-/// What an instance goes by and what it tells, whatever it drives.
+/// Name of an instance, its log and its outputs.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Being operated")]
 pub struct Operations {
@@ -225,7 +225,7 @@ pub struct Operations {
     pub quiet: bool,
 }
 
-/// How we prove who we are to an Azure service.
+/// Credential for an Azure service.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Access {
     /// Which credential in the environment to use
@@ -274,7 +274,7 @@ pub struct Listen {
     pub listen_any: bool,
 }
 
-/// What the platform announces for this machine.
+/// Events that the platform announces for this machine.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "On Azure's virtual machines")]
 pub struct ScheduledEvents {
@@ -303,7 +303,7 @@ pub struct ScheduledEvents {
     pub scheduled_events_endpoint: Option<Checked<Endpoint>>,
 }
 
-/// Where credentials for a storage account come from; `$sas`: what is to be said of a SAS.
+/// Sources of credentials for a storage account; `$sas`: the text about a SAS.
 macro_rules! credentials {
     ($sas:expr) => {
         rows! {

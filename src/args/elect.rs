@@ -1,4 +1,4 @@
-//! What can be typed after `trafficcop elect`, and its help; and what the process that tells its
+//! Flags and help of `trafficcop elect`; and those of the process that tells its
 //! reader is started with.
 
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use super::run::HealthChecks;
 use super::values::{Checked, checked, duration, path};
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 
-/// What can be said of an election.
+/// Flags of `trafficcop elect`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(ELECT_EXAMPLES), after_long_help = after_elect(), override_usage = "trafficcop elect --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Elect {
@@ -46,7 +46,7 @@ pub struct Elect {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round", value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
-    /// How long to cool down (not to compete) after a hand-over [default: twice --poll]
+    /// Time without competing after a hand-over (cool-down) [default: twice --poll]
     ///
     /// Not less than the time in which each standby polls again: --poll and a fifth of it. That applies on
     /// a local file too, where the standbys of an election poll as well.
@@ -57,7 +57,7 @@ pub struct Elect {
     #[command(flatten)]
     pub checks: HealthChecks,
 
-    /// What the platform announces.
+    /// Events that the platform announces.
     #[command(flatten)]
     pub scheduled_events: ScheduledEvents,
 
@@ -66,10 +66,10 @@ pub struct Elect {
     pub command: Vec<OsString>,
 }
 
-/// What the process that tells the reader is started with; the rest is in its environment.
+/// Arguments of the process that tells the reader; the rest is in its environment.
 #[derive(Clone, Debug, Args)]
 pub struct Announce {
-    /// As [`Elect::json`].
+    /// Like [`Elect::json`].
     #[arg(long)]
     pub json: bool,
 
@@ -78,7 +78,7 @@ pub struct Announce {
     pub progress: i32,
 }
 
-/// What `run` says of a command, said of a reader: the ids of flags and their help, whose first
+/// Help of `run` reworded for a reader: the ids of flags and their help, whose first
 /// paragraph is the short one.
 // The same flags as those of `run`, which speak of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {

@@ -1,8 +1,8 @@
-//! What can be typed: one item for each flag, with its help, its variable and its parser. `main` parses
+//! Flags: one item for each, with its help, its variable and its parser. `main` parses
 //! with it, `config` makes sense of it.
 //!
 //! A value that means nothing is no error here: it is kept as a [`Checked`] refusal for the
-//! configuration, so that what is wrong is said in one line and in one place.
+//! configuration, so that an error is one line and made in one place.
 //!
 //! | file | purpose |
 //! |---|---|

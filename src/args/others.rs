@@ -1,4 +1,4 @@
-//! What can be typed after the verbs that ask no store, or forget what it says, and their help.
+//! Flags and help of the commands that need no store, and of `reset`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub const RESET_EXAMPLES: Rows<'_> = rows! {
         "trafficcop reset --all --yes --file /mnt/share/nightly.lock",
 };
 
-/// What can be asked.
+/// Flags of `trafficcop check`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(CHECK_EXAMPLES), after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
 pub struct Check {
@@ -106,7 +106,7 @@ pub const CHECK_EXAMPLES: Rows<'_> = rows! {
         "[ \"$(trafficcop check --remaining)\" -ge 5 ] && ./clean-up",
 };
 
-/// What is read, and how it is shown.
+/// Flags of `trafficcop timeline`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(TIMELINE_EXAMPLES), after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
 pub struct Timeline {
@@ -146,7 +146,7 @@ pub const TIMELINE_EXAMPLES: Rows<'_> = rows! {
     "The longest time without a holder, in seconds:" => "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
 };
 
-/// Whose keys?
+/// Shell that completions are for.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(COMPLETIONS_EXAMPLES), after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
 pub struct Completions {
@@ -183,7 +183,7 @@ const BASH: &str = "    for (( i = 1; i < COMP_CWORD; i++ )); do
     done
 ";
 
-/// As [`BASH`].
+/// Like [`BASH`].
 const FISH: &str = "
 function __fish_trafficcop_command
     set -l words (commandline -opc)
@@ -199,7 +199,7 @@ end
 complete -c trafficcop -n 'contains -- -- (commandline -opc)' -a '(__fish_trafficcop_command)'
 ";
 
-/// The definition without what nobody is to type.
+/// Returns the definition without hidden arguments.
 fn shown() -> clap::Command {
     let whole = definition();
     let verbs = whole.get_subcommands();

@@ -1,4 +1,4 @@
-//! What is typed beats what the environment says, for settings that exclude each other as well: the
+//! Precedence of flags over variables, also for settings that exclude each other: the
 //! one from the environment is as if it were not set.
 //!
 //! Called by the parser. Two that were both typed, or both set by variables, are left for `config` to
@@ -9,7 +9,7 @@ use clap::{ArgMatches, Command};
 
 use super::values::is_https;
 
-/// Settings by their ids, those of a row that cannot both be; with `=VALUE` only where that is said, with
+/// Settings by their ids, those of a row that exclude each other; with `=VALUE` only for that value, with
 /// `!=VALUE` only where something else is.
 const RIVALS: &[(&str, &str)] = &[
     ("blob", "file"),
@@ -28,7 +28,7 @@ const RIVALS: &[(&str, &str)] = &[
 ];
 const ONCE: &str = "once once_key once_per";
 
-/// What has no meaning with the first; typed itself, it does not make the first go.
+/// Settings without a meaning beside the first; typed, they do not remove the first.
 const MEANINGLESS: &[(&str, &str)] = &[
     // The last is gone, and told of where there is a file.
     ("blob", "shared mkdir_is_exclusive"),
@@ -43,7 +43,7 @@ const MEANINGLESS: &[(&str, &str)] = &[
     ("restart=never", "restart_limit restart_window"),
 ];
 
-/// What only says more of one of the first: it goes where the last of them went that was set.
+/// Details of one of the first: they go where the last of those went that was set.
 const DETAILS: &[(&str, &str)] = &[
     (ONCE, "once_on_failure once_attempts"),
     ("restart", "restart_limit restart_window"),
@@ -54,7 +54,7 @@ const DETAILS: &[(&str, &str)] = &[
     ("sessions", "session_idle session_messages lock_delay"),
 ];
 
-/// The id, and of which value it is meant: whether of this one, or of any other.
+/// The id, and the value that the row is about: this one, or any other.
 fn split(setting: &str) -> (&str, Option<(bool, &str)>) {
     if let Some((id, value)) = setting.split_once("!=") {
         return (id, Some((false, value)));
@@ -69,7 +69,7 @@ fn split(setting: &str) -> (&str, Option<(bool, &str)>) {
 pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static str> {
     let is_from = |setting: &str, source: ValueSource| {
         let (id, wanted) = split(setting);
-        // clap panics when it is asked for what the verb does not have.
+        // clap panics if an argument does not exist in this command.
         let is_there = command.get_arguments().any(|arg| arg.get_id() == id);
         // Of a flag given twice the last counts, here as well.
         let last = || matches.get_raw(id)?.next_back();
@@ -117,7 +117,7 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
     beaten
 }
 
-/// The same command, to which these variables say nothing.
+/// Returns the command without these variables.
 pub(super) fn without_variables(command: Command, of: &[&str]) -> Command {
     command.mut_args(|arg| {
         if of.contains(&arg.get_id().as_str()) {

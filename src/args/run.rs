@@ -1,4 +1,4 @@
-//! What can be typed after `trafficcop run`, and its help.
+//! Flags and help of `trafficcop run`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::exit;
 use crate::guardian::{Contain, StopTo};
 use crate::notify::Ready;
 
-/// What can be said of a run.
+/// Flags of `trafficcop run`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob NAME|--store NAME [OPTIONS] -- COMMAND")]
 pub struct Run {
@@ -45,7 +45,7 @@ pub struct Run {
     #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_default_value = true, hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
-    /// How the command's processes are kept together
+    /// Containment of the command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. The
     /// log names the mode in force.
@@ -74,11 +74,11 @@ pub struct Run {
     #[command(flatten)]
     pub health: Health,
 
-    /// What runs besides the command.
+    /// Programs besides the command.
     #[command(flatten)]
     pub roles: Roles,
 
-    /// What the platform announces.
+    /// Events that the platform announces.
     #[command(flatten)]
     pub scheduled_events: ScheduledEvents,
 
@@ -147,7 +147,7 @@ pub struct HoldPolicy {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", hide_short_help = true, value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
     pub min_hold: Option<Checked<Duration>>,
 
-    /// How long to cool down (not to compete) after a hand-over [default: twice --poll; 500ms on a local
+    /// Time without competing after a hand-over (cool-down) [default: twice --poll; 500ms on a local
     /// file; after a command that hung, a lease]
     ///
     /// At least --poll and a fifth of it, so that the other instances have polled meanwhile (100ms on a
@@ -198,7 +198,7 @@ pub struct Once {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
     pub once_per: Option<Checked<Duration>>,
 
-    /// What a failed run means [default: retry]
+    /// Meaning of a failed run [default: retry]
     #[arg(
         long,
         value_name = "WHAT",
@@ -239,12 +239,12 @@ pub struct Health {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG_START", hide_short_help = true, value_parser = checked(watchdog))]
     pub watchdog_start: Option<Checked<Duration>>,
 
-    /// What it is asked by.
+    /// Checks of the command.
     #[command(flatten)]
     pub checks: HealthChecks,
 }
 
-/// Who is asked whether the command, or the reader, works, and how often.
+/// Checks of the command or the reader, and their pace.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A command that hangs")]
 pub struct HealthChecks {
@@ -283,7 +283,7 @@ impl HealthChecks {
     }
 }
 
-/// What runs besides the command, each by `sh -c`.
+/// Programs besides the command, each run by `sh -c`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Roles and hooks")]
 pub struct Roles {
@@ -315,7 +315,7 @@ pub struct Roles {
     pub on_lost: Option<OsString>,
 }
 
-/// What the command finds in its environment.
+/// Variables in the command's environment.
 pub const FOR_THE_COMMAND: Rows<'_> = rows! {
     "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Pass it to the systems you \
         write to, and let them refuse a smaller token than they have seen",
@@ -357,7 +357,7 @@ pub const EXAMPLES: Rows<'_> = rows! {
         60'",
 };
 
-/// What `-h` tells of [`exit::TABLE`].
+/// Part of [`exit::TABLE`] that `-h` shows.
 const EXIT_STATUS: &str = "
 Exit status: the command's own, or 64 usage, 69 unavailable, 70 control lost,
 71 overlap possible, 75 not obtained, 77 not authorised, 126 and 127 cannot run.";

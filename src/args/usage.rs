@@ -1,4 +1,4 @@
-//! What clap refuses, said as everything else is refused: in one line that names what is wrong and
+//! Errors of clap in the form of all other refusals: one line that names what is wrong and
 //! what to do next. Called by main. Must never print, and never repeat the query of a URL.
 
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use super::definition;
 use crate::exit::UsageError;
 use crate::report::Format;
 
-/// What is repeated of a word that was typed, in characters.
+/// Longest part of a typed word that an error repeats, in characters.
 const SHOWN: usize = 60;
 
-/// What is wrong with this line, the program's name first. Nothing, if it asks for help or the version,
+/// Returns what is wrong with this line, the program's name first; nothing, if it asks for help or the version,
 /// or is that name alone: who types that wants to know what it is.
 #[must_use]
 pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
@@ -168,8 +168,8 @@ fn variable(verb: Option<&Command>, flag: &str, line: &[OsString]) -> Option<Str
     (!was_typed).then(|| variable.to_string_lossy().into_owned())
 }
 
-/// This refusal and, where it names flags that nobody typed and that variables have set, those variables:
-/// whoever reads `--listen x: ...` and has not typed it looks for it in the wrong place.
+/// Adds to a refusal the variables of the flags that it names and that were not typed:
+/// a user who did not type `--listen x` would look for it in the wrong place.
 #[must_use]
 pub fn with_variables(
     refusal: UsageError,
@@ -197,14 +197,14 @@ pub fn with_variables(
     }
 }
 
-/// What was typed, as far as it is no secret and fits into a line.
+/// Returns a typed word as far as it is no secret and fits into a line.
 fn shown(word: &str) -> String {
     // A URL's query is a secret.
     let open = word.split('?').next().unwrap_or_default();
     open.chars().take(SHOWN).collect()
 }
 
-/// What other tools of this kind (flock, timeout, consul lock, ...) call it, and what it is called here.
+/// Flags of other tools (flock, timeout, consul lock, ...), and their names here.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("--lock", "--file"),
     ("--lock-file", "--file"),
@@ -223,7 +223,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("ls", "list"),
 ];
 
-/// What is typed for a command that trafficcop does not have, and what there is instead.
+/// Commands that trafficcop does not have, and what to use instead.
 const INSTEAD: &[(&[&str], &str)] = &[
     (&["version"], "'trafficcop --version' prints it"),
     (
@@ -236,7 +236,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// What was probably meant: the same by another name, what is the fewest slips away, or what was typed with a
+/// Returns the probable intention: the same by another name, the fewest typing errors away, or what was typed with a
 /// word too many (`--lease-time`) or too few.
 // Not what clap thinks: it takes `--lock` for `--log`, and `--path` for `--auth`.
 fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option<String> {
@@ -264,11 +264,11 @@ fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option
         .iter()
         .filter(|one| is_begun(typed, one) || is_begun(one, typed));
     let first = begun.next()?;
-    // Of several nobody knows which.
+    // Of several it is not known which.
     begun.next().is_none().then(|| (*first).to_owned())
 }
 
-/// How the log is to be written, where nothing of the line could be parsed.
+/// Returns the format of the log for a line that could not be parsed.
 #[must_use]
 pub fn log_format(line: &[OsString], variable: Option<OsString>) -> Format {
     let words = line.iter().take_while(|word| *word != "--");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mistyped_gets_a_suggestion() {
+    fn mistyped_flag_gets_a_suggestion() {
         for (line, words) in [
             ("rnu --file x -- true", ["'rnu'", "did you mean 'run'?"]),
             ("stauts --file x", ["'stauts'", "did you mean 'status'?"]),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_clap_refuses_says_what_to_do() {
+    fn every_refusal_of_clap_says_what_to_do() {
         for (line, words) in [
             ("run --file", ["--file needs a value", "'--file PATH'"]),
             (

@@ -1,4 +1,4 @@
-//! How values are typed: for each kind a parser, which says in one line what is wrong with a value.
+//! Parsers of values, one for each kind; their errors are one line.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ const KEY_LIMIT: usize = 128;
 const CONCURRENCY: RangeInclusive<usize> = 1..=128;
 // The longest a message can stay away: what a storage queue can hide it for.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-// The longest body that can be asked for: it is in our memory, and once more in what the command
+// Longest body that --max-body can allow: it is in trafficcop's memory, and once more in what the command
 // gets, for each message that is worked on at once.
 const BODY: RangeInclusive<u64> = 1..=1 << 30;
 
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// What was said, as it is said: `--poll 1ms`, or `TRAFFICCOP_POLL=1ms`.
+/// Returns a setting as it was given: `--poll 1ms`, or `TRAFFICCOP_POLL=1ms`.
 fn given(name: &str, value: impl Display) -> String {
     match name.starts_with('-') {
         true => format!("{name} {value}"),
@@ -297,7 +297,7 @@ pub(super) fn slots(flag: &str, text: &str) -> Checked<u32> {
     }
 }
 
-/// How many of something, but not none of it; `none` says what is wrong with that.
+/// Parses a number above 0; `none` is the error for 0.
 pub(super) fn count(
     what: &'static str,
     none: &'static str,
@@ -345,7 +345,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
     Ok(list)
 }
 
-/// In per cent.
+/// Parses a percentage.
 pub(super) fn renew_at(flag: &str, text: &str) -> Checked<u32> {
     let share = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
     let share = share.filter(|share| (10..=90).contains(share));
@@ -392,7 +392,7 @@ pub(super) fn variable_name(flag: &str, text: &str) -> Checked<String> {
 }
 
 pub(super) fn vm_name(flag: &str, text: &str) -> Checked<String> {
-    // Such a name would match no event, ever, and nobody would be told.
+    // Such a name would match no event, and no message would report it.
     match text.trim().is_empty() || text.chars().any(is_unprintable) {
         false => Ok(text.to_owned()),
         true => refuse(format!(

@@ -1,4 +1,4 @@
-//! What can be typed after `trafficcop work`, and its help.
+//! Flags and help of `trafficcop work`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]
 #[cfg(not(feature = "service-bus"))]
 const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...";
 
-/// What can be said of work.
+/// Flags of `trafficcop work`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = in_short(WORK_EXAMPLES), after_long_help = after_work(), override_usage = USAGE)]
 #[command(mut_args(of_a_worker))]
@@ -55,11 +55,11 @@ pub struct Work {
     #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true, help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
     pub poison_queue: Option<Checked<String>>,
 
-    /// How we prove who we are.
+    /// Credential of this worker.
     #[command(flatten)]
     pub access: Access,
 
-    /// How senders to a storage queue encode messages [default: text, with a warning]
+    /// Encoding of messages in a storage queue [default: text, with a warning]
     ///
     /// By default trafficcop passes each message on as it was sent, and warns about the first that may be
     /// base64.
@@ -80,7 +80,7 @@ pub struct Work {
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", hide_short_help = true, help_heading = "The queue", value_parser = checked(body_size))]
     pub max_body: Option<Checked<u64>>,
 
-    /// How many messages to work on at once [default: 1]
+    /// Number of messages to work on at once [default: 1]
     ///
     /// Each has a command of its own. trafficcop takes no more than it can start at once.
     #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages", value_parser = checked(concurrency))]
@@ -112,7 +112,7 @@ pub struct Work {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Taking messages", value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
-    /// How the command gets its message
+    /// Way in which the command gets its message
     #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
     pub message: Hand,
 
@@ -137,7 +137,7 @@ pub struct Work {
     #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_default_value = true, hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
-    /// How the processes of a command are kept together
+    /// Containment of a command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one.
     #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
@@ -161,7 +161,7 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail", value_parser = BoolishValueParser::new())]
     pub at_most_once: bool,
 
-    /// How often a message is tried before it is dead-lettered [default: 5]
+    /// Attempts before a message is dead-lettered [default: 5]
     ///
     /// The queue counts, so an attempt counts even if worker and machine died in it. A queue on Service Bus
     /// has its own number (MaxDeliveryCount, 10 by default), which is the default there. With a smaller N,
@@ -190,7 +190,7 @@ pub struct Work {
     #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", hide_short_help = true, help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
-    /// How long this worker locks a message [default: 60s]
+    /// Time for which this worker locks a message [default: 60s]
     ///
     /// 2s to 7d; renewed while its command runs, however long that is. After a worker died with its
     /// machine, its message comes again when this time is over. On Service Bus it is a property of the
@@ -206,7 +206,7 @@ pub struct Work {
     #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", hide_short_help = true, help_heading = "Time", value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
-    /// How long commands may continue after a stop [default: 30s]
+    /// Time that commands may continue after a stop [default: 30s]
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. A command that has not
     /// ended by then is stopped, and its message is given back at once.
@@ -220,7 +220,7 @@ pub struct Work {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub kill_after: Option<Checked<Duration>>,
 
-    /// What it goes by and what it tells.
+    /// Name of the worker, its log and its outputs.
     #[command(flatten)]
     pub operations: Operations,
 
@@ -280,7 +280,7 @@ pub struct ServiceBus {
     #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true, help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
     pub session_messages: Option<Checked<u64>>,
 
-    /// How long the first command of a session waits [default: 2s]
+    /// Time that the first command of a session waits [default: 2s]
     ///
     /// The service gives a session to another worker as soon as the connection of its worker is gone. That
     /// worker then has 1s to kill its command, whatever its own delay is. 2s to 5m. Workers may have
@@ -311,7 +311,7 @@ fn of_a_worker(arg: Arg) -> Arg {
     }
 }
 
-/// How the command gets its message.
+/// Way in which the command gets its message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Hand {
     /// On its stdin, every byte as it was sent
@@ -321,7 +321,7 @@ pub enum Hand {
     File,
 }
 
-/// What the command finds in its environment.
+/// Variables in the command's environment.
 pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_MESSAGE_QUEUE" => "the queue's address",
     "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: a command that must not do a thing \
@@ -353,7 +353,7 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
         tells systemd its STATUS. WATCHDOG_USEC and WATCHDOG_PID are not passed on",
 };
 
-/// What becomes of a message.
+/// Outcomes of a message.
 pub const SETTLED: Rows<'_> = rows! {
     "exit 0" => "it is deleted (on Service Bus: completed)",
     "a status of --dead-letter-exit" => "it is dead-lettered: put into the poison queue (on \

@@ -111,7 +111,7 @@ pub(crate) fn stop_supervisor(stage: &mut Stage, name: &str, token: u64) {
     stage.stop(pid);
     match stage.lock {
         Lock::File => stage.await_life(name, now() + 2 * SECOND),
-        Lock::Shared | Lock::Blob => {
+        Lock::Shared | Lock::Blob | Lock::Store => {
             // Longer than a heartbeat, so that the journal sees anything that still runs at the
             // same time.
             let (_, next) = stage.await_tenure_after(token);
@@ -132,7 +132,7 @@ fn stop_both(row: &Row, stage: &mut Stage) {
     stage.stop(guardian);
     match row.lock {
         Lock::File => stage.await_life("a", now() + 2 * SECOND),
-        Lock::Shared | Lock::Blob => drop(stage.await_tenure_after(stage.first)),
+        Lock::Shared | Lock::Blob | Lock::Store => drop(stage.await_tenure_after(stage.first)),
     }
     // The guardian first, so that the supervisor does not find it silent.
     signal(guardian, Signal::SIGCONT);

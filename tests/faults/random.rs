@@ -148,7 +148,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
         made.contain,
         match made.lock {
             Lock::Blob => "15s",
-            Lock::File | Lock::Shared => "12s",
+            Lock::File | Lock::Shared | Lock::Store => "12s",
         },
     );
     let mut touched = BTreeSet::new();

@@ -102,6 +102,17 @@ impl Stage {
                 .arg("--file")
                 .arg(self.scene.lock())
                 .args(["--shared", "--lease", self.lease, "--poll", "1s"]),
+            Lock::Store => {
+                let helper = match std::env::var("FAULTS_STORE") {
+                    Ok(helper) => helper,
+                    Err(_) => self.scene.helper().display().to_string(),
+                };
+                // A real store keeps entries from one row, and from one run, to the next.
+                let entry = self.scene.directory().file_name().unwrap_or_default();
+                let store = format!("{helper}:{}", entry.display().to_string().replace('.', ""));
+                run.env("STORE", self.scene.directory())
+                    .args(["--store", &store, "--lease", self.lease, "--poll", "1s"])
+            }
             Lock::Blob => {
                 let proxy = self.proxies.get(name);
                 let port = proxy.map_or_else(|| azurite().port, |proxy| proxy.port);

@@ -109,6 +109,8 @@ pub(crate) enum Lock {
     /// A file as on a drive that machines share: a lease on a chain of versions.
     Shared,
     Blob,
+    /// An entry of a helper's store; `FAULTS_STORE` names another helper than the one with files.
+    Store,
 }
 
 /// A kind of command.
@@ -233,7 +235,7 @@ impl Row {
     /// retries must outlast.
     pub(crate) fn lease(&self) -> &'static str {
         match self.lock {
-            Lock::File | Lock::Shared => "12s",
+            Lock::File | Lock::Shared | Lock::Store => "12s",
             Lock::Blob if HARMLESS.contains(&self.fault) => "30s",
             Lock::Blob => "15s",
         }
@@ -249,6 +251,7 @@ pub(crate) fn rows() -> Vec<Row> {
     for lock in [Lock::Blob, Lock::Shared, Lock::File] {
         kinds.extend(OF_PROCESSES.map(|fault| (fault, lock)));
     }
+    kinds.extend(OF_PROCESSES.map(|fault| (fault, Lock::Store)));
     kinds.extend(LOCKS.map(|lock| (Hang, lock)));
     for fault in OF_THE_FILE {
         // A newcomer to a shared lock finds its versions, and stands by.
@@ -260,6 +263,10 @@ pub(crate) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (fault, lock) in kinds {
         for shape in SHAPES {
+            // Above the store nothing differs from a shared drive: two kinds of command show that.
+            if lock == Lock::Store && !matches!(shape, Shape::Stubborn | Shape::Daemon) {
+                continue;
+            }
             for contain in CONTAINS {
                 let number = rows.len();
                 rows.push(Row {

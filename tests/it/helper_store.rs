@@ -1,6 +1,5 @@
 //! Locks in a helper's store (`--store HELPER:NAME`): the contract with the helper, and what its faults lead to.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -11,44 +10,15 @@ use crate::support::journal::What;
 use crate::support::scene::Scene;
 use crate::support::{await_for, processes};
 
-/// A store of files in $STORE. The tag of an entry is its checksum. `before` and `after` are faults: shell code that
-/// runs before and after each call.
-const HELPER: &str = r#"#!/bin/sh
-mkdir -p "$STORE/db"
-entry=$STORE/db/$2
-tag() { if [ -e "$entry" ]; then cksum <"$entry" | tr ' ' -; else echo -; fi; }
-[ ! -e "$STORE/before" ] || . "$STORE/before"
-exec 9>"$STORE/lock"
-flock 9
-case $1 in
-get) tag; [ ! -e "$entry" ] || cat "$entry" ;;
-put) [ "$(tag)" = "$3" ] || exit 4; cat >"$entry.new"; mv "$entry.new" "$entry" ;;
-time) date +%s ;;
-list) cd "$STORE/db"; ls | grep "^$2" ;;
-hides) echo STORE_SECRET ;;
-*) exit 2 ;;
-esac
-status=$?
-[ ! -e "$STORE/after" ] || . "$STORE/after"
-exit $status
-"#;
-
-/// A scene with a helper that anyone may run.
+/// A scene with a helper whose store is the scene's directory.
 fn scene() -> Scene {
-    use std::os::unix::fs::PermissionsExt;
     let scene = Scene::new();
-    let helper = helper(&scene);
-    std::fs::write(&helper, HELPER).expect("a file in the scene");
-    std::fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    scene.helper();
     scene
 }
 
-fn helper(scene: &Scene) -> PathBuf {
-    scene.path("helper")
-}
-
 fn store(scene: &Scene) -> String {
-    format!("{}:job", helper(scene).display())
+    format!("{}:job", scene.path("helper").display())
 }
 
 /// A verb with the scene's entry.

@@ -4,6 +4,7 @@
 //! whatever the test's result is.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use trafficcop::Instant;
@@ -51,6 +52,15 @@ impl Scene {
     #[must_use]
     pub(crate) fn lock(&self) -> PathBuf {
         self.path("singleton.lock")
+    }
+
+    /// Writes a helper for `--store`, whose entries are in the directory that `STORE` names; returns its path.
+    pub(crate) fn helper(&self) -> PathBuf {
+        let path = self.path("helper");
+        std::fs::write(&path, include_str!("helper.sh")).expect("a file in the scene");
+        let all: std::fs::Permissions = PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, all).expect("it is ours");
+        path
     }
 
     /// Prepares an instance: `trafficcop run` without a lock or a command yet.

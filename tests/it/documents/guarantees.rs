@@ -673,6 +673,25 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             ("lib", &["no_order_of_events_outlasts_the_deadline"]),
         ],
     },
+    Guarantee {
+        fault: "A helper's store (`--store`): the helper hangs, fails, floods its output, leaves processes behind or loses answers, or the store hangs or loses the entry",
+        happens: "As on a shared drive. A call is killed with its process group at its deadline, and after trafficcop's death; a write that comes later fails by its tag.",
+        how_long: "The lease and a poll; at once after trafficcop's death.",
+        shown: &[
+            ("faults", &["KillSupervisor"]),
+            (
+                "helper_store",
+                &[
+                    "store_that_hangs_for_its_holder_costs_control_before_another_gets_it",
+                    "helper_of_a_killed_supervisor_is_killed_with_what_it_started",
+                    "lost_answer_of_a_write_ends_no_tenure_and_no_attempt",
+                    "answers_that_break_the_contract_are_doubt_and_name_the_helper",
+                    "noise_on_stderr_and_a_daemon_with_open_pipes_delay_nothing",
+                    "deleted_entry_ends_the_tenure_and_is_not_begun_anew",
+                ],
+            ),
+        ],
+    },
 ];
 
 pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, you can change \
@@ -938,6 +957,17 @@ pub(crate) const LIMITS: &[Limit] = &[
         what: "A process is stuck in the kernel and survives SIGKILL",
         answer: "trafficcop lets the lease expire and exits 71. Use the fencing token.",
         shown: &[("lib", &["stuck_tree_is_never_released"])],
+    },
+    Limit {
+        what: "A helper's `put` compares the tag and then writes, or its store forgets writes (a fail-over of Redis)",
+        answer: "Use a store that compares and writes in one step. `trafficcop doctor --store` races writers; a helper that ignores tags is refused.",
+        shown: &[(
+            "helper_store",
+            &[
+                "helper_that_ignores_tags_is_refused_before_the_command_starts",
+                "doctor_races_writers_and_tells_what_a_helper_lacks",
+            ],
+        )],
     },
 ];
 
