@@ -1,16 +1,15 @@
-//! The subcommands that look at locks and intervene, and what they look at: from what was typed to a
-//! [`LockTarget`], and how patiently it is looked at.
+//! Subcommands that look at locks and intervene, and the [`LockTarget`] that they look at.
 //!
-//! Called by main with what was typed; each returns how to leave. They look through the inspectors
-//! of the stores and never compete: none of them makes a [`crate::lease::LeaseStore`]. Only `break`
-//! and `reset` change a lock, and only `doctor` writes, to things of its own. They must never make up what
-//! was not typed: a lock is named, or it is bad usage.
+//! main calls each with the parsed arguments, and each returns how to exit. They look through the stores'
+//! inspectors and never compete: none makes a [`crate::lease::LeaseStore`]. Only `break` and `reset` change a
+//! lock, and only `doctor` writes, to things of its own. They must never guess what was not typed: a lock is
+//! named, or it is bad usage.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `look` | `status`, `list` and `watch`, and what was seen, for people and as JSON |
+//! | `look` | `status`, `list` and `watch`, and what they show |
 //! | `intervene` | `break` and `reset` |
-//! | `doctor` | `doctor`, with what it asks of a blob and of a file |
+//! | `doctor` | `doctor`, with its checks of each store |
 //! | `timeline` | `timeline`, from event logs |
 //! | `others` | `check`, `completions` and `man`, which ask no store |
 
@@ -41,24 +40,23 @@ pub(crate) use look::{list, status, watch};
 pub(crate) use others::{check, completions, man};
 pub(crate) use timeline::timeline;
 
-// How long one look may take: as long as one attempt to renew.
+// Time for one look: as long as one attempt to renew.
 const LOOK: Duration = Duration::from_secs(5);
-// How often it is looked again where nothing is known. One lost packet is no answer; three are one.
+// Looks while the state stays unknown. One lost packet is no answer; three are one.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(500);
-// How long all of it may take on a file, its slots included: its drive may hang, and who asks because
-// something hangs wants an answer.
+// Time for a file and all its slots: its drive may hang, and an operator who asks because of that wants an
+// answer.
 const FILE: Duration = Duration::from_secs(6);
-// How long a listing may take: a page of it is one request, and a container can have hundreds of pages.
+// Time for a list: a page of it is one request, and a container can have hundreds of pages.
 const LISTING: Duration = Duration::from_secs(120);
 
-/// The lock that was typed.
 fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
     let (blob, file) = (typed.blob.as_deref(), typed.file.as_deref());
     Named::new(blob, file, typed.store.as_deref())
 }
 
-/// What can be looked at of the lock that was named; asks nothing yet.
+/// Opens what was named; sends no request yet.
 fn target(
     named: Named<'_>,
     parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
@@ -73,7 +71,7 @@ fn target(
         }
         Named::File(path) => {
             refuse_access(named, emulator, access)?;
-            // Whether it is kept as on a shared drive is seen from what lies there, not from a flag.
+            // The files there tell whether it is kept as on a shared drive, not a flag.
             at_path(path, false, 1)?.inspector()?
         }
         Named::Store(helper, name) => {
@@ -87,14 +85,14 @@ fn target(
     })
 }
 
-/// A flag that cannot do anything is a misunderstanding.
+/// Refuses flags without an effect, which are a misunderstanding.
 fn refuse_access(
     named: Named<'_>,
     emulator: bool,
     access: &args::Access,
 ) -> Result<(), UsageError> {
     let mut flags = vec![("--emulator", emulator)];
-    // In a unit's environment --ca-file is for what --health asks there.
+    // A unit's environment may have --ca-file for --health.
     flags.extend(of_blobs_alone(access, true));
     match flags.iter().find(|flag| flag.1) {
         Some((flag, _)) => Err(UsageError::new(format!(
@@ -105,7 +103,7 @@ fn refuse_access(
     }
 }
 
-/// Whose the blob is, and how we prove who we are.
+/// Returns the blob's account, with the credential to use.
 fn account(
     target: &blob::Target,
     emulator: bool,
@@ -115,16 +113,15 @@ fn account(
     Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 
-/// What is found under a name.
+/// Locks found under a name.
 enum Seen {
-    /// A lock, or that there is none yet.
+    /// One lock, which may not exist yet.
     Lock(Box<LockStatus>),
-    /// The slots of that name, in their order.
+    /// Slots of that name, in order.
     Slots(Vec<LockStatus>),
 }
 
 impl Seen {
-    /// One lock, or the slots.
     fn all(&self) -> &[LockStatus] {
         match self {
             Seen::Lock(seen) => std::slice::from_ref(seen),
@@ -133,15 +130,15 @@ impl Seen {
     }
 }
 
-/// A lock, or many, to be looked at.
+/// Lock, or place of many, to look at.
 struct LockTarget {
     inspector: Box<dyn Inspector>,
-    // That slots cannot be looked for: `watch` would say it with each look.
+    // Once, that slots cannot be looked for: `watch` would repeat it with each look.
     warned: Once,
 }
 
 impl LockTarget {
-    /// Of the lock that was typed.
+    /// Opens the lock that was typed.
     fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
         target(
             named(typed)?,
@@ -151,7 +148,7 @@ impl LockTarget {
         )
     }
 
-    /// Of a container or a directory.
+    /// Opens a place of locks: a container, a directory or a helper's prefix.
     fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
         if typed.blob.is_none() && typed.file.is_none() && typed.store.is_none() {
             return Err(UsageError::new(
@@ -169,17 +166,15 @@ impl LockTarget {
         )
     }
 
-    /// The lock's address.
     fn lock(&self) -> String {
         self.inspector.lock()
     }
 
-    /// One look.
     async fn look(&self) -> Result<LockStatus, Failure> {
         self.inspector.look(Instant::now() + LOOK).await
     }
 
-    /// When to give up what is asked now; what hangs has one limit for all of it.
+    /// Returns when to give up; a drive that hangs has one limit for everything.
     fn limit(&self) -> Instant {
         Instant::now()
             + if self.inspector.hangs() {
@@ -189,7 +184,7 @@ impl LockTarget {
             }
     }
 
-    /// Looks again where nothing is known.
+    /// Looks, and again while the state is unknown.
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         // A second look would wait behind the first, for the same server.
         if self.inspector.hangs() {
@@ -204,25 +199,24 @@ impl LockTarget {
         self.look().await
     }
 
-    /// As [`LockTarget::look_under_the_name`], again where nothing is known.
+    /// Like [`LockTarget::look_under_the_name`], but looks again while the state is unknown.
     async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
         let limit = self.limit();
         self.or_slots(self.look_patiently(limit).await?, limit)
             .await
     }
 
-    /// One look at the lock or, where `run --slots` has made slots of its name, at all of them that
-    /// anybody ever had.
+    /// Looks once at the lock or, if `run --slots` has made slots of its name, at all that were ever held.
     async fn look_under_the_name(&self) -> Result<Seen, Failure> {
-        // Once: `watch` looks again anyhow, and says meanwhile that nothing is known.
+        // Once: `watch` looks again anyway, and reports the unknown state meanwhile.
         let limit = self.limit();
         self.or_slots(self.look().await?, limit).await
     }
 
-    /// The same for whoever wants one lock, patiently.
+    /// Looks patiently at one lock.
     ///
     /// # Errors
-    /// As [`LockTarget::look`], and a [`UsageError`] that names the slots.
+    /// Those of [`LockTarget::look`], and a [`UsageError`] that names the slots.
     async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
         let slots = match self.look_under_the_name_patiently().await? {
             Seen::Lock(seen) => return Ok(*seen),
@@ -242,12 +236,13 @@ impl LockTarget {
     }
 
     async fn or_slots(&self, seen: LockStatus, give_up_at: Instant) -> Result<Seen, Failure> {
-        // Slots are looked for only where there is no lock of the very name: one listing less for most who ask.
+        // Only without a lock of the very name: most callers are spared the list.
         if seen.state != LockState::Missing {
             return Ok(Seen::Lock(Box::new(seen)));
         }
         let found = match self.inspector.list(".", give_up_at).await {
-            // Who may read the lock need not be allowed to list its neighbours (a SAS), and did not ask for them.
+            // A credential that may read the lock (a SAS) may be refused the list, which the user did not ask
+            // for.
             Err(Failure::Fatal { why, denied: true }) => {
                 self.warned.call_once(|| {
                     tracing::warn!("slots of this name cannot be looked for: {why}");
@@ -257,7 +252,7 @@ impl LockTarget {
             found => found?,
         };
         let prefix = format!("{}.", seen.name);
-        // Of `NAME.backup` and the like nothing is known; by number, because 10 comes after 9.
+        // `NAME.backup` and the like are no slots. Sorted by number, because 10 comes after 9.
         let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
         let mut slots: Vec<LockStatus> = found
             .into_iter()
@@ -271,13 +266,13 @@ impl LockTarget {
         })
     }
 
-    /// All locks of the target.
+    /// Lists the locks of the target.
     async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
         self.inspector.list("", self.limit()).await
     }
 }
 
-/// Runs a command to its end. What hangs (a name that does not resolve, a dead mount) does not keep us.
+/// Runs a command to its end. What hangs (name resolution, a dead mount) does not keep the process.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     runtime()?.block_on(command)
 }

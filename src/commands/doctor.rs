@@ -1,10 +1,10 @@
-//! `trafficcop doctor`: would `run` work here, and if not, why. Called by main while the process has
-//! one thread, because it forks a guardian to see that it can.
+//! `trafficcop doctor`: checks whether `run` would work here, and if not, why. It forks a guardian, so main
+//! calls it while the process has one thread.
 //!
-//! It must never touch the lock itself, but for looking at it and, on a shared drive, trying whether this user could
-//! take it over, and must leave nothing behind.
+//! It must never touch the lock itself, except to look and, on a shared drive, to try whether this user could
+//! take it over. It must leave nothing behind, except a helper's entry.
 //!
-//! Of the doorbell it tries whether ours can be heard, and that of whoever has the lock.
+//! It tries whether this machine hears its own doorbell, and the holder's.
 
 mod blob;
 mod file;
@@ -32,7 +32,7 @@ use crate::report;
 use crate::units::show;
 use crate::util::absolute;
 
-/// How a check ended, from good to bad.
+/// Result of a check, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum CheckResult {
@@ -41,7 +41,6 @@ enum CheckResult {
     Fail,
 }
 
-/// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     check: &'static str,
@@ -72,7 +71,7 @@ impl Check {
         }
     }
 
-    /// What went well, or why it did not and what to do about that.
+    /// Returns a check of what went well, or of an error with `advice`.
     fn of<T: Into<String>, E: Display>(
         check: &'static str,
         went: Result<T, E>,
@@ -97,7 +96,7 @@ impl Check {
     }
 }
 
-/// All of them, printed as they come, or as JSON once they are known.
+/// All checks, printed as they come, or as JSON at the end.
 #[derive(Serialize)]
 struct Findings {
     lock: String,
@@ -105,7 +104,7 @@ struct Findings {
     checks: Vec<Check>,
     #[serde(skip)]
     json: bool,
-    /// Nobody reads us any more, or nothing can be written: how to leave.
+    /// Early exit: stdout has no reader any more, or cannot be written.
     #[serde(skip)]
     cut_short: Option<anyhow::Result<ExitAction>>,
 }
@@ -122,7 +121,7 @@ impl Findings {
     }
 
     fn add(&mut self, check: Check) {
-        // At once: of a check that hangs one sees which it is by what came before it.
+        // At once: if a check hangs, the lines before it show which.
         if !self.json && self.cut_short.is_none() {
             match answer(&check.line(), ExitAction::Status(0)) {
                 Ok(ExitAction::Status(_)) => {}
@@ -148,10 +147,6 @@ impl Findings {
     }
 }
 
-/// Examines.
-///
-/// # Errors
-/// A [`UsageError`], or where the answer cannot be written.
 pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let named = commands::named(&typed.lock)?;
     let on_blob = matches!(named, Named::Blob(_));
@@ -213,10 +208,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     findings.finish()
 }
 
-/// The second process: whether it finds the file locked.
-///
-/// # Errors
-/// The kernel's.
+/// Reports, as the second process, whether it finds the file locked.
 pub(crate) fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
     Ok(match lease::file::Probe::is_excluded(&typed.path)? {
         true => ExitAction::Status(0),
@@ -224,10 +216,10 @@ pub(crate) fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction
     })
 }
 
-/// What `run` needs of the machine, whatever the store. Before there is a second thread: forks a guardian and
-/// ends it, tries each containment.
+/// Checks what `run` needs of the machine with every store. Forks a guardian and ends it, so no second thread
+/// may exist yet; tries each containment.
 fn examine_machine(findings: &mut Findings) {
-    // Before the guardian: attending to it takes a runtime, and what forks must have no thread beside it.
+    // Before the guardian: attending to it takes a runtime, and a process must fork before it has threads.
     let cgroup = Cgroup::available();
     let pidns = Pidns::available();
     let took = guardian().map(|took| format!("forked and answered in {}", brief(took)));
@@ -240,10 +232,10 @@ fn examine_machine(findings: &mut Findings) {
     findings.add(Check::of("pidns", pidns, needed).at_most_a_warning());
 }
 
-/// How long it takes to have one, which is dismissed again.
+/// Measures how long it takes to fork a guardian, and dismisses it.
 fn guardian() -> anyhow::Result<Duration> {
     let begun = Instant::now();
-    // Never started: what is tried is the guardian, its socket and its end.
+    // Never started: this tries the guardian, its socket and its end.
     let programs = vec![Program::handler(vec!["true".into()])];
     let guardian = guardian::fork(Setup::new(programs, Contain::None, Duration::ZERO))?;
     commands::run(async {
@@ -254,15 +246,14 @@ fn guardian() -> anyhow::Result<Duration> {
     })
 }
 
-/// The time that one attempt to renew can take if there is to be a second.
+/// Returns the time of one attempt to renew that leaves room for a second.
 fn attempt_limit(budget: &Budget) -> Duration {
-    // As the core divides it: two attempts have to fit between the time to renew and the time to ask the
-    // command to end.
+    // As the core divides it: two attempts fit between the time to renew and `term_at`.
     let term_after = budget.lease - budget.margin - budget.grace_on_loss;
     crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
 }
 
-/// Judges how long requests took that are like those of a renewal.
+/// Judges the times of requests that are like those of a renewal.
 fn pace(
     check: &'static str,
     samples: &[Duration],
@@ -280,7 +271,7 @@ fn pace(
         brief(limit),
         show(budget.lease)
     );
-    // Twice the usual time: a renewal on a shared drive is two such requests.
+    // Twice the median: a renewal on a shared drive is two such requests.
     match () {
         () if samples.is_empty() || p50 * 2 >= limit => Check::fail(check, found, too_slow),
         () if p99 * 4 >= limit => Check::warn(check, found, slow),
@@ -288,11 +279,11 @@ fn pace(
     }
 }
 
-/// The clock of whatever keeps the lock, which was `asked` then and answers now, against ours.
+/// Compares the store's clock, which was `asked` then and answers now, with this machine's.
 fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
     const NAME: &str = "clock";
     let now = OffsetDateTime::now_utc();
-    // To the second, and at some moment between asking and hearing.
+    // To the second, and at some moment between question and answer.
     let skew = if theirs + time::Duration::SECOND < asked {
         asked - theirs
     } else if theirs > now {
@@ -313,21 +304,19 @@ fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
     }
 }
 
-/// What the name of a thing of ours beside the lock ends with: another one for each doctor.
+/// Returns the ending of the name of a trial beside the lock, different for each doctor.
 fn suffix() -> String {
     format!(".trafficcop-doctor-{:08x}", fastrand::u32(..))
 }
 
-/// How long one in so many of a hundred took at most.
 fn percentile(samples: &[Duration], part: usize) -> Duration {
     let mut sorted = samples.to_vec();
     sorted.sort();
-    // Nearest rank: of ten samples the 99th percentile is the slowest, and no number that was never measured.
+    // Nearest rank: of ten samples the 99th percentile is the slowest, and never an unmeasured number.
     let at = (sorted.len() * part).div_ceil(100).max(1) - 1;
     sorted.get(at).copied().unwrap_or_default()
 }
 
-/// A time as short as these are.
 fn brief(span: Duration) -> String {
     match span.as_micros() {
         micros @ ..10_000 => format!("{}.{} ms", micros / 1000, micros % 1000 / 100),
@@ -337,10 +326,10 @@ fn brief(span: Duration) -> String {
 }
 
 const DOORBELL: &str = "doorbell";
-// Longer than it takes itself to find that nobody answers.
+// Longer than a doorbell itself waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Rings, and listens; on the runtime.
+/// Tries this machine's doorbell and the holder's, on the runtime.
 async fn examine_doorbell(
     findings: &mut Findings,
     wanted: DoorbellAddress,
@@ -351,7 +340,7 @@ async fn examine_doorbell(
         Ok(ours) => ring(ours, host).await,
         Err(why) => Check::fail(DOORBELL, why.to_string(), ""),
     });
-    // What speaks against the lock itself was said before.
+    // An earlier check has reported what is wrong with the lock.
     let Ok(holder) = target.look_patiently(target.limit()).await else {
         return Ok(());
     };
@@ -426,7 +415,7 @@ async fn listen(bell: Bell) -> Check {
     }
 }
 
-/// Whether this bell greets.
+/// Whether this bell greets the standby.
 async fn heard(standby: &mut Doorbell, bell: Bell) -> bool {
     standby.attend(Some(bell));
     let ring = tokio::time::timeout(PATIENCE, standby.next()).await;
@@ -438,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_may_take_what_leaves_room_for_a_second() {
+    fn attempt_limit_leaves_room_for_a_second_attempt() {
         let limit = |secs| attempt_limit(&Budget::for_lease(Duration::from_secs(secs)));
         assert_eq!(limit(60), Duration::from_secs(5));
         assert_eq!(limit(30), Duration::from_secs(5));
@@ -476,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_off_is_told_and_no_more() {
+    fn clock_skew_is_at_most_a_warning() {
         let now = OffsetDateTime::now_utc();
         for (secs, verdict) in [
             (0, CheckResult::Ok),
@@ -486,7 +475,7 @@ mod tests {
         ] {
             let off = time::Duration::seconds(secs);
             assert_eq!(clock(now, now - off, "a").verdict, verdict, "{secs} behind");
-            // It is not asked after it has answered.
+            // The check reads its clock a moment later, which takes off a part of the second.
             let off = off + time::Duration::SECOND;
             assert_eq!(clock(now, now + off, "a").verdict, verdict, "{secs} ahead");
         }

@@ -1,6 +1,6 @@
-//! `trafficcop break` ends another's lease, and `trafficcop reset` forgets that a task is done: both after
-//! saying what that does. Called by main. They must never break or forget what they have not shown, nor
-//! without a yes.
+//! `trafficcop break` ends another instance's lease, and `trafficcop reset` forgets that a task is done, both
+//! after showing what that does. Called by main. They must never break or forget what they have not shown,
+//! nor without a yes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,15 +16,11 @@ use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks};
 use crate::lease::once::TaskLog;
 use crate::report;
 
-/// The longest period the service knows, in seconds.
+/// Longest period that the service allows, in seconds.
 const LONGEST: u8 = 60;
 
-/// Breaks.
-///
-/// # Errors
-/// A [`UsageError`], or what the service says.
 pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
-    // Before the store is asked: bad usage is no matter of the network.
+    // Before the store is asked: bad usage does not depend on the network.
     let period = period(typed.period.as_deref())?;
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
@@ -40,15 +36,15 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     if shortest.is_none() {
         return Err(of_file(&view).into());
     }
-    // Written also with --yes: what was broken, and under whom, belongs in the log of whoever does it. Where
-    // nobody can read it nothing is broken.
+    // Printed with --yes, too: what was broken, and for whom, belongs in the log of the script that did it.
+    // Without a reader nothing is broken.
     let what = view.lines() + &consequence_of_break(period, &seen) + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {
         return Ok(written);
     }
     let here = config::Host::here();
-    // On a shared drive a break is a version with a record, and it says there who broke.
+    // On a shared drive a break is a version with a record, which names its operator.
     let by = format!("{}-{} (break)", here.host, here.pid);
     let broken = match typed.yes || confirmed("Break it?", "broken")? {
         true => run(async { Ok(target.inspector.break_lease(seen, period, &by).await?) })?,
@@ -80,9 +76,9 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     answer(&text, ExitAction::Status(status))
 }
 
-/// Asks at the terminal; what would otherwise have been `done` was not, where nobody can be asked.
+/// Asks at the terminal; fails without one, and then nothing was `done`.
 fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
-    // Without a terminal an answer from stdin would be a pipe's, and a script's next line a yes.
+    // From stdin the answer would be a pipe's, and a script's next line a yes.
     report::ask(question)?.ok_or_else(|| {
         UsageError::new(format!(
             "nothing was {done}: there is no terminal to ask on: add --yes"
@@ -104,7 +100,7 @@ fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
     }
 }
 
-/// Whoever watches a lease on a shared drive knows no shorter one.
+/// Refuses a period that is shorter than any lease that standbys on a shared drive accept.
 fn refuse_short(period: Option<u8>, shortest: u8) -> Result<(), UsageError> {
     match period {
         Some(seconds) if seconds > 0 && seconds < shortest => Err(UsageError::new(format!(
@@ -114,7 +110,6 @@ fn refuse_short(period: Option<u8>, shortest: u8) -> Result<(), UsageError> {
     }
 }
 
-/// What will happen, before it does.
 fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
     if seen.foreign {
         let when = period.map_or(60, u64::from);
@@ -146,7 +141,7 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
 
 fn of_file(view: &LockView) -> UsageError {
     let lock = &view.lock;
-    // The kernel takes a lock from no process, and to remove the file would let two run.
+    // The kernel takes a lock from no process, and without the file two instances would run.
     let who = match (view.pid, &view.host) {
         (Some(pid), Some(host)) => format!("end its holder: 'kill {pid}' on {host}"),
         _ => "end its holder".to_owned(),
@@ -159,10 +154,6 @@ fn of_file(view: &LockView) -> UsageError {
     ))
 }
 
-/// Forgets.
-///
-/// # Errors
-/// A [`UsageError`], or what the store says.
 pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     if typed.all && typed.once_key.is_some() {
         return Err(UsageError::new(
@@ -170,7 +161,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         )
         .into());
     }
-    // An unset variable in a script must not become "the only task there is".
+    // An unset variable in a script must not mean "the only task".
     if typed.once_key.as_deref() == Some("") {
         return Err(
             UsageError::new("--once-key is empty: name the task (is a variable unset?)").into(),
@@ -188,7 +179,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         Ok(tasks) => tasks,
         Err(why) => return nothing(&why),
     };
-    // Its run may end in the next moment and record just what was forgotten.
+    // The holder's run may end in the next moment and record what was forgotten.
     let held = view.held == Some(true);
     if held && !typed.force {
         return nothing(
@@ -208,7 +199,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
             ExitAction::Status(exit::NOT_FORGOTTEN),
         );
     }
-    // By force only if it was held when that was shown: a yes to a free lock is none to break a lease.
+    // By force only if it was shown as held: a yes for a free lock is none to break a lease.
     let went = run(async { Ok(target.inspector.forget(&tasks, seen, held).await?) })?;
     let no = |why: &str| {
         answer(
@@ -227,13 +218,13 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     }
 }
 
-/// What is to be forgotten, or why there is nothing.
+/// Returns what to forget, or why there is nothing.
 fn chosen(
     typed: &args::Reset,
     seen: &LockStatus,
     shown: &TaskLog,
 ) -> Result<Result<Tasks, String>, UsageError> {
-    // One name for a key that is done once and once in each period: both are forgotten together.
+    // A key that is done once and once in each period has one name: both are forgotten together.
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     if typed.all {
@@ -255,7 +246,7 @@ fn chosen(
         (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
         (None, []) => Ok(Err("there is no result".to_owned())),
         (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
-        // Not all of them: to do a migration again by mistake costs more than to be asked.
+        // Not all of them: repeating a migration by mistake costs more than a question.
         (None, keys) => Err(UsageError::new(format!(
             "{}: there are {} tasks: name one with --once-key ({}), or add --all",
             seen.lock,
@@ -265,7 +256,6 @@ fn chosen(
     }
 }
 
-/// What will happen, before it does.
 fn consequence_of_reset(tasks: &Tasks, force_breaks: bool, state: LockState) -> String {
     let what = match tasks {
         Tasks::Of(key) => format!(

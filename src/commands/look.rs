@@ -1,9 +1,9 @@
 //! `trafficcop status`, `list` and `watch`: who has a lock, which locks there are, and a line for each
-//! change of one; and what was seen of a lock, for people and as JSON ([`LockView`]).
+//! change; and a lock as people and JSON see it ([`LockView`]).
 //!
 //! Called by main, and by the commands that show a lock. They look as politely as a standby does, and must
 //! never acquire. The fields of the JSON and the words of `state` are an interface (see `args::STATUS_JSON`).
-//! A record is text from outside: what is shown on a terminal is made plain.
+//! A record is text from outside: what a terminal shows is made plain.
 
 use std::fmt::Write as _;
 use std::future::pending;
@@ -27,16 +27,11 @@ use crate::signals::{SignalEvent, Signals};
 use crate::units::show;
 use crate::util::wall_clock;
 
-/// As they are seen at this moment of the wall clock.
 fn views(seen: &[LockStatus]) -> Vec<LockView> {
     let now = OffsetDateTime::now_utc();
     seen.iter().map(|seen| LockView::of(seen, now)).collect()
 }
 
-/// Answers, by what is printed and by the exit status.
-///
-/// # Errors
-/// A [`crate::config::UsageError`], or what kept us from seeing it.
 pub(crate) fn status(typed: &args::Status) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(async { Ok(target.look_under_the_name_patiently().await?) })?;
@@ -58,10 +53,6 @@ const HEADER: [&str; 7] = [
     "LOCK", "STATE", "TOKEN", "HOLDER", "SINCE", "ONCE", "COMMAND",
 ];
 
-/// Prints them.
-///
-/// # Errors
-/// A [`crate::config::UsageError`], or what kept us from seeing them.
 pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of_listing(typed)?;
     let seen = run(async { Ok(target.list().await?) })?;
@@ -70,14 +61,14 @@ pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
         true => serde_json::to_string(&view)? + "\n",
         false => table(&HEADER, &view.iter().map(row).collect::<Vec<_>>()),
     };
-    // On stderr: an empty list is a right answer, and a script goes on with it.
+    // On stderr: an empty list is a right answer, and a script continues with it.
     if view.is_empty() {
         tracing::warn!("there are no locks in {}", target.lock());
     }
     answer(&text, ExitAction::Status(0))
 }
 
-/// Of a lock that is free only what remains true of it.
+/// Returns the cells of a lock; of a free one only what remains true.
 fn row(view: &LockView) -> Vec<String> {
     let held = |text: &Option<String>| {
         let text = text.as_deref().filter(|_| view.held == Some(true));
@@ -95,7 +86,7 @@ fn row(view: &LockView) -> Vec<String> {
     ]
 }
 
-/// A line of JSON.
+/// Line of JSON.
 #[derive(Serialize)]
 struct ChangeLine<'a> {
     time: String,
@@ -104,13 +95,10 @@ struct ChangeLine<'a> {
     why: Option<&'a str>,
 }
 
-/// Watches until a signal ends us, or nobody reads any more.
-///
-/// # Errors
-/// A [`crate::config::UsageError`], or why there was nothing to see at the first look.
+/// Watches until a signal ends it, or its output has no reader.
 pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
-    // Spread like a standby's: a dozen terminals that watch one lock must not ask in the same moment.
+    // Spread like a standby's: terminals that watch one lock must not ask at the same moment.
     let poll = typed.poll.clone().unwrap_or(Ok(config::DEFAULT_POLL))?;
     let mut jitter = Jitter::new(fastrand::u64(..));
     run(async {
@@ -119,7 +107,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
         loop {
             let (seen, why) = match target.look_under_the_name().await {
                 Ok(seen) => (Some(seen), None),
-                // What was configured can never work; later it did, so that is passing.
+                // A fatal failure at the first look never passes; after a success it does.
                 Err(fatal @ Failure::Fatal { .. }) if last.is_empty() => return Err(fatal.into()),
                 Err(failure) => (None, Some(failure.to_string())),
             };
@@ -130,7 +118,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
             let of_slots = matches!(seen, Some(Seen::Slots(_)));
             for view in &view {
                 let before = last.iter().find(|before| before.lock == view.lock);
-                // Compared by who has it: the age changes with every look, and would be a line every two seconds.
+                // Compared without the age, which would make a line every two seconds.
                 if before.map(LockView::gist) != Some(view.gist()) {
                     let text = line(view, why.as_deref(), typed.json, of_slots)?;
                     match answer(&text, ExitAction::Status(0))? {
@@ -144,7 +132,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
                 signal = asked.as_mut() => return Ok(ExitAction::Signal(signal)),
                 () = tokio::time::sleep(jitter.spread(poll)) => {}
             }
-            // Without a change nothing is written, and a pipe whose reader has gone would be watched for ever.
+            // Without a change nothing is written, and a pipe without a reader would be watched for ever.
             if report::is_unread() {
                 return Ok(ExitAction::Signal(libc::SIGPIPE));
             }
@@ -152,8 +140,8 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     })
 }
 
-/// The signals that end every program end us too: there is nothing to give back. Only PID 1, which
-/// they would not reach, has to listen for them.
+/// Waits for a signal to stop, as PID 1, which no signal ends by default. Other processes just end: there is
+/// nothing to give back.
 fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
     let listening = (std::process::id() == 1).then(Signals::listen);
     match listening {
@@ -185,7 +173,7 @@ fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyho
     ))
 }
 
-/// What was seen, as it is told.
+/// Lock as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct LockView {
     pub(super) name: String,
@@ -205,7 +193,7 @@ pub(super) struct LockView {
     pub(super) flaw: Option<String>,
 }
 
-/// What is known of a task that is to be done once.
+/// Task that is done once, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct TaskView {
     key: String,
@@ -237,7 +225,6 @@ impl TaskView {
         }
     }
 
-    /// In words.
     fn words(&self) -> String {
         let mut text = self.key.clone();
         if let Some(slot) = &self.slot {
@@ -260,18 +247,17 @@ impl TaskView {
 }
 
 impl LockView {
-    /// At this moment of the wall clock.
     pub(super) fn of(seen: &LockStatus, now: OffsetDateTime) -> LockView {
         let nothing = Record::default();
         let record = seen.record.as_ref().unwrap_or(&nothing);
-        // The record is not of the one who has the lease.
+        // The record is not the lease holder's.
         let holder = if seen.foreign { &nothing } else { record };
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let held = match seen.state {
             LockState::Missing | LockState::Free => false,
             LockState::Held | LockState::Breaking => true,
         };
-        // Of a holder only: of one that is gone it is in the log.
+        // Of a holder only: the log has that of an earlier one.
         let (health, health_cause) = match holder.health.split_once(": ") {
             Some((health, cause)) if held => (some(health), some(cause)),
             _ => (None, None),
@@ -282,7 +268,7 @@ impl LockView {
             state: match seen.state {
                 LockState::Missing => "missing",
                 LockState::Free => "free",
-                // Only while it is held: a holder that died in its drain has left that in the record.
+                // Only while it is held: a holder that died draining has left that in the record.
                 LockState::Held if holder.draining => "draining",
                 LockState::Held => "held",
                 LockState::Breaking => "breaking",
@@ -293,7 +279,7 @@ impl LockView {
             pid: Some(holder.pid).filter(|pid| *pid != 0),
             command: some(&holder.command),
             since: some(&holder.since),
-            // Of a lock that is free it would count the time since its last holder came.
+            // Of a free lock it would count from when its last holder came.
             seconds: age(&holder.since, now).filter(|_| held),
             token: Some(record.token).filter(|token| *token != 0),
             health,
@@ -303,8 +289,8 @@ impl LockView {
         }
     }
 
-    /// A lock of which nothing is known now.
-    // `held` is null then, and not false: a script that reads "free" from an outage would start a second one.
+    /// Returns the view of a lock whose state is unknown.
+    // `held` is null then, not false: a script that read "free" from an outage would start a second one.
     pub(super) fn unknown(lock: String) -> LockView {
         LockView {
             name: lock.clone(),
@@ -325,13 +311,13 @@ impl LockView {
         }
     }
 
-    /// What makes a change: not the time that passes.
+    /// Returns what makes a change: not the age.
     pub(super) fn gist(&self) -> (&'static str, Option<&str>, Option<u64>, Option<&str>) {
         let (holder, health) = (self.holder.as_deref(), self.health.as_deref());
         (self.state, holder, self.token, health)
     }
 
-    /// `web1-42 (host web1, pid 42)`, as far as it is known.
+    /// Returns `web1-42 (host web1, pid 42)`, as far as known.
     pub(super) fn who(&self) -> Option<String> {
         let mut parts = Vec::new();
         if let Some(host) = &self.host {
@@ -348,13 +334,12 @@ impl LockView {
         Some(plain(&format!("{name}{more}")))
     }
 
-    /// What is wrong with the holder's command, if something is.
+    /// Returns what is wrong with the holder's command, if anything.
     fn health_in_words(&self) -> Option<String> {
         let (health, cause) = (self.health.as_ref()?, self.health_cause.as_ref()?);
         Some(format!("{health}: {cause}"))
     }
 
-    /// In a few lines, for people.
     pub(super) fn lines(&self) -> String {
         let mut text = format!("{}: {}\n", plain(&self.lock), self.words());
         let mut line = |name: &str, value: Option<String>| {
@@ -385,7 +370,7 @@ impl LockView {
         text
     }
 
-    /// What is known of tasks that are to be done once, in a word or two.
+    /// Counts tasks that are done once, by result.
     pub(super) fn once_in_short(&self) -> String {
         let done = self.once.iter().filter(|task| task.exit == Some(0)).count();
         let failed = self.once.len() - done;
@@ -397,7 +382,6 @@ impl LockView {
         }
     }
 
-    /// The state in words.
     pub(super) fn words(&self) -> &'static str {
         match self.state {
             "missing" => "free, and never held",
@@ -407,7 +391,6 @@ impl LockView {
         }
     }
 
-    /// In one line, for people.
     pub(super) fn line(&self) -> String {
         let who = match (self.who(), self.held) {
             (Some(who), Some(true)) => format!(" by {who}"),
@@ -428,7 +411,7 @@ impl LockView {
     }
 }
 
-/// A moment without its fraction, for people; as it stands where it is none.
+/// Returns a time without its fraction, for people; other text unchanged.
 pub(super) fn whole_seconds(since: &str) -> String {
     OffsetDateTime::parse(since, &Rfc3339)
         .ok()
@@ -436,16 +419,16 @@ pub(super) fn whole_seconds(since: &str) -> String {
         .unwrap_or_else(|| since.to_owned())
 }
 
-/// Whole seconds since `since`; none if that is no time or still to come.
+/// Returns whole seconds since `since`; `None` if that is no time or still to come.
 fn age(since: &str, now: OffsetDateTime) -> Option<u64> {
-    // By two wall clocks, the holder's and ours: from the future it is left out, rather than shown as nothing.
+    // Two wall clocks, the holder's and this machine's, can differ: a future time is left out.
     let since = OffsetDateTime::parse(since, &Rfc3339).ok()?;
     u64::try_from((now - since).whole_seconds()).ok()
 }
 
-/// Rows under a header, in columns as wide as they must be; the last is as it is.
+/// Formats rows under a header, in columns as wide as they must be, but for the last.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    // In characters and not in bytes: identities are of any language.
+    // In characters, not bytes: identities are of any language.
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].len()]).max().unwrap_or(0)
@@ -493,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_told_with_his_age_and_the_last_one_without() {
+    fn holder_is_shown_with_its_age_and_the_last_one_without() {
         let now = OffsetDateTime::parse("2026-01-01T00:03:12Z", &Rfc3339).unwrap();
         let view = LockView::of(&seen(LockState::Held, Some(record())), now);
         assert_eq!((view.state, view.seconds), ("held", Some(192)));
@@ -520,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_command_is_told_of_a_holder_and_of_no_one_else() {
+    fn health_is_shown_only_while_the_lock_is_held() {
         let now = OffsetDateTime::UNIX_EPOCH;
         let record = Some(Record {
             health: "failing: --health was answered 500\x1b".into(),
@@ -543,13 +526,13 @@ mod tests {
             (None, None)
         );
         assert!(held.gist() != view(LockState::Breaking).gist() && !free.lines().contains("500"));
-        // It is a line of `watch`.
+        // A change of health is a line of `watch`.
         let well = seen(LockState::Held, Some(self::record()));
         assert_ne!(held.gist(), LockView::of(&well, now).gist());
     }
 
     #[test]
-    fn draining_is_a_state_only_of_what_is_held() {
+    fn draining_is_shown_only_while_the_lock_is_held() {
         let now = OffsetDateTime::UNIX_EPOCH;
         let draining = Some(Record {
             draining: true,

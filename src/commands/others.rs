@@ -1,9 +1,9 @@
-//! The verbs that ask no store: `trafficcop check` answers a script's "may I begin another piece?" by its exit
-//! status, `completions` writes a script for a shell, and `man` the manual pages, for those who have only
-//! the binary.
+//! Subcommands that ask no store: `trafficcop check` answers a script's "may I begin another piece?" by its
+//! exit status, `completions` writes a script for a shell, and `man` the manual pages, for users who have
+//! only the binary.
 //!
-//! Called by main, and by nobody who runs a command. `check` asks only the control file of the command that
-//! it is a part of; the others ask nobody.
+//! Called by main, never where a command is run. `check` reads only the control file of the command that it
+//! is a part of.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ macro_rules! pages {
     };
 }
 
-/// Every page by its file's name, as packages have it; a test compares them with `man/`.
+/// Pages by file name, as packages have them; a test compares them with `man/`.
 static PAGES: [(&str, &str); 17] = pages! {
     "trafficcop.1"
     "trafficcop-break.1"
@@ -46,10 +46,7 @@ static PAGES: [(&str, &str); 17] = pages! {
     "trafficcop-work.1"
 };
 
-/// Writes the pages, and says where they are read.
-///
-/// # Errors
-/// A [`UsageError`] where there is no directory to take, or what kept us from writing one.
+/// Writes the pages, and prints how to read them.
 pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let dir = match &typed.dir {
@@ -72,17 +69,13 @@ pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     answer(&said, ExitAction::Status(0))
 }
 
-/// `trafficcop completions`: writes a script for a shell.
-///
-/// # Errors
-/// Where stdout cannot be written.
 pub(crate) fn completions(typed: &args::Completions) -> anyhow::Result<ExitAction> {
     answer(&typed.script(), ExitAction::Status(0))
 }
 
-/// Where `man` looks for the pages of one user (the XDG base directories).
+/// Returns where `man` looks for one user's pages (XDG base directories).
 fn of_this_user(data: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    // A relative path in it is to be ignored, says the specification.
+    // The specification says to ignore a relative path.
     let data = data.map(PathBuf::from).filter(|data| data.is_absolute());
     let data = data.or_else(|| Some(PathBuf::from(home?).join(".local/share")))?;
     Some(data.join("man"))
@@ -102,13 +95,9 @@ fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
         })
 }
 
-/// What `--remaining` says where there is no deadline: the greatest the control file can hold.
+/// Answer to `--remaining` without a deadline: the greatest that the control file can hold.
 const FOR_EVER: Duration = Duration::from_nanos(u64::MAX);
 
-/// Answers.
-///
-/// # Errors
-/// A [`UsageError`] outside of a command, and what keeps the control file from being read.
 pub(crate) fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {
     let deadline = Deadline::from_env().map_err(|why| match why {
         DeadlineError::Outside => UsageError::new(why.to_string()).into(),
@@ -134,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_s_pages_are_where_man_looks_for_them() {
+    fn pages_of_a_user_go_where_man_looks_for_them() {
         let text = |text: &str| Some(OsString::from(text));
         let dir = |data, home| of_this_user(data, home);
         assert_eq!(

@@ -11,15 +11,12 @@ use crate::config::UsageError;
 use crate::exit::{self, ExitAction};
 use crate::report;
 
-/// Answers: exit status 1 for an overlap or a rule that was broken, 0 for none.
-///
-/// # Errors
-/// A [`UsageError`] of what was typed; what cannot be read or written.
+/// Answers, with exit status 1 for an overlap or a broken rule, else 0.
 pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     if typed.files.is_empty() {
         return Err(UsageError::new("no event log: name the files, or - for stdin").into());
     }
-    // Before any file is read: a log can be large, and a flag that is wrong is found in no time.
+    // Before any file is read: a log can be large, and a wrong flag is found at once.
     let skew = typed.skew.clone()?;
     if let Some(path) = &typed.svg {
         refuse_a_log(path)?;
@@ -39,7 +36,7 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     }
     let skew = i64::try_from(skew.as_nanos()).unwrap_or(i64::MAX);
     let timeline = merge(&log, skew);
-    // The picture first: where it cannot be written nothing was answered yet.
+    // The picture first: if it cannot be written, nothing was answered yet.
     if let Some(path) = &typed.svg {
         std::fs::write(path, svg(&timeline))
             .with_context(|| format!("cannot write the picture {}", path.display()))?;
@@ -56,9 +53,10 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     report::answer(&answer, leave)
 }
 
-/// `--svg web1.events web2.events` has forgotten the picture's name, and would draw over the first log.
+/// Refuses `--svg web1.events web2.events`, which forgets the picture's name and would draw over the first
+/// log.
 fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
-    // Not of a pipe or a terminal, which would wait for somebody to write.
+    // Not a pipe or a terminal, which would wait for input.
     let is_file = picture.metadata().is_ok_and(|found| found.is_file());
     let there = is_file.then(|| std::fs::File::open(picture).ok()).flatten();
     let mut begin = [0; 1];

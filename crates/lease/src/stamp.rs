@@ -1,12 +1,11 @@
-//! What an instance that waited and ended leaves to the next one on the same machine: which version
-//! it saw last, and since when.
+//! Stamps that a waiting instance leaves when it ends, for the next one on this machine: which version it saw
+//! last, and since when.
 //!
-//! Whoever looks once (`-n`, a line of cron) never watches for a whole lease. Without this nobody of
-//! ten machines that look once a minute would ever run again after a holder died with its machine.
-//! The stamp is our own clock's, in the same boot, so it is worth what it would be had one process
-//! gone on. It lies on this machine, where only this user can write. Called by `store`. It must
-//! never believe a stamp of another boot, another clock or another user, nor one of a version that only
-//! has the number of this one: a lock that was removed and made anew begins at 1 again.
+//! An instance that looks once (`-n`, a line of cron) never watches for a whole lease. Without stamps, ten
+//! machines that look once a minute would never take over after a holder's machine died. A stamp is of this
+//! machine's clock in the same boot, so it counts as if one process had continued. Only this user can write
+//! it. Called by `store`. It must never believe a stamp of another boot, clock or user, nor one of a version
+//! that only has the same number: a lock that was made anew begins at 1 again.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -19,24 +18,24 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::{check, ours_in};
 
-// How the names of stamps end; those of unfinished ones go on.
+// Ending of a stamp's name; unfinished ones have more after it.
 const STAMP: &str = ".seen";
 
-/// A version, and what tells it from one of the same number in another chain.
+/// Version, with what tells it from one of the same number in another chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamped {
     pub(super) version: Version,
-    /// One line.
+    /// One line of text.
     pub(super) fingerprint: String,
 }
 
-/// The stamp of this version of the lock at `path`, if one was left that can be believed.
+/// Returns the stamp of this version of the lock at `path`, if a credible one exists.
 pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Option<Instant> {
     find_in(&directory(runtime.as_deref())?, path, of)
 }
 
 fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
-    // The owner is asked of what was opened and not of the name, which can be another file by then.
+    // Check the opened file, not its name, which can be another file by then.
     let mut options = OpenOptions::new();
     options
         .read(true)
@@ -53,11 +52,11 @@ fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
         && words.next()? == of.fingerprint;
     let stamp = words.next().filter(|_| same)?.parse().ok()?;
     let stamp = Instant::from_nanos(stamp);
-    // From the future it is of another clock, whatever it says, and would have us wait for more than a lease.
+    // From the future, it is of another clock, and would prolong the wait beyond a lease.
     (stamp <= Instant::now()).then_some(stamp)
 }
 
-/// Leaves a stamp. Where that cannot be done, or not so soon, the next instance waits a whole lease.
+/// Leaves a stamp. If that fails or is late, the next instance waits a whole lease.
 pub(super) fn leave(
     runtime: &Option<PathBuf>,
     path: &Path,
@@ -65,7 +64,7 @@ pub(super) fn leave(
     stamp: Instant,
     within: Duration,
 ) {
-    // In a thread: it is the last thing that a process does that wants to end, and that directory may hang, too.
+    // In a thread: the process is about to end, and that directory may hang, too.
     let (runtime, path) = (runtime.clone(), path.to_owned());
     let (done, wait) = std::sync::mpsc::channel();
     let started = std::thread::Builder::new()
@@ -90,8 +89,8 @@ fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Opti
         of.fingerprint,
         stamp.as_nanos()
     );
-    // Written beside it and renamed: whoever reads meanwhile finds the old stamp or the new one. Without
-    // fsync, because it is worth nothing after the next boot.
+    // Renamed: a reader finds the old stamp or the new one. No fsync: it is worth nothing after the next
+    // boot.
     let whole = directory.join(name(path));
     let part = directory.join(format!("{}.{:08x}", name(path), fastrand::u32(..)));
     let mut options = OpenOptions::new();
@@ -107,24 +106,23 @@ fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Opti
     written.ok()
 }
 
-/// Removes the stamps of locks at which no instance has looked for longer than a monthly job's pause, and what
-/// instances left that were killed while they wrote one.
+/// Removes stamps that are older than a monthly job's pause, and unfinished ones.
 fn sweep(directory: &Path) {
     const KEPT: Duration = Duration::from_secs(40 * 24 * 60 * 60);
     for path in ours_in(directory, "", fs::Metadata::is_file) {
         let age = fs::metadata(&path).and_then(|found| found.modified());
         let name = path.file_name().unwrap_or_default();
         let is_stamp = name.to_string_lossy().contains(STAMP);
-        // Wall clock against wall clock: a stamp that goes too early costs its lock one lease of waiting.
+        // Both times are the wall clock's: a stamp removed too early costs its lock one lease of waiting.
         if is_stamp && age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Which clock stamps are of: this boot's, as processes of our time namespace see it.
+/// Identifies the clock of stamps: this boot's, in this time namespace.
 fn clock() -> Option<String> {
-    // CLOCK_BOOTTIME begins anew with every boot, and a time namespace shifts it.
+    // Every boot restarts CLOCK_BOOTTIME, and a time namespace shifts it.
     let boot = procfs::text("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
     Some(format!("{} {}", boot.trim(), namespace.display()))
@@ -135,7 +133,7 @@ fn name(path: &Path) -> String {
     format!("{}{STAMP}", check(bytes))
 }
 
-/// A directory that is this user's alone and does not outlast the boot.
+/// Returns a directory that is this user's alone and does not outlast the boot.
 fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
     let uid = nix::unistd::geteuid().as_raw();
     let runtime = runtime.filter(|path| path.is_absolute());
@@ -151,7 +149,7 @@ fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn is_private(found: &fs::Metadata) -> bool {
-    // Whoever could write a stamp could say that a lease has been watched to its end, and have us take over.
+    // A forged stamp could pretend that a lease was watched to its end, and cause a take-over.
     found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0
 }
 
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_that_no_instance_left_for_a_month_are_swept_by_the_next_one_left() {
+    fn leaving_a_stamp_sweeps_those_that_are_older_than_forty_days() {
         let place = tempfile::tempdir().unwrap();
         let (old, fresh) = (Path::new("/mnt/share/old"), Path::new("/mnt/share/fresh"));
         let now = Instant::now();
@@ -209,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_have_written_or_another_clock_is_not_believed() {
+    fn stamps_that_others_can_write_or_of_another_clock_are_ignored() {
         use std::os::unix::fs::PermissionsExt as _;
         let place = tempfile::tempdir().unwrap();
         let lock = Path::new("/mnt/share/lock");
         let file = place.path().join(name(lock));
         leave_in(place.path(), lock, &of(7), Instant::now()).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(find_in(place.path(), lock, &of(7)), None, "anybody's");
+        assert_eq!(find_in(place.path(), lock, &of(7)), None, "writable by all");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         assert!(find_in(place.path(), lock, &of(7)).is_some());
         let text = fs::read_to_string(&file).unwrap();

@@ -1,8 +1,7 @@
-//! What `run` needs of a storage account: permissions one by one, round trips, clock, and what the
-//! container does with its blobs.
+//! Checks of a storage account: permissions one by one, round trips, clock, and the container's properties.
 //!
-//! Called by `doctor`. Must never write to the lock's blob, and must delete the one it made: one beside the
-//! lock, on which everything is tried that competing needs. That is no lock: it bears no record.
+//! Called by `doctor`. It must never write to the lock's blob, and must delete the one that it makes beside
+//! it, to try all that competing needs. That one is no lock: it has no record.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,21 +18,20 @@ use crate::lease::blob::{
 };
 use crate::lease::inspect::Inspector as _;
 
-// How many requests are timed, and for how long at most: who waits longer gives up before the verdict.
+// Requests that are timed, and the time for them: an operator who waits longer gives up before the verdict.
 const SAMPLES: usize = 20;
 const SAMPLING: Duration = Duration::from_secs(10);
-// How long the first token may take: the Azure CLI starts a Python program for it.
+// Time for the first token: the Azure CLI starts a Python program for it.
 const TOKEN_LIMIT: Duration = Duration::from_secs(35);
-// How long one request may take: what an attempt to renew has.
+// Time for one request: that of an attempt to renew.
 const LIMIT: Duration = Duration::from_secs(5);
-// How long the lease lasts on the blob beside the lock: the shortest there is, should we die with it.
+// Lease on the blob beside the lock: the shortest there is, in case this process dies with it.
 const SECONDS: i32 = 15;
 
 fn limit() -> Instant {
     Instant::now() + LIMIT
 }
 
-/// Examines.
 pub(super) async fn examine(
     findings: &mut Findings,
     target: &Target,
@@ -42,7 +40,7 @@ pub(super) async fn examine(
 ) {
     let endpoint = account.endpoint();
     let token = account.obtain(Instant::now() + TOKEN_LIMIT).await;
-    // Asked before it is named: of several ways to a token, one has led to it now.
+    // Named after the request: of several ways to a token, only now is known which led to it.
     let kind = account.kind();
     findings.add(match token {
         Ok(left) => {
@@ -86,7 +84,7 @@ pub(super) async fn examine(
     if !look(findings, &lock).await {
         return;
     }
-    // Not tried on the lock itself: its holder would lose control to a check.
+    // Not tried on the lock itself: its holder would lose control because of a check.
     if account.is_for_one_blob() {
         findings.add(Check::warn(
             "permissions",
@@ -101,7 +99,7 @@ pub(super) async fn examine(
     }
 }
 
-/// Whether the service answers; what it says of the container, if it may be asked for that.
+/// Checks that the service answers; `None`: go no further. Returns what it says of the container, if it may.
 async fn reach(
     findings: &mut Findings,
     target: &Target,
@@ -130,7 +128,7 @@ async fn reach(
             ));
             None
         }
-        // Not everybody who may use a container may ask for its properties.
+        // A credential that may use a container may be refused its properties.
         Err(error) if error.is_refusal() => {
             findings.add(Check::ok(NAME, ok));
             Some(None)
@@ -143,7 +141,7 @@ async fn reach(
     }
 }
 
-/// Looks at the lock. `false`: whatever else is tried would end in the same way.
+/// Looks at the lock; `false`: other checks would end in the same way.
 async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     let seen = match lock.look(limit()).await {
         Ok(seen) => seen,
@@ -153,7 +151,7 @@ async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
                 _ => "try again",
             };
             let why = why.to_string();
-            // A key that is not this account's opens nothing; a SAS may still do other things.
+            // Another account's key opens nothing; a SAS may still do other things.
             let nothing = ["AuthenticationFailed", "AuthorizationFailure"];
             let goes_on = !nothing.iter().any(|code| why.contains(code));
             findings.add(Check::fail("read", why, advice));
@@ -178,14 +176,14 @@ async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     true
 }
 
-/// A blob beside the lock, to try things on.
+/// Blob beside the lock, for trials.
 struct Probe {
     name: String,
     client: BlobApi,
     lease: String,
 }
 
-/// Everything that `run` does, once, on the probe.
+/// Tries everything that `run` does, once, on the probe.
 async fn permissions(
     findings: &mut Findings,
     probe: &Probe,
@@ -194,14 +192,14 @@ async fn permissions(
 ) {
     let client = &probe.client;
     if let Err(error) = client.create_blob(None, limit()).await {
-        // Also where the lock's blob exists: what allows the lease and the record allows this.
+        // Tried even if the lock's blob exists: a permission for lease and record includes this.
         let advice = "run needs it";
         findings.add(failed("create", &error, Operation::CreateBlob, advice));
         let rest = "acquire, renew, write, release, break and delete were not tried";
         let advice = "they are tried on a blob beside the lock, which cannot be created";
         findings.add(Check::warn("permissions", rest, advice));
         if error.is_unclear() {
-            // It may be there nevertheless.
+            // The blob may exist nevertheless.
             let _best_effort = client.delete(limit()).await;
         }
         return;
@@ -228,7 +226,7 @@ async fn permissions(
     });
 }
 
-/// Leases the probe, and gives it back.
+/// Leases the probe, and releases it.
 async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     let Probe { client, lease, .. } = probe;
     let acquired = client.acquire(lease, SECONDS, limit()).await;
@@ -244,7 +242,7 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     }
     let renewed = client.renew(lease, limit()).await;
     findings.add(tried("renew", Operation::Renew, renewed, "the lease"));
-    // No key of a record: a listing shall not take it for a lock.
+    // No key of a record: a list must not take it for a lock.
     let metadata = HashMap::from([("trafficcop_doctor".to_owned(), "1".to_owned())]);
     let written = client.set_metadata(lease, None, &metadata, limit()).await;
     let what = "metadata under the lease";
@@ -252,12 +250,12 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     findings.add(round_trips(probe, budget).await);
     let released = client.release(lease, limit()).await;
     findings.add(tried("release", Operation::Release, released, "the lease"));
-    // For the break below; under the same id, so that where breaking is not allowed it can be released.
+    // For the break below; under the same id, to release it if breaking is not allowed.
     if let Err(error) = client.acquire(lease, SECONDS, limit()).await {
         let again = "the lease cannot be acquired again after its release";
         return findings.add(Check::fail("acquire", again, error.why()));
     }
-    // Last, because whoever may not break can still release.
+    // Last, because a credential that may not break can still release.
     let broken = async {
         client.break_lease(Some(0), None, limit()).await?;
         client.look(None, limit()).await
@@ -273,7 +271,7 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     });
 }
 
-/// Renewals, one after the other: what a holder does all the time.
+/// Times renewals, one after the other, as a holder makes them.
 async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
     let end = Instant::now() + SAMPLING;
     let mut samples = Vec::new();
@@ -315,14 +313,13 @@ fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
     check
 }
 
-/// The service's clock against ours.
 fn clock(findings: &mut Findings, around: &Around, asked: OffsetDateTime) {
     if let Some(theirs) = around.date {
         findings.add(super::clock(asked, theirs, "the service's"));
     }
 }
 
-/// What the account and the container do with their blobs.
+/// Checks how account and container treat blobs.
 fn surroundings(findings: &mut Findings, around: Around, account: &Account) {
     let server = around.server.unwrap_or_default();
     if server.contains("Azurite") || account.kind() == "emulator key" {
@@ -349,7 +346,6 @@ fn surroundings(findings: &mut Findings, around: Around, account: &Account) {
     }
 }
 
-/// How a request went that `run` makes, too.
 fn tried<T>(
     check: &'static str,
     operation: Operation,

@@ -1,9 +1,9 @@
-//! What `run` needs of a file's directory. On this machine's own disk: whether it can be opened, whether two
-//! descriptors and two processes exclude each other there, and what a write costs. On a drive that machines
-//! share: whether of two who make one directory one is told that it exists, and what that costs.
+//! Checks of a file's directory. On a local disk: whether it can be opened, whether two descriptors and two
+//! processes exclude each other, and what a write costs. On a shared drive: whether exactly one of two makers
+//! makes a directory, and what that costs.
 //!
-//! Called by `doctor`. The work is done in a thread of its own, because a file system can hang; then
-//! that is told, and the thread left behind. Must never lock or write the lock's own file.
+//! Called by `doctor`. A file system can hang, so the work is done in a thread; if it hangs, `doctor` reports
+//! that and leaves the thread behind. It must never lock or write the lock's own file.
 
 use std::io;
 use std::path::Path;
@@ -26,23 +26,21 @@ use crate::lease::mount::{self, Mount, beside};
 use crate::lease::shared_file::{Meeting, meet, race, round_trips, try_taking_over};
 use crate::units::show;
 
-// The second process's answer "it is not locked"; none of an error's.
+// Exit status of the second process that finds no lock; no error has it.
 pub(super) const NOT_LOCKED: u8 = 3;
-// For how long a file system may say nothing: a disk that wakes up, a pool that is being repaired.
+// Time that a file system may be silent: a disk that wakes up, a pool under repair.
 const PATIENCE: Duration = Duration::from_secs(30);
-// The same for a drive that machines share: who asks because something hangs wants an answer.
+// Likewise on a shared drive: an operator who asks because something hangs wants an answer.
 const SHARED_PATIENCE: Duration = Duration::from_secs(6);
-/// How many writes, or names that are made, are timed.
+/// Writes, or names made, that are timed.
 const SAMPLES: usize = 10;
-// How many names the makers race for: a server that tells two of eight the same does so within a few.
+// Names that the makers race for: a server that misleads two of eight does so within a few.
 const NAMES: u64 = 40;
-// How long a doctor waits for another one, on another machine.
+// Time that a doctor waits for another, on another machine.
 const MEETING: Duration = Duration::from_secs(10);
-// How late an NFS mount may tell of what others did in a directory, if nothing else is said: the default of
-// acdirmax.
+// Seconds after which NFS shows other machines' changes in a directory, by default (acdirmax).
 const LATE: u64 = 60;
 
-/// Examines.
 pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, promised: bool) {
     let (to, from) = channel();
     let (path, budget) = (path.to_owned(), *budget);
@@ -62,11 +60,11 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
         findings.add(Check::warn("cleaners", found, advice));
     }
     let patience = if shared { SHARED_PATIENCE } else { PATIENCE };
-    // A thread that hangs in the kernel cannot be ended: it is left behind, and we end without it.
+    // A thread that hangs in the kernel cannot be ended: the process ends without it.
     let started = std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
-            // Where nobody listens any more nobody wants to know.
+            // Once the receiver has given up, results do not matter.
             let say = |check| drop(to.send(Some(check)));
             let alive = || drop(to.send(None));
             match shared {
@@ -180,7 +178,7 @@ fn exclusion(check: &'static str, excludes: bool, two: &str) -> Check {
     Check::of(check, went, useless)
 }
 
-/// The kernel's words, without its number.
+/// Returns the kernel's text, without its number.
 fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),
@@ -188,7 +186,7 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-/// Advice on an error: for a full drive to make room, else as given.
+/// Returns advice on an error: for a full drive to make room, else as given.
 fn advice(error: &io::Error, otherwise: &'static str) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => {
@@ -202,7 +200,7 @@ fn lock(path: &Path) -> Check {
     let seen = FileInspector::new(path)
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
-            // Longer than whoever listens waits: it is there that a drive that hangs is told of, once.
+            // Longer than the receiver waits, so that a drive that hangs is reported once, there.
             let limit = Instant::now() + SHARED_PATIENCE * 2;
             commands::run(async { Ok(lock.look(limit).await?) })
         });
@@ -220,7 +218,7 @@ fn lock(path: &Path) -> Check {
     }
 }
 
-/// The probe is locked by us; another process of this program looks.
+/// Looks at the probe, which this process has locked, from another process of this program.
 fn processes(probe: &Probe) -> Check {
     const NAME: &str = "processes";
     // As holder and standby are: what excludes two descriptors of one process need not exclude two processes.
@@ -242,7 +240,6 @@ fn processes(probe: &Probe) -> Check {
     Check::warn(NAME, unable, "")
 }
 
-/// What the mount of a lock on a shared drive says of itself.
 fn of_shared_mount(mount: &Mount, promised: bool) -> Check {
     const NAME: &str = "mount";
     let found = mount.kind.clone()
@@ -294,7 +291,7 @@ fn on_shared_drive(
 ) {
     say(lock(path));
     match try_taking_over(path) {
-        // What has yet to be made is whoever's begins it.
+        // Nothing is made yet, and the user who begins it will own it.
         Ok(false) => {}
         Ok(true) => say(Check::ok("take-over", "this user could take it over")),
         Err(why) => say(Check::fail("take-over", why.to_string(), "")),
@@ -338,7 +335,6 @@ fn on_shared_drive(
     ));
 }
 
-/// Judges the race between this doctor and one on another machine.
 fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Check {
     const NAME: &str = "machines";
     match met {

@@ -1,5 +1,4 @@
-//! What `doctor` asks of a helper's store: that it reads, that it refuses tags that do not hold, how long that takes,
-//! and its clock.
+//! Checks of a helper's store: reading, refusing tags that do not hold, speed, and clock.
 //!
 //! It writes to an entry beside the lock, `NAME.trafficcop-doctor`, which stays: helpers delete nothing.
 
@@ -17,7 +16,6 @@ const ROUNDS: usize = 10;
 /// Time that all of it may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Examines a helper and its store.
 pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget: &Budget) {
     let lock = match HelperLock::new(helper, name) {
         Ok(lock) => lock,

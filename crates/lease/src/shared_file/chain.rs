@@ -1,9 +1,8 @@
-//! [`Chain`]: the steps of taking a lock over, going on with it and giving it back, and what each of
-//! their errors means.
+//! [`Chain`]: steps of taking over, renewing and releasing a lock, and the meaning of their errors.
 //!
-//! Called by `store` in a thread, one step at a time; a step whose caller has given up goes on, and
-//! what it obtained is known to the next. It must never take anything but the drive's own "made" for
-//! control, nor make anything after a version of which it is not known whether it has one before it.
+//! `store` calls it in a thread, one step at a time. An abandoned step continues, and the next one knows what
+//! it obtained. Only the drive's own "made" may count as control, and no version may follow one that is not
+//! known to have a predecessor.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,85 +27,74 @@ use trafficcop_core::observed::{Next, Version};
 use trafficcop_core::util::{absolute, lock};
 use trafficcop_core::{Failure, Observed};
 
-// How many versions of our own are stepped over whose answers were lost: each is a renewal that was made
-// and not answered, and a lease has time for no more of them.
+// Limit of own versions with lost answers to step over: each was a renewal, and a lease has time for no more.
 pub(super) const STEPS: usize = 4;
-// What has nothing to run under it is given back within this: a drive that has just made a version answers sooner.
+// Time to release a lock under which nothing runs. A drive that has just made a version answers sooner.
 const GIVE_BACK: Duration = Duration::from_secs(1);
-// How far a version of another must be ahead to mean that our whole view is old: what is closer
-// is met by the next renewal.
+// Lead of another's version from which the whole view counts as old. The next renewal meets a closer one.
 const FAR_AHEAD: Version = 32;
 
-/// What the threads work on.
+/// State of a lock that its threads share.
 pub(super) struct Chain {
     pub(super) share: Share,
     pub(super) candidate: Candidate,
     pub(super) lease: Duration,
     pub(super) task: Option<OnceTask>,
     pub(super) writer: Writer,
-    /// Where the guardian finds what to release.
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
-    // The path and the directory were seen to be what they should be: what is missing later was removed,
-    // and is not made again.
+    // Path and directory were seen to be right: what is missing later was removed, and is not made again.
     pub(super) ready: AtomicBool,
     /// The operator promises that exactly one of two machines makes a directory on this drive.
     pub(super) mkdir_is_exclusive: bool,
-    /// Where stamps are left: a directory of this user's, of this boot.
     pub(super) runtime: Option<PathBuf>,
     state: Mutex<Progress>,
 }
 
-/// What one instance knows of the lock, and has of it.
+/// Knowledge of one instance about the lock, and its tenure.
 pub(super) struct Progress {
     pub(super) observed: Observed,
-    /// The tenure that was granted.
     pub(super) tenure: Option<Tenure>,
-    // The version that the hint spoke of when it was found to be none: asked again, it would lie again.
+    // Version of a hint that turned out wrong: read again, it would be wrong again.
     pub(super) mistrusted: Option<Version>,
-    // Nothing is made after it before it is confirmed: a chain that goes on from a version that means nothing
-    // would look whole to whoever comes next.
+    // No version follows before it is confirmed: a chain that continues from a meaningless one looks whole to
+    // others.
     unconfirmed: Option<Unconfirmed>,
-    /// That of the last version that was confirmed; unlike `observed`'s it outlasts the loss of that.
+    /// Moment from which the last confirmed version counts; outlasts the loss of `observed`'s.
     pub(super) t0: Option<Instant>,
-    /// An operator has broken our lease.
     pub(super) broken: Option<Break>,
-    // The version that says that the lock is free, while nobody can read that yet. Without it a release
-    // that is asked for again finds nothing to release, and is called done: nobody ran for 60 s.
+    // Version that releases the lock, while others cannot read it yet. Without it a repeated release would
+    // find nothing to do and report success, and no instance would run for 60 s.
     pub(super) unwritten: Option<VersionRecord>,
-    // The record that was read last: it saves opening it at every look.
+    // Record that was read last, to save opening it at every look.
     pub(super) last: Option<VersionRecord>,
-    // This user may do what a take-over does.
+    // The trial of a take-over was made, and this user was not refused.
     tried: bool,
-    // The drive refused the last version that this instance wanted to make. That it can be read is then no sign that
-    // a take-over would succeed.
+    // The drive refused the last version to make: that it can be read then says nothing about a take-over.
     failed: bool,
-    // A stamp of an earlier process was looked for: it is worth something for the first version only.
+    // A stamp was looked for: it counts for the first version only.
     remembered: bool,
-    /// The version that was looked at last.
     pub(super) stamped: Option<Stamped>,
-    /// The file system that the lock was found on. A drive that was unmounted shows an empty directory of
-    /// another one, and that is no removed lock.
+    /// File system of the lock. An unmounted drive shows an empty directory of another one, which is no
+    /// removed lock.
     pub(super) device: Option<u64>,
-    /// What a look wanted to read failed, by what may pass: since when, when last, and what was the last version.
+    /// First and last moment of passing read errors, and the version looked at.
     pub(super) unreadable: Option<(Instant, Instant, Version)>,
 }
 
-/// A tenure: what its versions say.
 #[derive(Clone)]
 pub(super) struct Tenure {
     pub(super) record: Record,
     pub(super) unread: bool,
 }
 
-/// A version that we made, and of which it is not known whether those before it are there.
+/// Own version that is not known to have a predecessor.
 #[derive(Clone, Copy)]
 struct Unconfirmed {
     version: Version,
-    /// Just before the request was sent that made it.
+    /// Moment just before its request.
     t0: Instant,
 }
 
-/// An attempt that succeeded.
 pub(super) struct Won {
     pub(super) t0: Instant,
     pub(super) tenure: Tenure,
@@ -114,7 +102,7 @@ pub(super) struct Won {
 }
 
 impl Chain {
-    /// Nothing is asked of the drive.
+    /// Creates the chain; does no I/O.
     pub(super) fn new(
         path: &Path,
         competitor: &Competitor,
@@ -156,21 +144,21 @@ impl Chain {
 
     pub(super) fn has_nothing(&self) -> bool {
         let state = self.state();
-        // What was broken was ours, and whoever gives it back is to hear of that.
+        // The release of a broken lease must report the break.
         let was_broken = state.tenure.is_some() && state.broken.is_some();
         let has_own = state.observed.own().is_some() || state.unconfirmed.is_some();
         !has_own && !was_broken && state.unwritten.is_none()
     }
 
-    /// Looks at the lock, and takes it over if it may be.
+    /// Looks at the lock, and takes it over if that is allowed.
     pub(super) fn compete(&self) -> Result<Won, Failure> {
         let left = {
             let mut state = self.state();
             state.broken = None;
             let tenure = state.tenure.take();
             if tenure.is_some() {
-                // Left to run out. Whatever it was, it is waited for as others wait for it; under another nonce,
-                // so that none of its late answers is taken for the next tenure's.
+                // The old tenure runs out, and this instance waits for that like others: under another nonce,
+                // so that no late answer counts for the next tenure.
                 state.observed.renounce(fresh_nonce(), Instant::now());
             }
             state.unwritten.take().is_some() || tenure.is_some()
@@ -179,12 +167,12 @@ impl Chain {
             self.forget();
         }
         self.confirm()?;
-        // Looked before anything is made: a standby that made a version to find out would have taken over.
+        // Look before making anything: a standby that made a version to find out would have taken over.
         let look = self.look_for_record()?;
         let not_over = match self.is_over(&look) {
             Ok(None) => Ok(()),
             Ok(Some(over)) => return Err(Failure::AlreadyDone(over)),
-            // Who holds it is known all the same.
+            // The look still shows who holds it.
             Err(doubt @ Failure::Transient { .. }) => Err(doubt),
             Err(failure) => return Err(failure),
         };
@@ -195,8 +183,8 @@ impl Chain {
             let mut state = self.state();
             let claim = look.record.as_ref().map(VersionRecord::claim);
             state.observed.saw(look.version, claim, now);
-            // After it was seen, and for this very version: who saw it earlier on this machine may have
-            // watched it for most of a lease.
+            // After the look, and for this very version: an earlier process here may have watched it for most
+            // of a lease.
             if !std::mem::replace(&mut state.remembered, true)
                 && let Some(seen) = &seen
                 && let Some(stamp) = stamp::find(&self.runtime, self.share.path(), seen)
@@ -215,22 +203,22 @@ impl Chain {
         }
     }
 
-    /// Refuses, at the first look, a user who could never take over: it would stand by for ever, and what it made
-    /// before it is refused would keep all others out for a minute. Reports doubt where the drive refused a version and
-    /// refuses the trial as well.
+    /// Refuses, at the first look, a user who could never take over: it would wait for ever, and a version
+    /// made before the refusal would keep all others out for a minute. Reports doubt if the drive has refused
+    /// a version and refuses the trial as well.
     fn try_taking_over(&self, look: &Look) -> Result<(), Failure> {
         let failed = self.state().failed;
         if look.version == 0 || (self.state().tried && !failed) {
             return Ok(());
         }
-        // What is made in a version without a record changes what that one is known by (`fingerprint`).
+        // A trial inside a version without a record changes its `fingerprint`.
         let tried = self
             .share
             .try_taking_over(look.version, look.record.is_some());
         match tried {
             Err(error) if is_for_good(&error) => return Err(self.share.refusal(TRYING, &error)),
             Err(error) if failed => return Err(self.share.doubt(TRYING, &error)),
-            // Another instance's removal, a full disk, a drive that fails: that passes.
+            // A removal by another instance, a full disk, a failing drive: that passes.
             _ => {}
         }
         let mut state = self.state();
@@ -238,7 +226,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Makes a version, and notes whether the drive refused that.
+    /// Makes a version, and notes whether the drive refused it.
     fn make(&self, version: Version) -> io::Result<Made> {
         let made = self.share.make(version);
         self.state().failed = made.is_err();
@@ -246,7 +234,7 @@ impl Chain {
     }
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
-        // Before anything is made as well: who cannot read it for now keeps nobody out who can.
+        // Before making anything, too: an instance that cannot read it must not keep out one that can.
         let Carried { once, unread } = self.carried(look)?;
         let tenure = Tenure {
             record: Record {
@@ -256,23 +244,23 @@ impl Chain {
             unread,
         };
         let taken = self.record_of(version, false, &tenure);
-        // An ancient view that died after it made the last one may have left what means nothing.
+        // An old view that died after making the last version may have left a meaningless one.
         if !self.has_one_before(version - 1)? {
             return Err(self.mistrust(version));
         }
-        // Before the request: whoever sees this version stamps later, and waits from there.
+        // Before the request: others that see this version stamp later, and wait from there.
         let t0 = Instant::now();
         match self.make(version) {
             Ok(Made::Made) => {
-                // First, so that the guardian gives it back should we die; but where more is to be read that is carried
-                // along, not before that is done.
+                // First, so that the guardian releases it if this process dies; but not before results are
+                // read that must be carried on.
                 if look.version == 0 || look.record.is_some() {
                     self.leave_note(t0, &taken);
                 }
                 self.state().unconfirmed = Some(Unconfirmed { version, t0 });
             }
-            // Another was first, or our view is old; or it was ours and the answer was lost, which nobody can
-            // tell without its record: waited for as if it were another's.
+            // Another was first, or the view is old. Or this instance made it and the answer was lost, which
+            // cannot be known without its record: wait as for another's.
             Ok(Made::Exists) => {
                 let record = self.share.record(version);
                 let claim = record.as_ref().map(VersionRecord::claim);
@@ -287,7 +275,7 @@ impl Chain {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(match look.version {
-                    // Just begun: a cache does not show it yet, or it was removed and is begun anew.
+                    // It has just begun: a cache does not show it yet, or it is begun anew.
                     0 => self.share.doubt("taking it over", &error),
                     _ => self.are_gone(),
                 });
@@ -296,10 +284,11 @@ impl Chain {
         }
         self.state().device = self.share.device();
         self.confirm()?;
-        // What was seen is still the last before ours: the mkdir would have failed if another had come between.
+        // What was seen is still the last before this one, or the mkdir would have failed.
         let Carried { once, unread } = self.carried(look)?;
         let failed = self.begin_task(&once, unread).inspect_err(|failure| {
-            // Whoever leaves by this gives nothing back: the others would wait for a version without a record.
+            // After this failure the caller releases nothing, and others would wait for a version without a
+            // record.
             if let Failure::Fatal { .. } = failure {
                 let _ = self.release(Instant::now() + GIVE_BACK);
             }
@@ -315,9 +304,9 @@ impl Chain {
         Ok(Won { t0, tenure, failed })
     }
 
-    /// Whether the version before the one we made is there: else our view was older than what is
-    /// kept, or somebody removed it all, and what we made means nothing. Nothing is ours, and nothing
-    /// is made after it, before that is known.
+    /// Checks that the version just made has a predecessor. If not, the view was older than what is kept, or
+    /// all was removed, and the version means nothing. Until this is known nothing is held, and nothing is
+    /// made after it.
     fn confirm(&self) -> Result<(), Failure> {
         let Some(made) = self.state().unconfirmed else {
             return Ok(());
@@ -338,9 +327,9 @@ impl Chain {
         there.map_err(|error| self.share.doubt_or_refusal(began, "confirming it", &error))
     }
 
-    /// Whether there is a version before the last one, or the last alone is left: somebody has removed the others.
-    // Known before anything is made: what one makes and withdraws, another may make and keep, and a removal can
-    // be done once more. An old view shows the last one among those that were there with it.
+    /// Whether the last version has a predecessor, or a removal has left only the last.
+    // Known before anything is made: a version that one instance makes and withdraws, another may make and
+    // keep; and a removal can happen again. An old view shows the last version among its neighbours of then.
     fn has_one_before(&self, last: Version) -> Result<bool, Failure> {
         let Some(before) = last.checked_sub(1) else {
             return Ok(true);
@@ -355,11 +344,11 @@ impl Chain {
         })
     }
 
-    /// What we made has nothing before it.
+    /// Withdraws an own version that has no predecessor.
     fn withdraw(&self, version: Version) -> Failure {
-        // Removed, so that the next with an ancient view does not go on from it; where that fails it finds
-        // nothing before it as well. But not the only one that is left: without any nobody gets control again.
-        // A list that has the one before it is old.
+        // Removed, so that the next instance with an old view does not continue from it; if that fails, it
+        // finds no predecessor either. But never the only one left: without any, no instance gets control
+        // again. A list with the predecessor is old.
         let is_behind = |all: Vec<Version>| all != [version] && !all.contains(&(version - 1));
         if self.share.list().is_ok_and(is_behind) {
             let _ = self.share.remove(version);
@@ -367,7 +356,7 @@ impl Chain {
         self.mistrust(version)
     }
 
-    /// What we saw before this version means nothing.
+    /// Rejects what was seen before this version.
     fn mistrust(&self, version: Version) -> Failure {
         let mut state = self.state();
         (state.mistrusted, state.unconfirmed) = (version.checked_sub(1), None);
@@ -375,14 +364,14 @@ impl Chain {
         self.ancient("its versions have been removed, or continue from unknown ones")
     }
 
-    /// Nothing of it is ours, or known to us, any more.
+    /// Forgets all that was made or seen, and returns the loss.
     fn ancient(&self, why: &str) -> Failure {
         self.state().observed.is_ancient();
         self.forget();
         lost_at(self.share.path(), why)
     }
 
-    /// What the versions from the next on say of the holder. Asks nothing of the drive.
+    /// Sets what the next versions say of the holder; does no I/O.
     pub(super) fn tell(&self, drains: bool, health: String) -> Result<(), Failure> {
         match &mut self.state().tenure {
             Some(tenure) => tenure.record.tell(drains, health),
@@ -391,19 +380,19 @@ impl Chain {
         Ok(())
     }
 
-    /// Makes the version after our last: renews, and announces a drain.
+    /// Makes the next version: renews, and announces a drain.
     pub(super) fn go_on(&self) -> Result<(), Failure> {
         let Some(tenure) = self.state().tenure.clone() else {
             return Err(lost_at(self.share.path(), "another instance has it"));
         };
-        // The record only behind it: control comes of the version alone, and a server in its grace period
-        // makes versions and opens no file.
+        // The record comes after the version: control depends on that alone, and a server in its grace period
+        // opens no file.
         let version = self.step()?;
         self.write(version, false, &tenure);
         Ok(())
     }
 
-    /// Makes the version after our last, and those after it that turn out to be ours.
+    /// Makes the version after this instance's last, and after those that turn out to be its own.
     pub(super) fn step(&self) -> Result<Version, Failure> {
         if let Some(lost) = self.rest_of_break() {
             return Err(lost);
@@ -438,16 +427,16 @@ impl Chain {
         )))
     }
 
-    /// The version that we were to make exists; `Ok`: it is ours, and the next is to be made.
+    /// Judges a version that was to be made and exists; `Ok`: this instance made it, so make the next.
     fn step_over(&self, version: Version) -> Result<(), Failure> {
         let judge = |claim| self.state().observed.exists(version, claim, Instant::now());
         let found = whose(&self.share, version, judge);
         let found = found.map_err(|error| self.share.doubt("reading its version's owner", &error));
         match found? {
-            // Its lease counts from an attempt of which we received nothing: the next one's counts from now.
+            // Its lease counts from an unanswered attempt, the next one's from now.
             Whose::Ours => Ok(()),
             Whose::Others(record) => Err(self.lost_to(&record)),
-            // Asked again with the next renewal.
+            // The next renewal asks again.
             Whose::Unknown => Err(transient(format!(
                 "{}: version {version} exists, and its record cannot be read",
                 self.share.path().display()
@@ -456,7 +445,7 @@ impl Chain {
         }
     }
 
-    /// The directory of the versions is gone, and not the drive with it.
+    /// Whether the versions were removed, rather than the drive unmounted.
     fn is_removed(&self, error: &io::Error) -> bool {
         let known = self.state().device;
         error.kind() == io::ErrorKind::NotFound && known.is_some() && self.share.device() == known

@@ -1,6 +1,6 @@
-//! What keeps a lock on a shared drive from being used, in words that say what to do.
+//! Errors of a lock on a shared drive, with advice.
 //!
-//! Used by whatever asks the drive. It decides nothing but which of the core's words an error is.
+//! It only decides which [`Failure`] an error is.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -11,11 +11,10 @@ use super::share::Share;
 use crate::errors::{errno_of, fatal, is_passing, transient};
 use trafficcop_core::Failure;
 
-/// What is tried before a take-over.
 pub(super) const TRYING: &str = "trying whether this user could take it over";
 
 impl Share {
-    /// What an error means before there is a tenure.
+    /// Returns the meaning of an error before a tenure.
     pub(super) fn refusal(&self, what: &str, error: &io::Error) -> Failure {
         let errno = errno_of(error);
         let (at, there) = (self.path().display(), self.versions().display());
@@ -61,7 +60,8 @@ impl Share {
         }
     }
 
-    /// What an error means where a tenure may have begun; before one nothing is lost by saying who is to be given what.
+    /// Returns the meaning of an error when a tenure may have begun. Before one, naming the missing
+    /// permission loses nothing.
     pub(super) fn doubt_or_refusal(&self, began: bool, what: &str, error: &io::Error) -> Failure {
         match error.kind() {
             ErrorKind::PermissionDenied if !began => self.refusal(what, error),
@@ -69,7 +69,7 @@ impl Share {
         }
     }
 
-    /// What an error means in a tenure: whatever it is, the lease runs.
+    /// Returns the meaning of an error in a tenure: the lease runs, so it is never fatal.
     pub(super) fn doubt(&self, what: &str, error: &io::Error) -> Failure {
         let errno = errno_of(error);
         let advice = match errno {
@@ -83,7 +83,7 @@ impl Share {
         ))
     }
 
-    /// Something else stands at the path.
+    /// Reports that the file at the path is no lock of a shared drive.
     pub(super) fn stranger(&self) -> Failure {
         fatal(format!(
             "{}: it is no lock of a shared drive: it has a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or another program's: end its holder and remove it, or name another file",
@@ -91,7 +91,7 @@ impl Share {
         ))
     }
 
-    /// The versions are gone, and the path says that there were some.
+    /// Reports versions that are gone although the path shows that there were some.
     pub(super) fn removed(&self) -> Failure {
         fatal(format!(
             "{}: its versions have been removed: end all instances on it, standbys too, then remove {} as well; the lock and its fencing token begin anew",
@@ -101,7 +101,7 @@ impl Share {
     }
 }
 
-/// Whether this user is refused whenever it asks.
+/// Whether the drive refuses this user every time.
 pub(super) fn is_for_good(error: &io::Error) -> bool {
     matches!(
         error.kind(),

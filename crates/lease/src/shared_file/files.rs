@@ -1,7 +1,8 @@
-//! What is asked of a drive, one call at a time: the system calls, and their answers as values.
+//! Requests to a drive: system calls, and their answers as values.
 //!
-//! Called by `share` alone. In a simulation ([`SimulatedClock`](trafficcop_core::clock::SimulatedClock)) a drive of the tests'
-//! own answers: late, from an old view, more than once. It decides nothing, and must never ask twice.
+//! Called by `share` and `meeting`. In a simulation
+//! ([`SimulatedClock`](trafficcop_core::clock::SimulatedClock)) the tests' drive answers: late, from an old
+//! view, more than once. It must never send a request twice.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -16,98 +17,97 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 use crate::version_record::WIDTH;
 
-// Of a mode: what the group and all others may do.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// What is asked for.
+/// Request to a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Makes a directory, where nothing is.
+    /// Makes a directory where nothing is.
     MakeDirectory(PathBuf),
-    /// Removes a directory with nothing in it.
+    /// Removes an empty directory.
     RemoveDirectory(PathBuf),
     /// Removes a file.
     RemoveFile(PathBuf),
-    /// To where nothing is, or a directory with nothing in it.
+    /// Renames to where nothing is, or an empty directory.
     Rename(PathBuf, PathBuf),
-    /// What is there; behind a link, what that leads to.
+    /// Reads attributes; follows a link.
     Stat(PathBuf),
-    /// What is there, be it a link.
+    /// Reads attributes; does not follow a link.
     StatLink(PathBuf),
-    /// What is called so in this directory, which is opened first: where opening asks the server, what is
-    /// remembered of names is given up if it changed.
+    /// Reads attributes of a name in this directory, which is opened first: if opening asks the server, the
+    /// client drops names that it remembers of a changed directory.
     StatIn(PathBuf, String),
-    /// The names in a directory.
+    /// Lists a directory.
     List(PathBuf),
-    /// As much of a file as anything of ours can be in.
+    /// Reads a file, up to just beyond the size of a hint.
     Read(PathBuf),
-    /// The same, as [`Call::StatIn`], and of no link.
+    /// Reads a file in this directory, which is opened first; follows no link.
     ReadIn(PathBuf, &'static str),
     /// Writes a file from its beginning.
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Only where nothing is; else only where it is.
+        /// Whether it must not exist yet; else it must.
         new: bool,
-        /// Sees it to the disk.
+        /// Whether the bytes must reach the disk.
         sync: bool,
-        /// What it begins with from then on.
+        /// New beginning of the file.
         bytes: Vec<u8>,
     },
 }
 
-/// What was there.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file.
+    /// Regular file.
     File,
-    /// A directory.
+    /// Directory.
     Directory,
-    /// A symbolic link.
+    /// Symbolic link.
     Link,
-    /// A device, a fifo, a socket.
+    /// Device, fifo or socket.
     Other,
 }
 
-/// What is known of something.
+/// Attributes of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// It has a second name (a hard link).
+    /// Whether it has a second name (a hard link).
     pub has_another_name: bool,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// When it was changed, by the server's clock: since 1970.
+    /// Last change, by the server's clock since 1970.
     pub modified: Duration,
-    /// The file system it is on, by its number.
+    /// Number of its file system.
     pub device: u64,
-    /// The user whose it is, by number.
+    /// Number of its owner.
     pub owner: u32,
-    /// Somebody else than that user may make something in it, by its mode.
+    /// Whether its mode lets other users make something in it.
     pub is_others_to_write: bool,
 }
 
-/// What comes back.
+/// Answer of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was made, removed, renamed or written.
+    /// Success of a change.
     Done,
-    /// What is there.
+    /// Attributes.
     Found(Found),
-    /// Those in a directory.
+    /// Names in a directory.
     Names(Vec<OsString>),
-    /// Those of a file.
+    /// Bytes of a file.
     Bytes(Vec<u8>),
 }
 
-/// A drive of a simulation; `Box<dyn Drive>` is what its clock carries.
+/// Drive of a simulation, carried by its clock as `Box<dyn Drive>`.
 #[cfg(debug_assertions)]
 pub trait Drive: Send + Sync {
     /// Answers, in the thread that asks.
     ///
     /// # Errors
-    /// As the system call.
+    /// Those of the system call.
     fn ask(&self, call: Call) -> io::Result<Answer>;
 }
 
@@ -188,7 +188,7 @@ fn bytes(answer: io::Result<Answer>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The answer to another question.
+/// Returns the error for an answer to another request.
 fn strange() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
@@ -218,7 +218,7 @@ pub(super) fn carry_out(call: Call) -> io::Result<Answer> {
             Answer::Found(known_at(&found))
         }
         Call::List(path) => {
-            // Whole or not at all: what is missing in it would pass for removed.
+            // Whole or not at all: a missing name would pass for removed.
             let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name()));
             Answer::Names(names.collect::<io::Result<Vec<_>>>()?)
         }
@@ -286,13 +286,13 @@ fn since_1970(seconds: i64, nanos: i64) -> Duration {
 }
 
 fn directory(path: &Path) -> nix::Result<OwnedFd> {
-    // No link is followed: somebody who may write here could lead us to the versions of another lock.
+    // Another user who may write here could link to the versions of another lock.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     open(path, flags, Mode::empty())
 }
 
-/// Options that wait for nobody at the other end of a fifo, make no terminal ours, and follow no link: one is refused
-/// at the first look, and one that has come since is somebody's trap.
+/// Options that do not wait at a fifo, take no terminal, and follow no link: the first look refuses a link,
+/// and one that came later is a trap.
 const QUIETLY: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
 fn quietly() -> OpenOptions {
@@ -301,8 +301,8 @@ fn quietly() -> OpenOptions {
     options
 }
 
-/// Writes a file from its beginning, and sees it to the disk. Where that can be, past the cache of
-/// pages: what is not written yet of those keeps a process from ending while the server is gone.
+/// Writes a file from its beginning, and syncs it. Bypasses the page cache where that works: its dirty pages
+/// keep a process from ending while the server is gone.
 fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
     let write = |flags: i32, new: bool| -> io::Result<()> {
         let mut options = OpenOptions::new();
@@ -315,7 +315,7 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
         file.sync_data()
     };
     match write(libc::O_DIRECT, new) {
-        // A disk of this machine wants its own alignment. The file is made by then, and is ours.
+        // A local disk has its own alignment. By then this call has made the file.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             write(0, new && !path.try_exists().unwrap_or(false))
         }
@@ -323,7 +323,6 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// All of a file, as far as anything of ours can be in it.
 fn whole(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(WIDTH);
     file.take(WIDTH as u64 + 1).read_to_end(&mut bytes)?;
@@ -335,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_written_or_read_through_a_link() {
+    fn symlinks_are_never_read_or_written_through() {
         let dir = tempfile::tempdir().unwrap();
         let (precious, trap) = (dir.path().join("precious"), dir.path().join("trap"));
         fs::write(&precious, "precious").unwrap();

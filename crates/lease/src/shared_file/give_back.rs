@@ -1,7 +1,7 @@
-//! Giving the lock back, what is written of our versions, and what the guardian is told so that it can give them back.
+//! Release of the lock, records of own versions, and notes by which the guardian can release.
 //!
-//! Called by `store` and by the steps of `chain`. It must never tell the guardian of a version that may be another's, nor
-//! forget what was told before others can read that the lock is free.
+//! Called by `store` and by the steps of `chain`. It must never note a version that may be another's, nor
+//! clear a note before others can read that the lock is free.
 
 use super::chain::{Chain, Tenure};
 use super::release;
@@ -17,7 +17,7 @@ impl Chain {
         let unwritten = self.state().unwritten.clone();
         let version = match unwritten {
             Some(record) => {
-                // What failed for a moment has healed by now, perhaps; nobody else writes it.
+                // A passing error may be over, and no other instance writes this record.
                 self.writer.again(&record);
                 record.version
             }
@@ -36,8 +36,8 @@ impl Chain {
                 }
             },
         };
-        // Either is enough: whoever looks reads one of the two, and the other can hang behind a machine that
-        // is cut off and still has the file open.
+        // One of the two is enough for others to read, and one can hang behind a machine that is cut off and
+        // has the file open.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
@@ -50,13 +50,13 @@ impl Chain {
         )))
     }
 
-    /// Makes the version that says that the lock is free.
+    /// Makes the version that releases the lock.
     fn give_back(&self) -> Result<Version, Failure> {
         let granted = self.state().tenure.clone();
         let version = self.step()?;
         let tenure = match granted {
             Some(tenure) => tenure,
-            // What an attempt obtained that nobody waited for.
+            // An abandoned attempt obtained it.
             None => self.of_before(version)?,
         };
         let record = self.write(version, true, &tenure);
@@ -67,21 +67,20 @@ impl Chain {
         Ok(version)
     }
 
-    /// Nothing of the tenure is ours any more.
     fn ends(&self) {
         self.state().tenure = None;
         self.forget();
     }
 
-    /// Has the record of a version of ours written, and the guardian know of it; what is written.
+    /// Has the record of a version written and noted for the guardian, and returns it.
     pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
         let record = self.record_of(version, released, tenure);
         let (own, t0) = {
             let state = self.state();
             (state.observed.own(), state.observed.t0())
         };
-        // The guardian makes the version after this one, or says that this one is free: it is told of none that is
-        // not ours for certain.
+        // The guardian makes the version after this one, or marks this one as free: note only a version that
+        // is certainly this instance's.
         if let Some(t0) = t0.filter(|_| own == Some(version)) {
             self.leave_note(t0, &record);
         }
@@ -110,14 +109,13 @@ impl Chain {
         }
     }
 
-    /// Has the guardian give back what this is the record of, should we die.
+    /// Has the guardian give this version back if this process dies.
     pub(super) fn leave_note(&self, t0: Instant, record: &VersionRecord) {
         if let Some(memory) = &self.memory {
             release::leave_note(&**memory, self.share.path(), t0, record);
         }
     }
 
-    /// Has the guardian give nothing back.
     pub(super) fn forget(&self) {
         if let Some(memory) = &self.memory {
             release::forget(&**memory, self.share.path());

@@ -1,9 +1,8 @@
-//! Looks at a lock on a shared drive without competing for it, breaks it, and forgets results of
-//! tasks that are to be done once. For `doctor` it tries out, in a directory beside the lock, whether makers
-//! of one name exclude each other there, and how long that takes.
+//! Looks at a lock on a shared drive without competing, breaks it, and forgets results of tasks that are done
+//! once. For `doctor` it tries, beside the lock, whether makers of one name exclude each other.
 //!
-//! Called by the commands, in a thread that may hang with the drive. Who looks makes and writes nothing; what
-//! is tried out never touches the lock's own files.
+//! Called by the commands, in a thread that may hang. A look makes and writes nothing, and a trial never
+//! touches the lock's own files.
 
 use std::fs;
 use std::io;
@@ -22,16 +21,13 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 
-// Whoever makes a version writes its record at once, by one write that waits for the drive: who finds
-// none there looks again so often and so long, because without it nobody can say whose version it is.
+// Pauses for a new version's record, without which its owner is unknown. Its maker writes it at once.
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 40;
 
-/// The last version.
 struct Last {
     version: Version,
     record: Option<VersionRecord>,
-    /// The directory of the versions, if there is one.
     versions: Option<Found>,
 }
 
@@ -50,7 +46,8 @@ fn last_now(share: &Share) -> Result<Last, Failure> {
     let failed = |what: &str, error| share.refusal(what, &error);
     let versions = share.place().map_err(|error| failed("reading it", error))?;
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
-        // What was written hours ago, by the last who could, speaks of what has been removed since.
+        // A hint from hours ago, by the last holder who could write it, names a version that was removed
+        // since.
         Hint::Record(record) => share
             .exists(record.version)
             .unwrap_or(true)
@@ -81,7 +78,7 @@ fn last_now(share: &Share) -> Result<Last, Failure> {
     })
 }
 
-/// Looks.
+/// Returns the state of the lock.
 pub fn look(path: &Path) -> Result<LockStatus, Failure> {
     let Last {
         version, record, ..
@@ -90,10 +87,10 @@ pub fn look(path: &Path) -> Result<LockStatus, Failure> {
     Ok(VersionRecord::status(name.clone(), name, version, record))
 }
 
-/// Tries whether this user could take it over; `false`: nothing has been made there yet.
+/// Tries whether this user could take over the lock; `false`: it has no version yet.
 ///
 /// # Errors
-/// Why it could not, or what keeps that from being tried.
+/// Why this user could not, or why that cannot be tried.
 pub fn try_taking_over(path: &Path) -> Result<bool, Failure> {
     let share = Share::new(path);
     let Last {
@@ -111,7 +108,7 @@ pub fn try_taking_over(path: &Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// See [`Inspector::break_lease`](crate::inspect::Inspector::break_lease).
+/// Breaks the lease: see [`Inspector::break_lease`](crate::inspect::Inspector::break_lease).
 pub fn break_lock(
     path: &Path,
     seen: &Record,
@@ -130,7 +127,7 @@ pub fn break_lock(
             _ => Broken::Overtaken,
         });
     };
-    // Everybody else waits for the lease that this record speaks of, from when they saw it.
+    // All others wait for this record's lease, from when they saw it.
     let (record, after) = match read.broken(seen, period, by) {
         Ok((record, after)) => {
             let version = version.saturating_add(1);
@@ -140,14 +137,14 @@ pub fn break_lock(
     };
     let strange = share.refuse_strangers(versions);
     strange.map_err(|error| share.refusal("breaking it", &error))?;
-    // First, so that a holder who can read no record there knows that it may be ours, and makes none after it.
+    // First, so that a holder that can read no record there knows that an operator may have made it.
     let said = share.say_broken(version);
     let said = said.map_err(|error| share.refusal("recording that it is broken", &error))?;
     if !said || !make(&share, record.version)? {
         return Ok(Broken::Overtaken);
     }
     let written = share.write_record(&record);
-    // By it somebody has taken over already: no holder goes on from what may be an operator's.
+    // Another instance has taken over by it already: no holder continues from what may be an operator's.
     if share
         .exists(record.version.saturating_add(1))
         .unwrap_or(false)
@@ -158,7 +155,7 @@ pub fn break_lock(
     Ok(Broken::Within(after))
 }
 
-/// Forgets these results, if they are still what was `shown`, and nobody has the lock.
+/// Forgets these results if they are still what was `shown` and the lock is free.
 pub(crate) fn forget(
     path: &Path,
     tasks: &Tasks,
@@ -192,7 +189,7 @@ pub(crate) fn forget(
     })
 }
 
-/// Makes this version, and writes what it says; `false`: somebody was first.
+/// Makes this version and writes its record; `false`: another was first.
 fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
     if !make(share, record.version)? {
         return Ok(false);
@@ -207,8 +204,7 @@ fn make(share: &Share, version: Version) -> Result<bool, Failure> {
     Ok(made.map_err(failed)? == Made::Made)
 }
 
-/// Writes the hint, too: whoever finds that first finds the same as in the record, which may not have
-/// been `written`.
+/// Writes the hint, too: others read the same there if the record was not `written`.
 fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Result<(), Failure> {
     let hinted = share.write_hint(record);
     match written {
@@ -217,22 +213,22 @@ fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Resul
     }
 }
 
-// How many make the same names at once: enough for a server with a few threads to have two at one name.
+// Threads that make the same names: enough for a server with a few threads to have two at one name.
 const MAKERS: usize = 8;
 
-/// What a race came to.
+/// Result of a race for names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Race {
-    /// How many names were made.
+    /// Number of names.
     pub names: u64,
-    /// Names that more than one was told to have made.
+    /// Names that several makers were told to have made.
     pub shared: u64,
-    /// Names that nobody was told to have made.
+    /// Names that no maker was told to have made.
     pub unmade: u64,
 }
 
-/// Has eight makers make the same names, at the path with this suffix; what was made is removed. Calls `alive` after
-/// each answer of the drive.
+/// Has eight makers make the same names beside `path`, and removes them. Calls `alive` after each answer of
+/// the drive.
 ///
 /// # Errors
 /// The kernel's.
@@ -244,7 +240,7 @@ pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Ra
         let mut won = Vec::new();
         let mut failed = None;
         for name in 1..=names {
-            // Whoever fails goes on: the others wait for it here.
+            // A failed maker goes on: the others wait for it here.
             start.wait();
             match share.make(name) {
                 Ok(Made::Made) => won.push(name),
@@ -276,7 +272,7 @@ pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Ra
     })
 }
 
-/// How long making a name took, so many times. Calls `alive` as [`race`] does.
+/// Measures how long making a name takes, so many times. Calls `alive` as [`race`] does.
 ///
 /// # Errors
 /// The kernel's.
@@ -300,7 +296,7 @@ fn clear(share: &Share, alive: &dyn Fn()) {
         let _ = share.remove(name);
         alive();
     }
-    // Where it cannot be removed it is empty enough to be left.
+    // If it cannot be removed, it stays behind empty.
     let _ = fs::remove_dir(share.versions());
 }
 
@@ -340,7 +336,7 @@ mod tests {
     const ONE: &str = r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}}]"#;
 
     #[test]
-    fn a_look_makes_nothing_and_says_what_the_last_version_says() {
+    fn look_reports_the_last_version_and_makes_nothing() {
         let (_dir, path, share) = lock(&record(State::Held, ""));
         assert_eq!(look(&path).unwrap().state, LockState::Held);
         share.make(2).unwrap();
@@ -359,17 +355,17 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_another_took_over_at_once_was_broken() {
+    fn break_counts_when_another_instance_takes_over_at_once() {
         let (_dir, path, share) = lock(&record(State::Held, ""));
         let seen = look(&path).unwrap().record.unwrap();
-        // Made while ours was written; its record is to come.
+        // A standby made it while the operator wrote a record.
         share.make(3).unwrap();
         let broken = break_lock(&path, &seen, None, "me");
         assert_eq!(broken, Ok(Broken::Within(Duration::ZERO)));
         let Hint::Record(hint) = share.hint().unwrap() else {
-            panic!("it was there");
+            panic!("the hint has no record");
         };
-        assert_eq!(hint.version, 1, "what the path says is not ours to write");
+        assert_eq!(hint.version, 1, "the hint was rewritten");
     }
 
     #[test]
@@ -408,7 +404,7 @@ mod tests {
             (broken.state, broken.record.holder.as_str()),
             (State::Held, "me")
         );
-        // It was said first to the holder, who may be shown no record.
+        // Announced first, for a holder that can read no record.
         assert_eq!(share.broken(1).unwrap(), share::Broken::Perhaps);
         assert_ne!(broken.nonce, 1);
         let now = Some(Duration::ZERO);
@@ -423,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_forgotten_while_nobody_has_it_and_if_they_are_what_was_shown() {
+    fn results_are_forgotten_only_while_the_lock_is_free_and_if_unchanged() {
         let shown = TaskLog::parse(ONE).unwrap();
         let a = Tasks::Of("a".into());
         let (_dir, path, share) = lock(&record(State::Held, ONE));
@@ -442,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_race_has_one_winner_a_name_and_leaves_nothing() {
+    fn race_has_one_winner_for_each_name_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock.probe");
         let race = race(&path, 20, &|| {}).unwrap();
@@ -452,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_path_says_of_versions_that_are_gone_is_not_believed() {
+    fn hint_of_a_removed_version_is_ignored() {
         let (_dir, path, share) = lock(&record(State::Released, ""));
         for version in [2, 3] {
             share.make(version).unwrap();
@@ -464,14 +460,14 @@ mod tests {
         }
         share.remove(0).unwrap();
         share.remove(1).unwrap();
-        // Who holds it may not write the path, which says that version 1 was given back.
+        // The holder may lack permission to write the hint, which says that version 1 was released.
         assert_eq!(look(&path).unwrap().state, LockState::Held);
     }
 
     #[test]
-    fn an_operator_from_whose_version_the_others_could_not_go_on_makes_none() {
+    fn break_is_refused_to_a_user_whose_version_others_could_not_continue() {
         if !nix::unistd::geteuid().is_root() {
-            println!("NOT TESTED: nobody but root can give a directory away");
+            println!("NOT TESTED: only root can give a directory away");
             return;
         }
         let (_dir, path, share) = lock(&record(State::Held, ONE));

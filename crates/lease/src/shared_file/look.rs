@@ -1,9 +1,9 @@
-//! Looking: which version is the last, what its record says, and whether a task that is to be done once is
-//! over by that.
+//! Looks at a lock: which version is the last, what its record says, and whether a task that is done once is
+//! over.
 //!
-//! Called by `chain` at each attempt to get control, and by `store` when a run has ended. What it finds may be stale; it
-//! decides nothing. A task's result counts when it stands in a version of ours on the server's disk; every
-//! version after it carries it on. Its time is that of a directory made for the purpose.
+//! `chain` calls it at each attempt, and `store` when a run has ended. What it finds may be stale. A task's
+//! result counts once it stands in an own version on the server's disk, and every later version carries it
+//! on. The time is that of a directory made for the purpose.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -22,17 +22,17 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-// How many versions one look walks forward before it reads the whole directory: each step is a round trip,
-// and the directory is one, but of thousands of names.
+// Versions that one look walks before it lists the directory: each step is a round trip, and the list is one,
+// but of thousands of names.
 const WALK: usize = 16;
-// Whoever makes the path or a version writes into it at once; who finds nothing there waits so often
-// and so long.
+// Pauses for the content of a new path or version, which its maker writes at once.
 const MOMENT: Duration = Duration::from_millis(50);
 const MOMENTS: usize = 10;
-// An error that may pass is waited for so long: a server's grace period, and more.
+// Time for errors that may pass: a server's grace period, and more.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What was read; where nobody can say it, and that is no doubt any more, what it is `otherwise`.
+/// Returns what was read. A passing error is doubt; once that is over, and on other errors, returns
+/// `otherwise`.
 fn known<T>(
     read: io::Result<T>,
     otherwise: T,
@@ -44,24 +44,22 @@ fn known<T>(
     }
 }
 
-/// What a look showed.
 pub(super) struct Look {
     pub(super) version: Version,
-    /// The record of that version, if it can be read.
     pub(super) record: Option<VersionRecord>,
 }
 
-/// What is carried along.
+/// Results that are carried from tenure to tenure.
 #[derive(Default)]
 pub(super) struct Carried {
     pub(super) once: TaskLog,
-    /// There may be more than could be read.
+    /// Whether there may be more that could not be read.
     pub(super) unread: bool,
 }
 
 impl Chain {
-    /// Looks; at a version that is new to us for a moment longer if its record is not there yet, which
-    /// follows it by one write: it may well say that the lock is free.
+    /// Looks, and waits a moment for the record of a new version: it follows by one write, and may release
+    /// the lock.
     pub(super) fn look_for_record(&self) -> Result<Look, Failure> {
         let known = self.state().observed.version();
         let mut look = self.look()?;
@@ -75,8 +73,7 @@ impl Chain {
         Ok(look)
     }
 
-    /// What the version that was looked at is known by: its tenure's nonce, or, where its maker died before it
-    /// wrote that or has yet to, when it was made by the server's clock.
+    /// Identifies a version: by its tenure's nonce, or without a record by the server's time of its making.
     pub(super) fn fingerprint(&self, look: &Look) -> Option<Stamped> {
         let made = || self.share.made_at(look.version).ok();
         let fingerprint = match &look.record {
@@ -90,7 +87,7 @@ impl Chain {
         })
     }
 
-    /// Looks: whether the version after the last one that we know is there, and on from it.
+    /// Looks for the last version, onward from the last known one.
     pub(super) fn look(&self) -> Result<Look, Failure> {
         let known = self.state().observed.version();
         let (mut version, hint) = match known {
@@ -98,8 +95,7 @@ impl Chain {
             known => (known, None),
         };
         let mut steps = 0;
-        // Name by name from what is known: a listing is thousands of names, and may leave out one that is made
-        // meanwhile.
+        // One name at a time: a list is thousands of names, and may miss one that is made meanwhile.
         while let Some(next) = version.checked_add(1) {
             let exists = self.share.exists(next);
             if !exists.map_err(|error| self.share.refusal("reading its versions", &error))? {
@@ -114,7 +110,7 @@ impl Chain {
         self.ready.store(true, Ordering::Relaxed);
         let last = {
             let mut state = self.state();
-            // Stamped before anything is read: what opens a file can hang behind a machine that is gone.
+            // Stamp before reading: opening a file can hang behind a machine that is gone.
             state.observed.saw(version, None, Instant::now());
             state.last.take()
         };
@@ -131,14 +127,14 @@ impl Chain {
         Ok(Look { version, record })
     }
 
-    /// The first look: what stands at the path says which protocol is spoken there, and saves reading the
-    /// whole directory. Later ones do without it: whoever is gone can hold up those who open it.
+    /// Looks for the first time: the hint shows the protocol, and saves listing the directory. Later looks
+    /// avoid it: a dead client can hold up those who open it.
     fn first_look(&self) -> Result<(Version, Option<VersionRecord>), Failure> {
         let hint = self.hint()?;
         match hint.as_ref().map_or(0, |record| record.version) {
-            // A hint that was found to lie still says that there were versions.
+            // A wrong hint still shows that there were versions.
             0 => {
-                // Not in one: what is known is asked for by those who must not wait for the drive.
+                // Not in one statement: the state must not be locked while the drive is asked.
                 let known = self.state().mistrusted.is_some();
                 Ok((self.greatest(known)?, None))
             }
@@ -146,7 +142,7 @@ impl Chain {
         }
     }
 
-    /// The hint's record. Where nothing is there it is made.
+    /// Returns the hint's record; makes the hint if it is missing.
     fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
         let failed = |error: io::Error| self.share.refusal("reading it", &error);
         let versions = self.share.examine().map_err(failed)?;
@@ -160,7 +156,7 @@ impl Chain {
                 let path = self.share.path();
                 mount::of(path).refuse_unproven(path).map_err(fatal)?;
             }
-            // Only at the first look: who removes the path later means that, and is not contradicted.
+            // Only at the first look: an operator who removes the path later means that.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
                 made.map_err(|error| self.share.refusal("making it", &error))?;
@@ -173,7 +169,7 @@ impl Chain {
                 clock::pause(MOMENT);
                 hint = self.share.hint().map_err(failed)?;
             }
-            // Its maker died between making and writing it, or somebody has touched it.
+            // Its maker died before writing it, or a user made an empty file.
             if hint == Hint::Empty {
                 let begun = self.share.begin_hint();
                 begun.map_err(|error| self.share.refusal("writing its first line", &error))?;
@@ -190,7 +186,7 @@ impl Chain {
         }
     }
 
-    /// The greatest version of the whole directory; the directory is made if none is `known` to have been.
+    /// Returns the greatest version by listing; makes the directory if none is `known` to have been.
     fn greatest(&self, known: bool) -> Result<Version, Failure> {
         let failed = |what: &str, error| self.share.refusal(what, &error);
         let versions = match self.share.list() {
@@ -200,14 +196,14 @@ impl Chain {
         if let Some(greatest) = versions.last() {
             return Ok(*greatest);
         }
-        // Begun anew, the count of the fencing token would begin anew under whoever still has the old one.
+        // A new chain would restart the fencing token while a holder may have the old one.
         if known {
             return Err(self.are_gone());
         }
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
-        // Whoever has this path by a lock of the kernel's looks for our directory, and we, from now on,
-        // for its record: one of the two sees the other.
+        // An instance that holds this path by a kernel lock looks for this directory, and this instance, from
+        // now on, for that one's record: one of the two sees the other.
         match self.share.hint() {
             Ok(Hint::Stranger) => return Err(self.share.stranger()),
             Ok(_) => {}
@@ -229,7 +225,7 @@ impl Chain {
         )))
     }
 
-    /// The versions are not there any more: they were removed, or the drive was unmounted.
+    /// Reports versions that are gone: removed, or the drive was unmounted.
     pub(super) fn are_gone(&self) -> Failure {
         let known = self.state().device;
         if known.is_none() || self.share.device() == known {
@@ -241,13 +237,13 @@ impl Chain {
         ))
     }
 
-    /// What is carried along from tenure to tenure, by the last record that can be read.
+    /// Returns the results that are carried from tenure to tenure, by the last readable record.
     ///
     /// # Errors
-    /// Where that cannot be read for now.
+    /// While records cannot be read.
     pub(super) fn carried(&self, look: &Look) -> Result<Carried, Failure> {
-        // Back from version to version: a record may never come (its maker died), and then the one before it
-        // is the last that says what is done.
+        // Back version by version: a maker that died writes no record, and then the one before it has the
+        // results.
         let (mut unread, mut failed) = (false, false);
         let mut doubt = |error: io::Error| {
             failed = true;
@@ -256,8 +252,8 @@ impl Chain {
         let mut next = look.version;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
-            // One that is there and cannot be read may have borne a result. Looked for before: one that is
-            // written between the two can be read.
+            // A record that exists and cannot be read may have a result. Check that first: a record written
+            // in between can be read.
             let is_there = known(self.share.bears_record(next), true, &mut doubt)?;
             record = known(self.share.read_record(next), None, &mut doubt)?;
             unread |= record.is_none() && is_there;
@@ -282,16 +278,13 @@ impl Chain {
         })
     }
 
-    /// Nobody can say for now what is to be read, at a look at this version.
-    ///
-    /// # Errors
-    /// That it is to be asked again; not for ever.
+    /// Judges a read error at a look at this version: doubt, but not for ever.
     fn doubt_for_now(&self, version: Version, error: &io::Error) -> Result<(), Failure> {
-        // By one answer that does not come results would be forgotten, or be unreadable for everybody from then on.
-        // But where a disk has failed for good nobody is to be kept out for ever.
+        // One lost answer must not cost results, and a disk that has failed for good must not keep all
+        // instances out for ever.
         let now = Instant::now();
         let mut state = self.state();
-        // One now, and another behind another version in an hour, are two that passed.
+        // An error now, and another in an hour behind another version, are two that passed.
         let before = state
             .unreadable
             .filter(|(_, last, of)| now.since(*last) < PATIENCE || *of == version);
@@ -303,7 +296,7 @@ impl Chain {
         }
     }
 
-    /// A tenure that was never granted: results of tasks go on through it.
+    /// Returns a tenure that was never granted, which carries the results on.
     pub(super) fn of_before(&self, version: Version) -> Result<Tenure, Failure> {
         let Carried { once, unread } = self.carried(&Look {
             version: version - 1,
@@ -320,29 +313,29 @@ impl Chain {
 }
 
 impl Chain {
-    /// Whether the task is over, by the last record that can be read.
+    /// Whether the task is over, by the last readable record.
     pub(super) fn is_over(&self, look: &Look) -> Result<Option<TaskResult>, Failure> {
         let Some(task) = &self.task else {
             return Ok(None);
         };
-        // Once: a standby need not make a directory with every look, its own clock goes on from the answer.
+        // Once: a standby need not make a directory at every look, as its own clock continues from the
+        // answer.
         task.ask_if(task.lacks_the_time(), || self.time())?;
         Ok(task.result(&self.carried(look)?.once))
     }
 
-    /// Control is ours, and nothing runs yet: there is room for the result, and it is known which
-    /// period the run belongs to; how often it failed in it before.
+    /// Begins the task under control, before anything runs: checks that there is room for the result, and
+    /// finds the period. Returns how often the task failed in that period.
     pub(super) fn begin_task(&self, task_log: &TaskLog, unread: bool) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        // Asked anew under control: after hours of standing by two clocks have drifted apart.
+        // Ask again under control: after hours of waiting two clocks have drifted apart.
         task.ask_if(task.is_periodic() && !unread, || self.time())?;
         let begun = task.begin_known(task_log, unread, &self.candidate.identity);
         begun.map_err(|why| self.fatal(why))
     }
 
-    /// Records what the run of a task came to.
     pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
         let Some(mut tenure) = self.state().tenure.clone() else {
             return Err(lost_at(self.share.path(), "another instance has it"));
@@ -350,14 +343,14 @@ impl Chain {
         let by = &self.candidate.identity;
         let noted = OnceTask::note_known(self.task.as_ref(), &mut tenure.record, outcome, by);
         noted.map_err(|why| self.fatal(why))?;
-        // In a version of its own: a record is written once, so that none is ever half old and half new.
+        // In a version of its own: a record is written once, so that it is never half old and half new.
         let version = self.step()?;
         if let Some(ours) = &mut self.state().tenure {
-            // Every version from here on bears it.
+            // Every version from here on has it.
             ours.record.once = tenure.record.once.clone();
         }
         self.write(version, false, &tenure);
-        // The hint does not count: the next version's is written over it.
+        // The hint does not count: the next version overwrites it.
         let written = self.writer.outcome(version, give_up_at, Wanted::Record);
         if written.record {
             return Ok(());
@@ -375,7 +368,7 @@ impl Chain {
     }
 }
 
-// In a simulation, which has a drive that fails and need not wait for a minute.
+// In a simulation, whose drive can fail and which need not wait for a minute.
 #[cfg(test)]
 #[cfg(debug_assertions)]
 mod tests {
@@ -398,7 +391,7 @@ mod tests {
 
     const ONE: &str = r#"[{"key":"a","over":{"exit":0,"token":1,"by":"b","at":"c"}}]"#;
 
-    /// A disk of this machine, on which what lies in this directory cannot be read so often.
+    /// Local disk on which reading in this directory fails so many times.
     struct Fails {
         place: PathBuf,
         times: AtomicU32,
@@ -416,7 +409,7 @@ mod tests {
         }
     }
 
-    /// A lock whose first version bears a result, and whose second bears no record.
+    /// Makes a lock whose first version has a result, and whose second has no record.
     fn lock() -> (TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
@@ -441,7 +434,8 @@ mod tests {
         (dir, path)
     }
 
-    /// Does this with the lock at this path, whose result cannot be read so often; what it tells.
+    /// Works on the lock at this path, whose result cannot be read so many times, and returns what `work`
+    /// sends.
     fn play<T: Send + 'static>(
         path: &Path,
         times: u32,
@@ -475,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_read_for_a_moment_is_read_later_and_forgets_nothing() {
+    fn passing_read_error_delays_a_take_over_and_loses_no_result() {
         let (_dir, path) = lock();
         let told = play(&path, 1, |chain, told| {
             assert!(matches!(chain.compete(), Err(Failure::Held(_))));
@@ -483,9 +477,9 @@ mod tests {
             let doubt = chain.compete().map(drop).unwrap_err();
             assert!(matches!(doubt, Failure::Transient { .. }), "{doubt:?}");
             let made = chain.share.list().unwrap();
-            assert_eq!(made, [0, 1, 2], "it keeps no instance out meanwhile");
+            assert_eq!(made, [0, 1, 2], "no version is made meanwhile");
             let Ok(won) = chain.compete() else {
-                panic!("it can be read");
+                panic!("the record can be read by now");
             };
             let _ = told.send((won.tenure.record.once, won.tenure.unread));
         });
@@ -494,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_lost_for_good_keeps_nobody_out_for_ever() {
+    fn record_that_is_lost_for_good_delays_a_take_over_for_a_limited_time() {
         for poll in [Duration::from_secs(10), PATIENCE * 2] {
             let (_dir, path) = lock();
             let told = play(&path, u32::MAX, move |chain, told| {

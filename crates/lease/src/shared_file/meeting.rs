@@ -1,9 +1,9 @@
-//! [`meet`]: doctors on several machines race for the same names, at a place that the lock's path determines.
+//! [`meet`]: doctors on several machines race for the same names, beside the lock.
 //!
-//! Called by `doctor`, in a thread that may hang with the drive. A doctor counts as present while its mark changes:
-//! the mark of one that was killed stays as it is. The doctors with the two smallest numbers pair up, wait for each other
-//! before each name, and leave a witness in each name that they made. Two witnesses in one name: the drive told
-//! both that they made it. It never touches the lock's own files.
+//! Called by `doctor`, in a thread that may hang. A doctor is present while its mark changes; that of a dead
+//! one stays as it is. The two with the smallest numbers pair up, wait for each other before each name, and
+//! leave a witness in each name that they made. Two witnesses in one name: the drive told both that they made
+//! it. It never touches the lock's own files.
 
 use std::cmp::{max, min};
 use std::collections::BTreeMap;
@@ -15,27 +15,25 @@ use super::files;
 use crate::mount::beside;
 use trafficcop_core::clock::{self, Instant};
 
-// The directory of the meeting, after the lock's path.
 const PLACE: &str = ".trafficcop-doctors";
-// How many names a pair races for.
+// Names that a pair races for.
 const NAMES: u32 = 20;
-// How long one of a pair waits for the other before a name.
+// Time that one of a pair waits for the other before a name.
 const TURN: Duration = Duration::from_secs(3);
-// Between two looks for another doctor.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Result of a race between two doctors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// The machine of the other doctor.
+    /// Machine of the other doctor.
     pub host: String,
-    /// How many names both raced for.
+    /// Number of names that both raced for.
     pub names: u32,
-    /// How many of them both were told to have made.
+    /// Names that both were told to have made.
     pub shared: u32,
 }
 
-/// Waits for another doctor of the lock at `path`, for `patience` at most, and races against it. `None`: none came.
+/// Waits for another doctor of the lock at `path`, up to `patience`, and races against it; `None`: none came.
 /// Calls `alive` after each answer of the drive.
 ///
 /// # Errors
@@ -67,13 +65,12 @@ pub fn meet(
     met
 }
 
-/// One doctor's seat.
 struct Table<'a> {
     place: PathBuf,
     own: u32,
     host: String,
     beats: u64,
-    // In the order in which they were made.
+    // In the order of making.
     made: Vec<PathBuf>,
     alive: &'a dyn Fn(),
 }
@@ -81,7 +78,7 @@ struct Table<'a> {
 impl Table<'_> {
     fn meet(&mut self, until: Instant) -> io::Result<Option<Meeting>> {
         self.make(self.place.clone())?;
-        // What each of the others showed when it was first seen.
+        // Marks of the others when first seen.
         let mut first = BTreeMap::new();
         let (other, host) = loop {
             self.beat()?;
@@ -104,14 +101,14 @@ impl Table<'_> {
             }
             names += 1;
         }
-        // Both have left their witnesses, or the other one is gone.
+        // Both have left their witnesses, or the other one has ended.
         self.takes_turn(other, NAMES)?;
         let mut shared = 0;
         for name in 0..names {
             let witnesses = files::list(&self.place.join(format!("name.{pair}.{name}")));
             shared += u32::from(witnesses.is_ok_and(|witnesses| witnesses.len() > 1));
         }
-        // Nothing is removed before the other one has counted.
+        // Remove nothing before the other one has counted.
         self.takes_turn(other, NAMES + 1)?;
         Ok((names > 0).then_some(Meeting {
             host,
@@ -120,7 +117,7 @@ impl Table<'_> {
         }))
     }
 
-    /// Shows that this doctor is there still: its mark changes.
+    /// Changes the mark, to show that this doctor is alive.
     fn beat(&mut self) -> io::Result<()> {
         let mark = |table: &Table<'_>| {
             let name = format!("here.{:08x}.{}.{}", table.own, table.beats, table.host);
@@ -136,7 +133,7 @@ impl Table<'_> {
         }
     }
 
-    /// The other doctors, with their marks and machines.
+    /// Returns the other doctors, with their marks and machines.
     fn present(&self) -> io::Result<BTreeMap<u32, (u64, String)>> {
         let mut present = BTreeMap::new();
         for name in files::list(&self.place)? {
@@ -160,7 +157,7 @@ impl Table<'_> {
         Ok(present)
     }
 
-    /// Waits until the other one comes to this turn, too; `false`: it does not.
+    /// Waits until the other one comes to this turn; `false`: it does not.
     fn takes_turn(&mut self, other: u32, turn: u32) -> io::Result<bool> {
         let mark = |one: u32, two: u32| format!("turn.{one:08x}.{two:08x}.{turn}");
         self.make(self.place.join(mark(self.own, other)))?;
@@ -175,7 +172,7 @@ impl Table<'_> {
             if Instant::now() >= until {
                 return Ok(false);
             }
-            // It pairs up with a doctor that it sees alive.
+            // The other one pairs up with a doctor that it sees alive.
             if turn == 0 {
                 self.beat()?;
             }
@@ -194,7 +191,7 @@ impl Table<'_> {
         Ok(made)
     }
 
-    /// Removes what is left of this doctor; the last one removes the place.
+    /// Removes the traces of this doctor; the last one removes the place.
     fn clear(&mut self) {
         for made in self.made.drain(..).rev() {
             let _ = files::remove_directory(made);
@@ -215,7 +212,7 @@ mod tests {
     fn two_doctors_race_for_the_same_names_and_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        // Left by one that was killed: smaller than any other number.
+        // Left by one that was killed, with the smallest number.
         let dead = beside(&path, PLACE).join("here.00000000.7.gone");
         fs::create_dir_all(&dead).unwrap();
         let doctor = |host: &'static str| {
@@ -235,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doctor_alone_says_so_and_leaves_nothing() {
+    fn lone_doctor_meets_no_other_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let met = meet(&dir.path().join("lock"), "a", Duration::ZERO, &|| {});
         assert_eq!(met.unwrap(), None);

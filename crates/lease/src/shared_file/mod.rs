@@ -1,29 +1,29 @@
 //! The lock on a drive that machines share: an observed lease on a chain of versions.
 //!
-//! Kernel locks are not trusted here. On SMB a lock is given away when a duplicate of its handle is
-//! closed, on NFSv3 it is forgotten when the server's lock daemon restarts, on NFSv4 a server's grace
-//! period stops who only wants to prove it. If two machines make one directory, exactly one succeeds, on every
-//! file system that is used here (`mount` has the list); no cache answers that. So the truth is a chain of
-//! directories, `PATH.versions/V` (with the record of V in `V-1/next`), and [`Observed`](trafficcop_core::Observed) says who may make the next.
+//! Kernel locks are not trusted here: SMB gives a lock away when a duplicate of its handle is closed, NFSv3
+//! forgets it when the server's lock daemon restarts, and NFSv4 does not confirm it in a grace period. But if
+//! two machines make one directory, exactly one succeeds, on every file system used here (`mount` has the
+//! list), and no cache answers that. So the truth is a chain of directories, `PATH.versions/V` (with the
+//! record of V in `V-1/next`), and [`Observed`](trafficcop_core::Observed) decides who may make the next.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `store` | [`SharedFile`]: the trait |
-//! | `chain` | the steps of acquire, renew and release |
-//! | `give_back` | giving it back, and what is written of our versions |
-//! | `broken` | what is left of a lease that an operator has broken |
-//! | `whose` | whose a version is that its holder was to make, and that exists |
-//! | `look` | what is seen of a lock at each attempt, a task that is to be done once, and the server's time |
-//! | `share` | the requests to the drive, and what their errors mean |
-//! | `files` | the system calls, and a simulation's drive in their place |
-//! | `writer` | records, hints and the removal of old versions, behind the making of new ones |
-//! | `release` | giving the lock back from the guardian |
-//! | `inspect` | looking, breaking, and forgetting results without competing; trying out whether makers exclude each other here |
-//! | `meeting` | a race between the doctors of two machines |
+//! | `store` | [`SharedFile`]: the store trait |
+//! | `chain` | acquire and renew |
+//! | `give_back` | release, and what is written of a version |
+//! | `broken` | rest of a broken lease |
+//! | `whose` | owner of a version that its holder was to make, and that exists |
+//! | `look` | state of a lock, tasks that are done once, the server's time |
+//! | `share` | requests to the drive |
+//! | `errors` | their errors, with advice |
+//! | `files` | system calls, or the drive of a simulation |
+//! | `writer` | records, hints and the removal of old versions |
+//! | `release` | release by the guardian |
+//! | `inspect` | looking, breaking and forgetting without competing; trials for `doctor` |
+//! | `meeting` | race between the doctors of two machines |
 //!
-//! Nothing of the share is open between two steps, and no descriptor of it reaches guardian or
-//! command: a server that is gone keeps no process from ending. The lock's path is never removed,
-//! renamed or locked.
+//! Nothing of the share stays open between two steps, and no descriptor of it reaches guardian or command: a
+//! server that is gone keeps no process from ending. The lock's path is never removed, renamed or locked.
 
 mod broken;
 mod chain;

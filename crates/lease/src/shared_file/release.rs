@@ -1,9 +1,9 @@
-//! Gives the lock back after the supervisor's death, from the guardian.
+//! Releases the lock after the supervisor's death, from the guardian.
 //!
-//! What it needs lies in memory that the two share, because it changes with every renewal: the
-//! store leaves a note with each version ([`leave_note`]), from the taking over to the moment at which others can
-//! read that the lock is free ([`forget`]). [`execute`] is called when the supervisor is dead and
-//! the tree is empty. It must never make a version after one that may be another's.
+//! The two share memory, because the facts change with every renewal: the store leaves a note with each
+//! version ([`leave_note`]), from the take-over until others can read that the lock is free ([`forget`]).
+//! [`execute`] runs when the supervisor is dead and the tree is empty. It must never make a version after one
+//! that may be another's.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -22,32 +22,28 @@ use trafficcop_core::Observed;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// What the guardian is told to release by. It is told before the first tenure; the rest changes with every renewal
-// and is in the memory.
+// Release order for the guardian, given before the first tenure; the rest is in the memory.
 pub(super) const MARK: &[u8] = b"shared drive";
 
-/// After so many seconds a drive that does not answer is left alone; the lease runs out by itself.
+/// Seconds that the guardian waits for a drive that does not answer; then the lease runs out.
 pub const LIMIT: u32 = 10;
-// From one attempt to the next of what failed for a moment.
 const RETRY: Duration = Duration::from_millis(250);
 
-// Of the process and not of a store: the guardian is forked before there is any, and finds it here.
+// One for the process: the guardian is forked before there is any store.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
-// The memory has one writer at a time, and slots are released at once.
+// The memory has one writer at a time, and slots can be released together.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// Makes the memory, keeps it for [`execute`], and returns what is kept; the first call counts. Call it
-/// before the fork.
+/// Makes the memory for [`execute`] at the first call, before the fork, and returns it.
 pub(super) fn prepare(make: MakeMemory) -> Option<Arc<dyn SharedMemory>> {
     MEMORY.get_or_init(make).clone()
 }
 
-/// Whether this is ours to carry out.
 pub(crate) fn is_meant(release_info: &[u8]) -> bool {
     release_info == MARK
 }
 
-/// Tells the guardian the lock's path, since when our lease counts, and the record of our last version.
+/// Notes the lock's path, t0 and last record for the guardian.
 pub(super) fn leave_note(
     memory: &dyn SharedMemory,
     path: &Path,
@@ -58,7 +54,7 @@ pub(super) fn leave_note(
     memory.put(&note(path, t0, record));
 }
 
-/// Takes back the note of the lock at this path.
+/// Clears the note of the lock at this path.
 pub(super) fn forget(memory: &dyn SharedMemory, path: &Path) {
     let _writing = lock(&WRITING);
     let noted = memory.take().as_deref().and_then(read);
@@ -72,13 +68,13 @@ fn note(path: &Path, t0: Instant, record: &VersionRecord) -> Vec<u8> {
     [path.as_os_str().as_bytes(), b"\0", &t0, &record.encode()].concat()
 }
 
-/// Makes the version after the last that was ours, and says in it that the lock is free.
+/// Makes the next version, and records in it that the lock is free.
 pub(crate) fn execute() {
     let Some(memory) = MEMORY.get().and_then(Option::as_ref) else {
         return;
     };
-    // A drive that hangs must not keep the guardian: the alarm ends it, wherever it waits. It is blocked
-    // here, as other signals are that the guardian reads.
+    // A drive that hangs must not keep the guardian: the alarm ends it anywhere. SIGALRM is blocked here,
+    // like other signals that it reads.
     let alarm: SigSet = [Signal::SIGALRM].into_iter().collect();
     let _ = alarm.thread_unblock();
     nix::unistd::alarm::set(LIMIT);
@@ -86,7 +82,7 @@ pub(crate) fn execute() {
     nix::unistd::alarm::cancel();
 }
 
-/// What the guardian does by what stands in this memory, if it is given [`LIMIT`] for it.
+/// Does what the guardian does with a note, if it has [`LIMIT`] seconds for it.
 pub fn release_orphaned_by(memory: &dyn SharedMemory) {
     let note = memory.take();
     if let Some((path, t0, last)) = note.as_deref().and_then(read) {
@@ -105,13 +101,13 @@ fn read(note: &[u8]) -> Option<(PathBuf, Instant, VersionRecord)> {
 fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let give_up_at = Instant::now() + Duration::from_secs(LIMIT.into());
     if last.state == State::Released {
-        // Our supervisor died before it knew that others can read that.
+        // The supervisor died before it knew that others can read that.
         if share.record(last.version).is_none() {
             tell(share, &last, give_up_at);
         }
         return;
     }
-    // It may have died before it knew whether its version goes on from anything.
+    // The supervisor may have died before it knew whether this version has a predecessor.
     loop {
         match share.is_there(last.version.saturating_sub(1)) {
             Ok(true) => break,
@@ -122,15 +118,14 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let mut observed = Observed::new(last.nonce, last.lease);
     observed.made(last.version, t0);
     let mut steps = 0;
-    // More than one where our supervisor died between making a version and noting it: nobody writes the record of
-    // that any more, and without one it is held for 60 s.
+    // Several, if the supervisor died between making a version and noting it: that one's record is never
+    // written, and others would wait for it for 60 s.
     while steps < STEPS {
         let Some(version) = observed.own().and_then(|own| own.checked_add(1)) else {
             return;
         };
         match share.make(version) {
-            // As for a holder: what we went on from is gone, and a version that nothing is before would end the
-            // lock for everybody.
+            // As for a holder: a version without a predecessor would end the lock for all.
             Ok(Made::Made) if matches!(share.is_there(version - 1), Ok(false)) => {
                 let _ = share.remove(version);
                 return;
@@ -145,24 +140,23 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
             }
             Ok(Made::Exists) => {
                 let judge = |claim| observed.exists(version, claim, Instant::now());
-                // Another's, for whom it is; or not to be known, and it runs out by itself.
+                // Another instance has it, or the owner is unknown and the lease runs out.
                 match whose(share, version, judge) {
                     Ok(Whose::Ours) => steps += 1,
                     Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
                     _ => return,
                 }
             }
-            // Whether it was made is seen when it is asked for again.
+            // The next request shows whether it was made.
             Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
             Err(_) => return,
         }
     }
 }
 
-/// Says that a version of ours is free.
+/// Records that this version is free.
 fn tell(share: &Share, record: &VersionRecord, give_up_at: Instant) {
-    // One of the two is enough, and nobody can be told any more. What was begun of a record is not begun again: then
-    // the hint has to say it.
+    // One of the two is enough. A record that was begun is not begun again: then the hint has to say it.
     while share.write_record(record).is_err()
         && share.write_hint(record).is_err()
         && waits(give_up_at)
@@ -170,7 +164,7 @@ fn tell(share: &Share, record: &VersionRecord, give_up_at: Instant) {
     let _ = share.write_hint(record);
 }
 
-/// Waits a moment, if there is time for another attempt after it.
+/// Waits before another attempt; `false`: no time is left for one.
 fn waits(give_up_at: Instant) -> bool {
     let soon = Instant::now() + RETRY < give_up_at;
     if soon {
@@ -203,14 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn a_note_gives_back_what_is_still_the_last_and_nothing_else() {
+    fn note_releases_the_lock_only_while_its_version_is_the_last() {
         let (_dir, path, share, last) = tenure();
         let noted = note(&path, Instant::now(), &last);
         let (there, t0, read) = read(&noted).unwrap();
         assert_eq!(there, path);
         give_back(&share, t0, read);
         assert_eq!(share.record(2).unwrap().state, State::Released);
-        // Another's.
         let of_another = VersionRecord { nonce: 6, ..last };
         give_back(&share, t0, of_another);
         assert_eq!(share.list().unwrap(), [0, 1, 2]);
@@ -220,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_supervisor_made_before_it_died_and_did_not_note_is_given_back() {
+    fn version_that_a_dead_supervisor_did_not_note_is_given_back() {
         let (_dir, _path, share, last) = tenure();
         share.make(2).unwrap();
         give_back(&share, Instant::now(), last);
@@ -229,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_whose_record_is_missing_is_written_and_one_that_can_be_read_is_left_alone() {
+    fn missing_record_of_a_release_is_written_and_a_readable_one_is_left_alone() {
         let (_dir, _path, share, last) = tenure();
         let released = VersionRecord {
             version: 2,
@@ -239,7 +232,7 @@ mod tests {
         share.make(2).unwrap();
         give_back(&share, Instant::now(), released.clone());
         assert_eq!(share.record(2).as_ref(), Some(&released));
-        // Another has taken over, and has yet to write its record.
+        // Another instance has taken over, and writes its record later.
         share.make(3).unwrap();
         give_back(&share, Instant::now(), released);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
@@ -247,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_was_not_confirmed_and_goes_on_from_none_is_not_followed() {
+    fn unconfirmed_version_without_a_predecessor_is_not_continued() {
         let (_dir, _path, share, last) = tenure();
         share.make(7).unwrap();
         let unconfirmed = VersionRecord { version: 7, ..last };
@@ -255,7 +248,6 @@ mod tests {
         assert_eq!(share.list().unwrap(), [0, 1, 7]);
     }
 
-    /// Bytes of this process.
     #[derive(Default)]
     struct Bytes(Mutex<Vec<u8>>);
 
@@ -270,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_forgotten_with_its_lock_and_not_with_another_slot() {
+    fn forgetting_a_lock_clears_its_note_and_not_that_of_another_slot() {
         let (_dir, path, _share, last) = tenure();
         let memory = Bytes::default();
         forget(&memory, &path);
@@ -281,9 +273,9 @@ mod tests {
         assert_eq!(memory.take(), None);
     }
 
-    /// The drive was set back to what it was before.
+    /// The drive was set back to an earlier state.
     #[test]
-    fn nothing_is_left_behind_a_gap() {
+    fn version_made_after_a_gap_is_removed() {
         let (_dir, _path, share, last) = tenure();
         share.remove(1).unwrap();
         give_back(&share, Instant::now(), last);
@@ -291,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_an_operator_s_or_somebody_s_after_the_lease_is_left_alone() {
+    fn version_of_an_unknown_owner_is_left_alone() {
         let (_dir, _path, share, last) = tenure();
         assert!(share.say_broken(1).unwrap());
         share.make(2).unwrap();
@@ -304,7 +296,6 @@ mod tests {
         assert_eq!(share.list().unwrap(), [0, 1, 2]);
     }
 
-    /// In a simulation, which has a drive that fails.
     #[cfg(debug_assertions)]
     mod simulated {
         use std::io;
@@ -317,7 +308,7 @@ mod tests {
         use super::*;
         use trafficcop_core::clock::{SimulatedClock, start_thread};
 
-        /// A disk of this machine that fails once when it is asked whether a lease was broken.
+        /// Local disk that fails once when asked whether a lease was broken.
         #[derive(Default)]
         struct Fails(AtomicBool);
 
@@ -333,7 +324,7 @@ mod tests {
         }
 
         #[test]
-        fn whose_answer_failed_for_a_moment_is_asked_again_also_whose_a_version_is() {
+        fn passing_error_of_the_owner_check_is_retried() {
             let (_dir, _path, share, last) = tenure();
             share.make(2).unwrap();
             let drive: Box<dyn Drive> = Box::new(Fails::default());

@@ -1,6 +1,6 @@
-//! [`SharedFile`]: a lock that is a chain of versions, as the drivers see it through [`LeaseStore`].
+//! [`SharedFile`]: a lock that is a chain of versions, as a [`LeaseStore`].
 //!
-//! Each call runs a step of `chain` in a thread of its own with a time limit. It must never wait for the
+//! Each call runs a step of `chain` in a thread of its own, with a time limit. It must never wait for the
 //! drive where something else could be late.
 
 use std::io;
@@ -30,22 +30,21 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
-// How long a step that hangs is waited for before a release, twice. A drive that answers at all does so by then;
-// otherwise the lease runs out no later for our waiting.
+// Time that a release waits for a step that hangs, twice. A drive that answers at all does so by then.
 const PATIENCE: Duration = Duration::from_secs(1);
-// How long a stamp for those who come after us may keep us: without it they wait a lease longer.
+// Time for leaving a stamp; without it the next instances wait a lease longer.
 const FAREWELL: Duration = Duration::from_millis(250);
 
-/// A lock on a shared drive, as one instance competes for it.
+/// Lock on a shared drive for which one instance competes.
 pub struct SharedFile {
     name: String,
     jobs: BlockingJobs,
     chain: Arc<Chain>,
-    /// The release of this tenure has waited for a step in vain.
+    /// Whether this tenure's release has waited for a step in vain.
     overdue: AtomicBool,
 }
 
-/// A lock on a drive that machines share, as it was named by its path.
+/// Lock on a shared drive, named by its path.
 pub struct SharedFileLock(pub PathBuf);
 
 impl NamedLock for SharedFileLock {
@@ -72,10 +71,10 @@ impl NamedLock for SharedFileLock {
 }
 
 impl SharedFile {
-    /// Nothing is asked of the drive yet: it may hang, and this is called before there is a thread.
+    /// Opens the lock; does no I/O, because the drive may hang and no thread exists yet.
     ///
     /// # Errors
-    /// Where there is no working directory to a relative path.
+    /// A relative path, and no working directory.
     pub fn open(path: &Path, competitor: &Competitor) -> io::Result<SharedFile> {
         SharedFile::with_memory(
             path,
@@ -84,10 +83,10 @@ impl SharedFile {
         )
     }
 
-    /// The same, with what a guardian finds when this process is dead.
+    /// Like [`SharedFile::open`], with the memory that the guardian reads when this process is dead.
     ///
     /// # Errors
-    /// As [`SharedFile::open`].
+    /// Those of [`SharedFile::open`].
     pub fn with_memory(
         path: &Path,
         competitor: &Competitor,
@@ -102,8 +101,7 @@ impl SharedFile {
         })
     }
 
-    /// Runs a step in a thread. Where nobody waits for it any more it goes on all the same, and what
-    /// it obtained is known to the next step.
+    /// Runs a step in a thread. An abandoned step continues, and the next one knows what it obtained.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &str,
@@ -131,8 +129,7 @@ impl LeaseStore for SharedFile {
         let won = self
             .blocking("looking at it", give_up_at, |chain| chain.compete())
             .await?;
-        // Only now that somebody is there to have it: what an attempt obtained that nobody waited for is given
-        // back by the next release.
+        // Only now that a caller takes it: what an abandoned attempt obtained, the next release gives back.
         let token = won.tenure.record.token;
         self.chain.state().tenure = Some(won.tenure);
         self.overdue.store(false, Ordering::Release);
@@ -161,12 +158,12 @@ impl LeaseStore for SharedFile {
         if self.jobs.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
-        // Behind a step that hangs nothing is done in time, and a lease runs out by itself.
+        // Nothing is done in time behind a step that hangs, and a lease runs out by itself.
         let limit = give_up_at.min(Instant::now() + PATIENCE);
         if !self.jobs.is_idle_by(limit).await {
             let why = "the drive does not answer";
-            // A slow one does, when it is asked again. After that the lease is left to run out, and the next
-            // release begins anew.
+            // A slow drive answers the second time. After that the lease runs out, and the next release
+            // begins anew.
             return Err(match self.overdue.fetch_xor(true, Ordering::AcqRel) {
                 true => self.chain.fatal(why),
                 false => transient(format!("{}: {why}", self.name)),
@@ -177,7 +174,7 @@ impl LeaseStore for SharedFile {
             chain.release(give_up_at)
         });
         match released.await {
-            // What hangs now would only be waited for.
+            // The caller would only wait for what hangs now.
             Err(Failure::Transient { why, .. }) if !self.jobs.is_idle() => Err(fatal(why)),
             answered => answered,
         }
@@ -190,9 +187,9 @@ impl LeaseStore for SharedFile {
     ) -> Result<(), Failure> {
         let what = update.doing();
         let update = match update {
-            // The next renewal says so: a version of its own would be in that one's way where the drive hangs.
+            // The next renewal reports it: a version of its own would delay that on a drive that hangs.
             RecordUpdate::Health(health) => return self.chain.tell(false, health),
-            // Said by every version from here on, whatever becomes of this one.
+            // Every later version records it, whatever becomes of this one.
             RecordUpdate::Draining { health } => {
                 self.chain.tell(true, health)?;
                 None
@@ -207,7 +204,7 @@ impl LeaseStore for SharedFile {
     }
 
     async fn leave(&self, _give_up_at: Instant) {
-        // Not in a tenure: what is ours nobody has watched as a candidate.
+        // Not in a tenure: a holder does not watch its own versions as a candidate.
         let seen = {
             let mut state = self.chain.state();
             let stamped = state.stamped.take().filter(|_| state.tenure.is_none());
@@ -222,8 +219,8 @@ impl LeaseStore for SharedFile {
     }
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
-        // At any time: what there is to give back stands in the memory, from the making of a version on. No descriptor:
-        // one on a server that is gone keeps whoever has it from ending.
+        // The memory always has what to release. No descriptor: one on a server that is gone keeps its
+        // process from ending.
         let release_info = self.chain.memory.as_ref();
         Ok(OrphanRelease {
             descriptor: None,
@@ -239,7 +236,7 @@ mod tests {
     use super::*;
     use crate::record::Candidate;
 
-    /// Has a step hang until what this gives is dropped.
+    /// Makes a step hang until the returned sender is dropped.
     async fn hang(store: &SharedFile) -> mpsc::Sender<()> {
         let (go_on, hangs) = mpsc::channel();
         let step = move |_: &Chain| {
@@ -274,9 +271,9 @@ mod tests {
         SharedFile::open(&directory.join("lock"), &competitor).expect("a store")
     }
 
-    /// A drive that takes more than a second, days after it hung in another tenure.
+    /// The drive takes more than a second, days after it hung in another tenure.
     #[tokio::test]
-    async fn a_release_waits_twice_for_a_step_that_hangs_whatever_hung_before_its_tenure() {
+    async fn release_of_each_tenure_waits_twice_for_a_step_that_hangs() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = open(directory.path());
         acquire(&store).await;
@@ -285,7 +282,7 @@ mod tests {
         assert!(matches!(first, Err(Failure::Transient { .. })), "{first:?}");
         drop(go_on);
         assert!(store.jobs.is_idle_by(Instant::FOREVER).await);
-        // It was not asked again. As if its lease had run out:
+        // No second release came, as if the lease had run out.
         let late = Instant::now() + Duration::from_secs(120);
         store.chain.release(late).expect("to release");
         acquire(&store).await;
@@ -297,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_release_that_was_given_up_is_forgotten() {
+    async fn release_begins_anew_after_it_was_given_up() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = open(directory.path());
         acquire(&store).await;

@@ -1,10 +1,11 @@
-//! Whose a version is that its holder was to make, and of which it is told that it exists.
+//! Owner of a version that a holder was to make, and that exists already.
 //!
-//! Called by `chain` and, when the supervisor is dead, by `release`. The drive may have lost the answer to what
-//! we asked ourselves. Without a record that can be read (an old view, a server that opens nothing yet) another's is
-//! told from ours by time: before our lease is over nobody takes over, but for an operator, who breaks it. So an
-//! operator says first that he does, in names that a directory is made of, which no cache answers. It must never
-//! take an operator's version for ours: whoever follows that would go on beside whoever followed it before.
+//! Called by `chain` and, when the supervisor is dead, by `release`. The answer to this instance's own
+//! request may have been lost. Without a readable record (an old view, a server that opens nothing yet) time
+//! tells whose it is: before this instance's lease is over no other takes over, unless an operator breaks the
+//! lease. So an operator announces a break first, by directories, which no cache answers. It must never take
+//! an operator's version for an own one: the instance that continued from it would run beside the one that
+//! took over by it.
 
 use std::io;
 
@@ -12,28 +13,25 @@ use super::share::{Broken, Share};
 use crate::version_record::VersionRecord;
 use trafficcop_core::observed::{Claim, Exists, Version};
 
-/// Whose it is.
 pub(super) enum Whose {
-    /// Ours: the one after it is to be made.
+    /// This instance: make the next.
     Ours,
-    /// Another's, with this record.
+    /// Another instance or an operator, with this record.
     Others(Box<VersionRecord>),
-    /// Ours or another's: taken for ours, it would be an overlap; taken for another's, a command that is killed
-    /// for nothing.
+    /// Undecided: a wrong "ours" would be an overlap, a wrong "lost" would kill a command for nothing.
     Unknown,
-    /// The version before it is not there any more.
+    /// The version before it is missing.
     Removed,
 }
 
-/// Whose it is; `judge` is [`Observed::exists`](trafficcop_core::Observed::exists) of what it claims.
+/// Finds the owner; `judge` is [`Observed::exists`](trafficcop_core::Observed::exists) of the claim.
 pub(super) fn whose(
     share: &Share,
     version: Version,
     judge: impl FnOnce(Option<Claim>) -> Exists,
 ) -> io::Result<Whose> {
     let before = version.saturating_sub(1);
-    // Without opening anything where there is nothing to open: an open is what hangs for 41 s on a
-    // server that was just restarted.
+    // Open nothing that is missing: on a server that has just restarted an open hangs for 41 s.
     let record = share.has_record(version).then(|| share.record(version));
     let Some(record) = record.flatten() else {
         return Ok(match share.broken(before)? {

@@ -1,9 +1,8 @@
-//! Writes records and hints behind the making of versions, and removes versions that are old.
+//! Writes records and hints behind the making of versions, and removes old versions.
 //!
-//! Called by `store` after every version that was made. Control does not depend on it: a server that
-//! has just been restarted makes versions at once, and opens no file for a minute. So it has
-//! threads of its own, which end when there is nothing to write; a newer record takes the place of
-//! one that still waits. It must never write a record for a version that another made.
+//! Control does not depend on it: a server that has just restarted makes versions at once, and opens no file
+//! for a minute. So it has threads of its own, which end when there is nothing to write; a newer record
+//! replaces one that still waits. It must never write a record for another's version.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,18 +14,18 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
 
-/// What stays, and what is removed.
+/// Limits of what is kept and removed.
 struct Keeping {
-    // A version may be removed when so much later a newer one was made, by the server's clock: longer than any
-    // cache of a client keeps a view of the directory.
+    // Age at which a version may be removed, by the server's clock: longer than any client's cache keeps a
+    // view.
     kept_for: Duration,
-    // So many of the last versions stay, however old they are: after a night without a holder the last one must
-    // still be found, with what is carried along.
+    // Last versions that stay, however old: after a night without a holder the last one must be found, with
+    // the results that it carries.
     kept: usize,
-    // How many are removed at once: more than come in a round, so that a backlog shrinks, and few enough for the
-    // writing of records not to wait for long.
+    // Versions removed at once: more than come in a round, so that a backlog shrinks, but few, so that
+    // records need not wait for long.
     removed: usize,
-    // From one removal to the next, in versions: a listing of the directory is not to be had with each renewal.
+    // Versions between two removals: a list at each renewal would cost too much.
     pace: u64,
 }
 
@@ -37,7 +36,7 @@ const KEEPING: Keeping = Keeping {
     pace: 32,
 };
 
-/// In minutes that stand for days, less is kept and for a shorter time: views that are older than that come up.
+/// Limits of a simulation, whose minutes stand for days: low enough for older views to come up.
 const SIMULATED: Keeping = Keeping {
     kept_for: Duration::from_secs(60),
     kept: 6,
@@ -52,25 +51,23 @@ fn keeping() -> &'static Keeping {
     }
 }
 
-/// What became of a record.
+/// Outcome of writing a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
-    /// It, or that of a later version, stands in its place, on the server's disk.
+    /// Whether the record, or a later version's, is on the server's disk.
     pub(super) record: bool,
-    /// So does the hint.
+    /// Whether the hint is, too.
     pub(super) hint: bool,
 }
 
-/// What is waited for.
+/// Outcome that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// The record itself.
     Record,
-    /// Whatever others can see it by.
+    /// Record or hint: others can read either.
     Either,
 }
 
-/// The writer of one lock.
 #[derive(Clone)]
 pub(super) struct Writer(Arc<Shared>);
 
@@ -80,48 +77,45 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Both, and the threads that write them.
 const TARGETS: [(Target, &str); 2] = [(Target::Record, "lock-record"), (Target::Hint, "lock-hint")];
 
-/// What is written where.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Record,
     Hint,
 }
 
-/// Records and hints have a queue and a thread each: a hint can have to wait until the server has received
-/// of everybody who read it, and one of those may be gone.
+/// Records and hints to write, with a thread each: a hint may wait until every client that read it has
+/// answered the server, and one of them may be gone.
 #[derive(Default)]
 struct Queue {
     record: Pending,
     hint: Pending,
-    // A greater version than any of ours was found in the directory: the next renewal is told.
+    // Greater version than any own, found in the directory: for the next renewal.
     surpassed: Option<Version>,
-    /// The version after which old ones are looked for again.
+    /// Version from which on old ones are looked for again.
     removal: Version,
 }
 
 #[derive(Default)]
 struct Pending {
-    // What is to be written next. One place and no list: of two that wait only the newer is worth writing.
+    // Record to write next. One place and no list: of two, only the newer is worth writing.
     next: Option<VersionRecord>,
-    /// A thread is at it.
     running: bool,
-    /// The last version that was dealt with, and whether it was written.
+    /// Last version dealt with, and whether it was written.
     done: Option<(Version, bool)>,
-    /// Trouble was told and has not ended.
+    /// Whether trouble was reported and goes on.
     told: bool,
 }
 
 impl Pending {
-    /// Whether the record of this version, or of one after it, was written; `None`: not known yet.
+    /// Whether the record of this version, or of a later one, was written; `None`: not known yet.
     fn outcome(&self, version: Version) -> Option<bool> {
         let (_, written) = self.done.filter(|(done, _)| *done >= version)?;
         Some(written)
     }
 
-    /// Nothing is known of this version, and something is still under way.
+    /// Whether the outcome of this version is still to come.
     fn is_open(&self, version: Version) -> bool {
         self.running && self.outcome(version).is_none()
     }
@@ -145,8 +139,7 @@ impl Writer {
         }))
     }
 
-    /// Has this written once more where it was not and nobody is at it, unless others can see it by the other
-    /// of the two.
+    /// Has this written once more, unless a thread is at it or others can read one of the two.
     pub(super) fn again(&self, record: &VersionRecord) {
         let seen = self.outcome(record.version, Instant::ZERO, Wanted::Either);
         if seen.record || seen.hint {
@@ -159,7 +152,7 @@ impl Writer {
         }
     }
 
-    /// Has this written as soon as what is under way is done.
+    /// Has this written as soon as the current write is done.
     pub(super) fn put(&self, record: &VersionRecord) {
         for (target, name) in TARGETS {
             self.put_by(target, name, record);
@@ -170,7 +163,7 @@ impl Writer {
         let mut queue = self.0.queue();
         let pending = queue.pending(target);
         pending.next = Some(record.clone());
-        // What became of an attempt before this is no news of it.
+        // An earlier attempt's outcome says nothing of this one.
         pending.done = pending.done.filter(|(done, _)| *done != record.version);
         if pending.running {
             return;
@@ -183,8 +176,7 @@ impl Writer {
         }
     }
 
-    /// What became of the record of this version: waits until what is wanted is there, or will not be,
-    /// or the time is up.
+    /// Returns the outcome for this version, once what is wanted is there or will not be, or the time is up.
     pub(super) fn outcome(&self, version: Version, give_up_at: Instant, wanted: Wanted) -> Written {
         let mut queue = self.0.queue();
         loop {
@@ -203,7 +195,7 @@ impl Writer {
             if enough || !open || left.is_zero() {
                 return written;
             }
-            // In short naps: this wait's clock stands still in a suspend.
+            // In short pauses: the clock of this wait stops in a suspend.
             let nap = left.min(Duration::from_millis(500));
             if clock::is_simulated() {
                 drop(queue);
@@ -216,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// A greater version than ours that was found where ours should be the greatest.
+    /// Takes a greater version that was found although the own should be the greatest.
     pub(super) fn surpassed(&self) -> Option<Version> {
         self.0.queue().surpassed.take()
     }
@@ -232,7 +224,7 @@ impl Shared {
             let (record, removal) = {
                 let mut queue = self.queue();
                 let pending = queue.pending(target);
-                // Under the same mutex as `put`: a record that comes now finds the thread running, or begins one.
+                // Under the mutex of `put`: a record that comes now finds the thread running, or starts one.
                 let Some(record) = pending.next.take() else {
                     pending.running = false;
                     self.changed.notify_all();
@@ -262,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// Said once until it goes well again.
+    /// Reports trouble once, until a write succeeds.
     fn tell(&self, pending: &mut Pending, error: Option<&io::Error>) {
         let Some(error) = error else {
             pending.told = false;
@@ -277,9 +269,9 @@ impl Shared {
         }
     }
 
-    /// Removes what is older than an hour, oldest first. Whoever comes with a view as old as that
-    /// finds that the version before its own is gone, and withdraws. It ends with the first that was
-    /// not removed for certain: none may be gone while one before it is there.
+    /// Removes versions that are older than an hour, oldest first. An instance with a view as old finds that
+    /// the version before its own is missing, and withdraws. Stops at the first that was not certainly
+    /// removed: none may be missing while one before it exists.
     fn remove_old(&self, ours: Version) {
         let Ok(versions) = self.share.list() else {
             return;
@@ -348,7 +340,7 @@ mod tests {
         writer.put(&record(1));
         assert!(writer.outcome(1, soon(), Wanted::Record).record);
         assert_eq!(share.record(1), Some(record(1)));
-        // Of a version that is another's nothing is written over.
+        // The record of another's version is not overwritten.
         let other = VersionRecord {
             nonce: 2,
             ..record(1)
@@ -381,7 +373,7 @@ mod tests {
         writer.0.remove_old(100);
         let left = share.list().unwrap();
         assert_eq!((left[0], left.len()), (37, 64));
-        // What is not an hour old stays, and with it all that is younger.
+        // A version that is not an hour old stays, and so do all younger ones.
         for version in 101..=180 {
             share.make(version).unwrap();
         }
