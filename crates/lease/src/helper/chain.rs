@@ -6,6 +6,7 @@
 //! cannot tell from another holder's, nor begin anew at token 1 where an entry was.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -41,8 +42,6 @@ pub(super) struct Chain {
 /// What one instance knows of an entry, and has of it.
 struct Progress {
     observed: Observed,
-    /// The helper was seen to refuse tags that do not hold.
-    proven: bool,
     /// Text that was seen last, and how a later process knows it.
     last: Option<(Vec<u8>, Stamped)>,
     /// Greatest version of any record that was read or written.
@@ -80,7 +79,6 @@ impl Chain {
             runtime: competitor.runtime.clone(),
             state: Mutex::new(Progress {
                 observed: Observed::new(fresh_nonce(), competitor.lease),
-                proven: false,
                 last: None,
                 floor: 0,
                 asked: None,
@@ -155,15 +153,16 @@ impl Chain {
         Ok((entry.tag, record))
     }
 
-    /// Refuses, once, a helper that writes although a tag does not hold.
+    /// Refuses, once in a process, a helper that writes although a tag does not hold.
     ///
     /// # Errors
     /// `Fatal` where it does; `Transient` where that is not known.
     fn prove(&self, give_up_at: Instant) -> Result<(), Failure> {
-        if self.state().proven {
+        // One process has one helper, and may have many slots.
+        static PROVEN: AtomicBool = AtomicBool::new(false);
+        if PROVEN.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.look(give_up_at)?;
         let text = self
             .state()
             .last
@@ -178,7 +177,7 @@ impl Chain {
                 ))));
             }
         }
-        self.state().proven = true;
+        PROVEN.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -191,11 +190,11 @@ impl Chain {
             drop(state);
             forget(&self.helper);
         }
-        self.prove(give_up_at)?;
         let mut due = None;
         let mut seen = None;
         for _ in 0..ATTEMPTS {
             let (tag, record) = self.look(give_up_at)?;
+            self.prove(give_up_at)?;
             self.refuse_done(record.as_ref(), give_up_at)?;
             let next = self.state().observed.next(Instant::now());
             if let Next::Wait(until) = next {
