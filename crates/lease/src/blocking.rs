@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_that_hangs_stalls_the_next_and_is_dropped_when_it_ends() {
+    async fn hanging_job_stalls_the_next_and_its_late_result_is_dropped() {
         struct Undo(mpsc::Sender<&'static str>);
         impl Drop for Undo {
             fn drop(&mut self) {

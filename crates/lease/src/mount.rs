@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_whose_name_is_no_text_is_one_of_many() {
+    fn mount_point_that_is_not_utf8_is_found() {
         let mut table = TABLE.as_bytes().to_vec();
         table.extend_from_slice(b"37 22 0:57 / /mnt/b\xfcro rw - fuse.sshfs h: rw\n");
         let mounts = parse(&table);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_be_local_is_local_and_all_else_is_shared() {
+    fn only_known_local_file_systems_are_local() {
         for (path, kind, shared) in [
             ("/srv/lock", "ext4", false),
             ("/tmp/a/lock", "tmpfs", false),
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_for_temporary_files_here_is_found() {
+    fn mount_of_the_temporary_directory_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let mount = of(&directory.path().join("lock"));
         assert!(!mount.kind.is_empty() && mount.kind != "unknown");

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_slot_of_a_shared_drive_makes_all_of_them_that() {
+    fn one_shared_slot_makes_all_slots_shared() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sem");
         let leases = |slots| at_path(&path, false, slots).unwrap().leases();

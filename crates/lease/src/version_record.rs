@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_alone_and_as_a_hint() {
+    fn record_round_trips_alone_and_as_a_hint() {
         let record = record(u64::MAX);
         assert_eq!(
             VersionRecord::decode(&record.encode()),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_torn_or_changed_is_no_record() {
+    fn torn_or_changed_record_is_refused() {
         let (old, new) = (record(41).encode_hint(), record(42).encode_hint());
         for cut in 0..WIDTH {
             let torn = [&new[..cut], &old[cut..]].concat();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trafficcop_that_locks_by_the_kernel_takes_it_for_a_stranger_s() {
+    fn kernel_lock_takes_a_version_record_for_foreign() {
         use crate::file::record::{Content, decode_record};
         for bytes in [record(41).encode(), record(41).encode_hint(), first_hint()] {
             for end in [bytes.len(), bytes.len().min(2048), 30] {

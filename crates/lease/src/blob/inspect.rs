@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_the_results_is_left_out() {
+    fn forgetting_removes_only_the_results() {
         let there = [
             ("owner", "somebody"),
             ("trafficcop_token", "7"),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_forgotten_only_with_all() {
+    fn unreadable_results_are_forgotten_only_with_all() {
         let there = [("Owner", "somebody"), ("trafficcop_once", "[{")];
         let metadata = metadata::read(there.into_iter());
         assert!(metadata.has_unread_results());

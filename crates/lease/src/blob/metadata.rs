@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_as_it_was_and_so_does_what_is_not_ours() {
+    fn record_and_foreign_keys_survive_a_round_trip() {
         let others = BTreeMap::from([
             ("Owner".to_owned(), "100% theirs".to_owned()),
             ("trafficcop_twice".to_owned(), "%41".to_owned()),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_version_left_of_another_tenure_s_health_is_not_this_one_s() {
+    fn health_of_another_tenure_is_ignored() {
         let of = |token: &str, health: &str| {
             let there = [("trafficcop_token", token), ("trafficcop_health", health)];
             read(there.into_iter()).record.expect("a record").health
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_health_takes_nobody_s_room() {
+    fn health_is_dropped_from_full_metadata() {
         let others = |length| BTreeMap::from([("theirs".to_owned(), "x".repeat(length))]);
         let without = Record {
             health: String::new(),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_cannot_be_read_are_kept_as_they_stand() {
+    fn unreadable_results_are_kept_unchanged() {
         for bad in ["", "%41", "[{", "{}"] {
             let there = [("trafficcop_token", "5"), ("trafficcop_once", bad)];
             let metadata = read(there.into_iter());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_written_leaves_less_room_for_results() {
+    fn foreign_metadata_leaves_less_room_for_results() {
         let once = record().once;
         let fits_beside = |length: usize| {
             let others = BTreeMap::from([("theirs".to_owned(), "x".repeat(length))]);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_no_number_is_told_not_taken_for_zero() {
+    fn token_that_is_no_number_is_reported_not_read_as_zero() {
         for bad in ["", "-1", "1e3", "18446744073709551616", "seven"] {
             let metadata =
                 read([("trafficcop_token", bad), ("trafficcop_holder", "h")].into_iter());

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_orphan_s_release_goes_only_to_its_own_account() {
+    fn orphan_release_goes_only_to_its_own_account() {
         let url = |text| Url::parse(text).expect("a URL");
         let endpoint = url("http://127.0.0.1:10000/acct");
         assert!(is_within(

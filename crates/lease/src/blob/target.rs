@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_may_do_without_a_name() {
+    fn listing_needs_no_name() {
         let read = |text| {
             let target = Target::of_listing(text).expect(text);
             (target.container().to_owned(), target.name().to_owned())
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_azure_would_refuse_is_refused() {
+    fn names_that_azure_refuses_are_refused() {
         let long = format!("locks/{}", "x".repeat(1025));
         let deep = format!("locks/{}x", "a/".repeat(254));
         for bad in [

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_found_where_nothing_at_their_path_says_so() {
+    fn versions_are_found_without_a_hint_at_their_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock.0");
         fs::create_dir_all(dir.path().join(format!("lock.0.versions/{:020}", 1))).unwrap();
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_while_it_is_held_or_when_it_is_not_what_was_shown() {
+    fn unforced_reset_changes_nothing_if_held_or_not_as_shown() {
         let (_dir, path) = file_with(&known(TWO));
         let before = fs::read(&path).unwrap();
         assert_eq!(
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_free_afterwards_though_somebody_has_a_copy_of_the_descriptor() {
+    fn reset_unlocks_even_if_a_copy_of_the_descriptor_is_open() {
         let (_dir, path) = file_with(&known(TWO));
         let file = open::open_existing(&path).unwrap();
         let copy = file.try_clone().unwrap();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_and_what_cannot_be_read_goes_with_all() {
+    fn reset_creates_nothing_and_only_all_forgets_unreadable_results() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none");
         let all = |path: &Path| forget(path, &Tasks::All, &TaskLog::EMPTY, false);
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_on_a_shared_drive_forgets_without_the_path_too() {
+    fn reset_finds_a_shared_lock_without_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         // Version 1 is being made, and its record is to come: the lock is somebody's, and not one that never was.

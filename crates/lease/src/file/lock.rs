@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_is_free_when_it_is_dropped_and_not_kept() {
+    fn locked_file_is_unlocked_on_drop_unless_kept() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         let [first, second] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
         let locked = LockedFile::of(&first).expect("asked").expect("free");

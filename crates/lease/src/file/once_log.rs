@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_kept_behind_the_greatest_number_that_a_line_can_bear() {
+    fn results_survive_the_greatest_edition_number() {
         for greatest in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
             for place in PLACES {
                 let file = file("new");
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_from_what_cannot_be_read() {
+    fn unreadable_lines_give_no_results() {
         let file = tempfile::tempfile().expect("a file");
         assert_eq!(read(&file).unwrap(), Lookup::Nothing);
         file.set_len(LENGTH as u64).unwrap();

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_not_created_for_those_who_only_intervene() {
+    fn missing_file_is_not_created_for_an_intervention() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let refused = open(&path, false).unwrap_err();

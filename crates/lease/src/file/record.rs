@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_log_is_no_record_that_was_torn() {
+    fn event_log_is_not_taken_for_a_torn_record() {
         let line = r#"{"v":1,"time":"2026-01-01T00:00:00Z","event":"acquired","token":7}"#;
         let log = format!("{line}\n{line}\n");
         assert_eq!(decode(log.as_bytes()), Content::Foreign);
     }
 
     #[test]
-    fn a_record_comes_back_and_has_the_width() {
+    fn record_round_trips_at_its_fixed_width() {
         let bytes = encode(&record(41));
         assert_eq!(bytes.len(), WIDTH);
         assert!(bytes.starts_with(b"{\"token\":                  41,") && bytes.ends_with(b" \n"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_whose_other_texts_are_long_is_written_all_the_same() {
+    fn record_with_other_long_texts_is_still_written() {
         let mut long = record(41);
         long.since = "x".repeat(3000);
         long.bell = "y".repeat(3000);

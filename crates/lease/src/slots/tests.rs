@@ -149,7 +149,7 @@ fn later() -> Instant {
 use Fate::{Broken, Free, Hangs, LosesTheAnswer, Mute, Stolen, Taken};
 
 #[tokio::test]
-async fn the_free_slot_is_found_wherever_we_begin() {
+async fn free_slot_is_found_from_any_start() {
     for first in 0..3 {
         let (slots, world) = slots(first, &[Taken, Free, Taken]);
         assert_eq!(slots.info().name, "locks/x");
@@ -188,7 +188,7 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
 }
 
 #[tokio::test]
-async fn who_looks_only_once_looks_at_all() {
+async fn single_attempt_looks_at_all_slots() {
     let mut fates = [Taken; 10];
     fates[4] = Free;
     let (slots, _) = slots(5, &fates);
@@ -205,14 +205,14 @@ async fn the_holders_of_a_few_slots_are_named() {
 }
 
 #[tokio::test]
-async fn what_was_obtained_without_an_answer_is_given_back_at_once() {
+async fn unanswered_grant_is_given_back_at_once() {
     let (slots, world) = slots(0, &[LosesTheAnswer, Free]);
     slots.acquire(later()).await.unwrap();
     assert_eq!(world.ours(), [1], "two slots are ours");
 }
 
 #[tokio::test]
-async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
+async fn unclear_slot_does_not_hide_a_free_one_and_is_given_back_in_the_end() {
     let (slots, world) = slots(0, &[Mute, Taken]);
     assert!(matches!(
         slots.acquire(later()).await,
@@ -228,7 +228,7 @@ async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_slot_that_was_taken_from_us_is_told_whatever_the_others_answer() {
+async fn slot_that_was_taken_away_is_reported_whatever_the_others_answer() {
     let (slots, world) = slots(0, &[Mute, Taken]);
     let _unanswered = slots.acquire(later()).await;
     world.set(1, Free);
@@ -253,7 +253,7 @@ async fn an_attempt_that_was_dropped_is_undone_by_release() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_left_is_looked_at_first() {
+async fn lost_slot_is_looked_at_first() {
     let (slots, world) = slots(0, &[Taken, Free, Free]);
     slots.acquire(later()).await.unwrap();
     assert_eq!(slots.info().slot, 1);
@@ -266,7 +266,7 @@ async fn a_lease_that_was_left_is_looked_at_first() {
 }
 
 #[tokio::test]
-async fn a_broken_slot_hides_nothing_and_a_broken_store_is_told() {
+async fn broken_slot_hides_no_other_and_a_broken_store_is_reported() {
     let (some, _) = slots(0, &[Broken, Taken]);
     assert!(matches!(some.acquire(later()).await, Err(Failure::Held(_))));
     let (some, _) = slots(0, &[Broken, Free]);

@@ -24,7 +24,7 @@ async fn is_given_back(file: &Arc<fs::File>) {
 }
 
 #[tokio::test]
-async fn what_is_granted_is_handed_over_locked_though_the_file_is_unlinked() {
+async fn granted_lock_is_handed_over_even_if_the_file_is_unlinked() {
     let (file, held, ours) = held();
     file.close().expect("unlinked");
     let waiter = Arc::new(Waiter::default());
@@ -37,7 +37,7 @@ async fn what_is_granted_is_handed_over_locked_though_the_file_is_unlinked() {
 }
 
 #[tokio::test]
-async fn what_is_granted_to_a_listener_that_was_dropped_goes_back_at_once() {
+async fn lock_granted_to_a_dropped_listener_is_given_back_at_once() {
     let (_file, held, ours) = held();
     let waiter = Arc::new(Waiter::default());
     {
@@ -57,7 +57,7 @@ async fn what_is_granted_to_a_listener_that_was_dropped_goes_back_at_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_comes_for_is_given_back() {
+async fn untaken_lock_is_given_back() {
     let (_file, held, ours) = held();
     let waiter = Arc::new(Waiter::default());
     tokio::join!(waiter.until_free(&ours), async { drop(held) });
@@ -66,7 +66,7 @@ async fn what_nobody_comes_for_is_given_back() {
 }
 
 #[tokio::test]
-async fn what_is_granted_for_a_file_that_was_replaced_is_given_back() {
+async fn lock_of_a_replaced_file_is_given_back() {
     let (_old, held_old, old) = held();
     let (_new, held_new, new) = held();
     let waiter = Arc::new(Waiter::default());
