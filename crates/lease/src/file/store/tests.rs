@@ -1,4 +1,4 @@
-//! Which attempts are made in place, and what becomes of a release that nobody waits for any more.
+//! Tests of attempts in the caller's thread, and of a release that no caller waits for.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn release_behind_a_hanging_disk_is_made_when_the_disk_answers() {
     let (go_on, hang) = std::sync::mpsc::channel::<()>();
     let (hanging, hangs) = std::sync::mpsc::channel();
     let announce = file.blocking("announcing", soon(), move |_| {
-        hanging.send(()).expect("somebody waits");
+        hanging.send(()).expect("the test waits");
         hang.recv().expect("to be let go");
         Ok(())
     });

@@ -1,11 +1,11 @@
-//! What becomes of a lock that the waiter was granted.
+//! Tests of a lock that the waiter was granted.
 
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
 use super::*;
 
-/// A file, one description that has it locked, and the one that attempts are made on.
+/// Returns a file, a description that has it locked, and the one for attempts.
 fn held() -> (NamedTempFile, LockedFile, Arc<fs::File>) {
     let file = NamedTempFile::new().expect("a file");
     let [holder, ours] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
@@ -13,11 +13,11 @@ fn held() -> (NamedTempFile, LockedFile, Arc<fs::File>) {
     (file, held, ours)
 }
 
-/// Resolves when another description than the waiter's has the lock.
+/// Resolves when a description other than the waiter's has the lock.
 async fn is_given_back(file: &Arc<fs::File>) {
     let other = open::reopen(file).expect("a description");
     let (sender, locked) = oneshot::channel();
-    // Not the runtime's: a lock that nobody gives back is to fail the test, and not to keep it.
+    // Not the runtime's thread: a lock that is never given back must fail the test, not hang it.
     thread::spawn(move || sender.send(LockedFile::wait(other).is_ok()));
     let locked = tokio::time::timeout(PATIENCE * 12, locked).await;
     assert_eq!(locked.expect("in time"), Ok(true));
