@@ -1,4 +1,4 @@
-//! What a task log says of a task, what it keeps, and which period a run belongs to.
+//! Tests of a task log: what it reports of a task, what it keeps, and which period a run belongs to.
 
 use super::*;
 use trafficcop_core::Exit;
@@ -101,11 +101,11 @@ fn result_of_the_candidate_s_period_or_a_later_one_counts() {
     let came_now = |task_log: &TaskLog, now| task_log.result(&task, this, now).is_some();
     assert!(!came_now(&with(&task, before, 1), NOW));
     assert!(came_now(&with(&task, this, 1), NOW));
-    // The run began in our period and ended in the next: its result is ours.
+    // The run began in this period and ended in the next: its result counts.
     assert!(came_now(&with(&task, this, 1), next + 60));
-    // Nobody succeeded in our period, but somebody did in the next.
+    // No instance succeeded in this period, but one did in the next.
     assert!(came_now(&with(&task, next, 1), next + 60));
-    // The store's clock was set back: by a little, and by what cannot be true.
+    // The store's clock was set back: by a little, and by an impossible time.
     assert!(came_now(&with(&task, next, 1), NOW));
     assert!(!came_now(&with(&task, this + 24 * HOUR, 1), NOW));
 }

@@ -1,30 +1,30 @@
-//! One instance among several slots, against locks that do what the test says.
+//! Tests of one instance among several slots, against scripted locks.
 
 use std::future::pending;
 
 use super::*;
 
-/// What a slot does when it is asked.
+/// Behaviour of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Free,
     Taken,
-    /// It grants, and the answer is lost; so is every answer about giving it back.
+    /// Grants, but the answer is lost; so is every answer to a release.
     Mute,
-    /// It grants, and the answer is lost; what comes later is answered.
+    /// Grants, but the answer is lost; later requests are answered.
     LosesTheAnswer,
-    /// It never answers at all.
+    /// Grants, and never answers at all.
     Hangs,
     Broken,
-    /// Somebody took it from whoever had it.
+    /// Taken away from its holder.
     Stolen,
 }
 
 struct World {
     fates: Mutex<Vec<Fate>>,
-    /// Which slots were asked, in order.
+    /// Slots that were asked, in order.
     asked: Mutex<Vec<u32>>,
-    /// Which slots have us as their holder.
+    /// Slots that this instance holds.
     ours: Mutex<BTreeSet<u32>>,
 }
 
@@ -174,7 +174,7 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
     let mut all = BTreeSet::new();
     for _ in 0..3 {
         let held = slots.acquire(later()).await;
-        // The same every time, or the log would tell of every look.
+        // The same every time, or the log would report every look.
         let many = HolderInfo {
             polls_as_ever: true,
             ..HolderInfo::default()
@@ -218,7 +218,7 @@ async fn unclear_slot_does_not_hide_a_free_one_and_is_given_back_in_the_end() {
         slots.acquire(later()).await,
         Err(Failure::Transient { .. })
     ));
-    // Now it is known that this is not the place to wait for: the others are.
+    // The next attempt looks at the unclear slot last.
     world.set(1, Free);
     slots.acquire(later()).await.unwrap();
     assert_eq!((slots.info().slot, world.ours()), (1, vec![0, 1]));
@@ -236,7 +236,7 @@ async fn slot_that_was_taken_away_is_reported_whatever_the_others_answer() {
     world.set(1, Stolen);
     let said = slots.release(later()).await;
     assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
-    // It is said once, and the other is still in mind.
+    // This is reported once, and the other slot is still remembered.
     world.set(0, Taken);
     slots.release(later()).await.unwrap();
     assert_eq!(world.ours(), [0; 0]);
@@ -299,7 +299,7 @@ fn instances_begin_at_different_slots() {
         let slots = Slots::open(lock, 8, competitor).unwrap();
         assert!(!slots.info().wakes);
     }
-    // One of them each: 32 times the same is what chance does not do.
+    // One for each instance: chance does not pick the same slot 32 times.
     let files = std::fs::read_dir(directory.path()).unwrap().count();
     assert!(files > 1 && files <= 8, "{files}");
 }
