@@ -127,19 +127,17 @@ pub struct Blob {
     writing: tokio::sync::Mutex<()>,
 }
 
-/// State of this instance's own requests.
 #[derive(Default)]
 struct State {
-    // Id of the present series of attempts to acquire. One for all: after a lost answer the next acquire is
-    // recognised (the service answers 201 to the same id). A fresh id would find the blob leased by an unknown
-    // instance, and wait for this instance's own lease to run out.
+    // Id of this series of attempts to acquire. One for all: after a lost answer the service recognises the
+    // next acquire (201 to the same id). A fresh id would wait for this instance's own lease to run out.
     proposed: Option<String>,
     /// Time of the last acquire under `proposed` that has not been undone: it may have succeeded.
     perhaps: Option<Instant>,
     held: Option<Held>,
     /// Lease whose release was sent and not confirmed.
     spent: Option<Spent>,
-    /// ETag of the blob when its lease was last seen free, and the time it was first seen taken with that ETag.
+    /// ETag of the blob when its lease was last seen free, and when it was first seen taken with that ETag.
     seen_free: Option<(String, Option<Instant>)>,
     // Greatest token seen: no grant is below it, even if another program strips the metadata between two looks.
     floor: u64,
@@ -168,8 +166,8 @@ struct Held {
 #[derive(Clone)]
 struct Spent {
     id: String,
-    // Whether this instance certainly had it, rather than perhaps by an unanswered attempt: then "not yours"
-    // means that it was taken away.
+    // Whether it was certainly held, not perhaps by an unanswered attempt: then "not yours" means that it was
+    // taken away.
     had: bool,
     // Whether an earlier release may have been carried out: then "not yours" means that it was.
     unclear: Arc<AtomicBool>,
@@ -185,7 +183,6 @@ impl Spent {
     }
 }
 
-/// Result of giving a lease back.
 enum Returned {
     /// Given back, or never this instance's.
     Done,
@@ -232,7 +229,6 @@ impl Blob {
         self.state().proven |= 1 << operation as u16;
     }
 
-    /// Whether the core knows how much is left of a broken lease.
     fn is_breaking(&self) -> bool {
         self.state().held.as_ref().is_some_and(|held| held.breaking)
     }
@@ -385,8 +381,8 @@ impl LeaseStore for Blob {
             }
             Err(error) => error,
         };
-        // Broken is not yet lost: no other instance can acquire until the broken lease ends, and that time
-        // serves to end the command in order.
+        // Not yet lost: no other instance can acquire until the broken lease ends. That time serves to end the
+        // command in order.
         if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
@@ -427,8 +423,8 @@ impl LeaseStore for Blob {
             state.spent = Some(spent.clone());
             spent
         };
-        // It stays in `spent` after an error: the next attempt to compete asks once more, because this lease
-        // may be what shuts everyone out.
+        // Kept in `spent` after an error: the next attempt to compete asks once more, because this lease may be
+        // what shuts everyone out.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(error) => return Err(error.doubt(Operation::Release)),

@@ -2,8 +2,8 @@
 //! limit.
 //!
 //! The stores on files, their inspector and `slots` call it. A thread that hangs in the kernel (on a dead file
-//! server) is left behind: it must keep neither the runtime from working nor the process from ending. Therefore
-//! these are not the runtime's own blocking threads, for which it waits at its end.
+//! server) is left behind: it must keep neither the runtime from working nor the process from ending. So these
+//! are not the runtime's blocking threads, for which it waits at its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use super::errors::transient;
 use trafficcop_core::Failure;
 use trafficcop_core::clock::{self, Instant, Request};
 
-/// Reason why a job has no result.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stalled {
     #[error("the request before this one still hangs")]
@@ -32,7 +31,6 @@ pub(super) enum Stalled {
 /// that hangs would collect a thread for every poll.
 pub(super) struct BlockingJobs(Arc<Semaphore>);
 
-/// Result on its way to the caller.
 struct Answer<T> {
     // Dropped in this order: an unclaimed result undoes itself (unlocks) before the next job begins, which
     // would otherwise find this process's own lock.
@@ -142,7 +140,7 @@ mod tests {
         let undo = Undo(told.clone());
         let late = blocking
             .run(soon(), move || {
-                hang.recv().expect("to be let go");
+                hang.recv().expect("the test ends the wait");
                 undo
             })
             .await;

@@ -40,16 +40,15 @@ pub trait Inspector: Send + Sync {
     /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state could not be learnt.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// Lists the locks whose names begin with this name and `suffix`. If the name is a directory's and the
-    /// suffix is empty, lists the locks in it. Leaves out those without a record, unless another program has
-    /// leased them for ever.
+    /// Lists the locks whose names begin with this name and `suffix`; for a directory and an empty suffix,
+    /// those in it. Leaves out those without a record, unless another program has leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure>;
 
-    /// Ends the tenure that was `seen`, and no other. Others can have control after `period` seconds; without a
-    /// period, when the lease ends. The record names `by`, where it has to be written.
+    /// Ends the tenure that was `seen`, and no other, after `period` seconds or, without one, at the lease's
+    /// end. The record names `by`, where it has to be written.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` the lease may be broken or not.
@@ -105,8 +104,8 @@ pub struct LockStatus {
     pub lock: String,
     /// State of the lock.
     pub state: LockState,
-    /// Record of the holder, or of the last one. It only informs; the state is the store's. A holder that began
-    /// this moment, or another program with the lease, has not written one.
+    /// Record of the holder, or of the last one. It only informs: a holder that began this moment, or another
+    /// program, has not written one.
     pub record: Option<Record>,
     /// Whether another program has the lease, without an end: the record is of the last holder.
     pub foreign: bool,
@@ -179,7 +178,6 @@ impl Tasks {
         }
     }
 
-    /// Whether the chosen results are the same in both.
     fn are_same(&self, one: &TaskLog, other: &TaskLog) -> bool {
         let of = |task_log: &TaskLog| match self {
             Tasks::Of(key) => {

@@ -81,8 +81,8 @@ impl Mount {
         known.map(|(_, how)| *how).or_else(local)
     }
 
-    /// Refuses a shared drive's lock at `path` if it is not known whether exactly one of two machines makes a
-    /// directory on this file system. Look at `path` before: that mounts a drive that is mounted on demand.
+    /// Refuses a shared drive's lock at `path` unless it is known that exactly one of two machines makes a
+    /// directory there. Look at `path` before: that mounts a drive that is mounted on demand.
     pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
         if self.proof().is_some() {
             return Ok(());
@@ -184,7 +184,7 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
 }
 
 /// Refuses a path at which a lock excludes no process: below the upper directory of a mounted overlay, where
-/// the same file has another inode through the overlay; or below the mount point of a network drive that is not
+/// the file has another inode through the overlay; or below the mount point of a network drive that is not
 /// mounted, where the lock would be local.
 pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
     // Most machines have neither, and every start of an instance comes through here: the whole table takes
@@ -296,7 +296,7 @@ fn walk(
         let mount = mounts.iter().rfind(|mount| mount.at == here);
         if let Some(mount) = mount.filter(|mount| mount.shared) {
             // No link can be where a mount is listed, so one further down is reached without a request: for
-            // example a temporary file system of a machine whose root is on a server.
+            // example a tmpfs of a machine whose root is on a server.
             let Some(inner) = below(mounts, &here, &ahead) else {
                 return Some((mount.clone(), here));
             };

@@ -269,8 +269,8 @@ fn age(entry: &Entry) -> u64 {
     over.max(tries)
 }
 
-/// Task of one instance, with the period in which the instance came, and that of its run. The only clock here
-/// is the store's own, as far as the store reported it.
+/// Task of one instance, with the period in which the instance came, and that of its run. Its only clock is the
+/// store's.
 pub(super) struct OnceTask {
     task: Task,
     clock: Mutex<TaskClock>,
@@ -278,8 +278,8 @@ pub(super) struct OnceTask {
 
 #[derive(Default)]
 struct TaskClock {
-    // Period of the first time that the store reported, in which this instance came. A result of that period
-    // ends the waiting, even if the next one has begun when it is seen.
+    // Period in which this instance came, by the first time that the store reported. Its result ends the
+    // waiting, even if the next period has begun when it is seen.
     came: Option<u64>,
     /// Last time that the store reported, and when that was.
     received: Option<(u64, Instant)>,
@@ -288,7 +288,6 @@ struct TaskClock {
 }
 
 impl TaskClock {
-    /// Returns the store's time.
     fn now(&self) -> u64 {
         // Continued by a clock that counts suspend: the store is not asked at every look.
         self.received.map_or(0, |(said, at)| {

@@ -42,7 +42,6 @@ pub struct Slots {
     base: String,
     names: Vec<String>,
     lease: Option<Duration>,
-    /// Number of slots that one attempt looks at.
     looks: usize,
     /// Slot that was looked at first.
     first: u32,
@@ -55,14 +54,13 @@ struct State {
     // Slots that were looked at. The others are not even open: each would cost a descriptor, and a file created
     // on a disk.
     stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
-    /// Slot at which the next attempt begins.
     next: u32,
     held: Option<u32>,
     // Whether this attempt looks first at slots that it may hold already. Every other attempt looks there last,
     // because a slot that never answers must not keep it from the others.
     own_first: bool,
     // Slots that this instance may hold without knowing it. A forgotten one would be out of reach until its
-    // lease ends, beside the next one that this instance gets.
+    // lease ends.
     perhaps: BTreeSet<u32>,
     /// Holders of the other slots, as last seen.
     holders: BTreeMap<u32, HolderInfo>,

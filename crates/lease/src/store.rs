@@ -1,5 +1,5 @@
 //! [`LeaseStore`], the trait of every store; [`release_orphaned`], which the guardian calls after the
-//! supervisor's death; and [`NamedLock`], which leads from a lock's name to its store.
+//! supervisor's death; and [`NamedLock`], which opens a lock by its name.
 //!
 //! Each store implements both traits, and has a line where locks are parsed. The drivers, `run`, the library's
 //! face and the commands call them. A store decides nothing: the core decides what an error means for the
@@ -24,20 +24,20 @@ use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Grant, Outcome};
 
-/// Properties of a store that the drivers need for their rules, and for their reports to people.
+/// Properties of a store, for the drivers' rules and for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
     /// Address of the lock for people and for `TRAFFICCOP_LOCK`; never contains a secret.
     pub name: String,
     /// Slot that this instance holds, from 0; for `TRAFFICCOP_SLOT`. Meaningless without control.
     pub slot: u32,
-    /// Start of the present run's period (RFC 3339, UTC), for a task that is done once in each period.
+    /// Start of the present run's period (RFC 3339, UTC), if the task has periods.
     pub period: Option<String>,
-    /// Length of a grant or renewal. `None`: no deadline; the lock lasts as long as any process has its
-    /// descriptor open. Constant for the store's life.
+    /// Length of a grant or renewal. `None`: no deadline; the lock lasts while any process has its descriptor
+    /// open. Constant.
     pub lease: Option<Duration>,
     /// Whether [`LeaseStore::until_free`] wakes this instance when the lock is available; otherwise it polls.
-    /// Constant for the store's life.
+    /// Constant.
     pub wakes: bool,
 }
 
@@ -50,8 +50,8 @@ pub enum RecordUpdate {
         health: String,
     },
     /// Problem of the holder's command, for people: `hung: …` or `failing: …`; empty when it is over. Best
-    /// effort, at most once in a health check's interval. A store whose next renewal writes the record anyway
-    /// may leave it to that.
+    /// effort, at most once in a health check's interval. A store may leave it to a renewal that writes the
+    /// record anyway.
     Health(String),
     /// Outcome of a one-time task's run.
     Outcome(Outcome),
@@ -68,7 +68,7 @@ impl RecordUpdate {
     }
 }
 
-/// Means for the guardian to end a lease with its orphaned tree; empty where the lease just runs out.
+/// Means to end a lease with its orphaned tree; empty where the lease just runs out.
 #[derive(Debug, Default)]
 pub struct OrphanRelease {
     /// Duplicate of the lock's descriptor. Guardian and command keep it open, so that the lock lives exactly as
@@ -80,10 +80,9 @@ pub struct OrphanRelease {
 
 /// Lock in a store, as one instance competes for it.
 ///
-/// All methods take `&self` and may overlap, with one exception: `acquire`, `renew` and `release` never overlap
-/// each other. Every method keeps its own time limit (`give_up_at`), past which it returns
-/// [`Failure::Transient`]. If the reply to an `acquire` or `release` was lost, the next call repeats it with
-/// the same lease id.
+/// All methods may overlap, except that `acquire`, `renew` and `release` never overlap each other. Every method
+/// returns [`Failure::Transient`] past its time limit (`give_up_at`). If the reply to an `acquire` or `release`
+/// was lost, the next call repeats it with the same lease id.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     /// Returns the store's name and properties. With slots the name differs in every tenure.
@@ -96,8 +95,7 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     /// `Held` if another instance has it, `AlreadyDone` if the task is done. After any error this instance
-    /// holds nothing. An ambiguous acquire is remembered: the next `release` undoes it, or the next `acquire`
-    /// recognises it.
+    /// holds nothing: the next `release` undoes an ambiguous acquire, or the next `acquire` recognises it.
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
     /// Checks whether there is anything to compete for, without competing. Without a one-time task there always
@@ -120,8 +118,7 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     /// `Transient` if the store did not confirm it; the lease then runs out by itself. `Lost` if this instance
-    /// had the lease and none of its own requests can have given it back: it was taken away, or ran out and was
-    /// taken.
+    /// had the lease and none of its own requests can have given it back.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
     /// Changes the record under the lease; after doubt the caller repeats the same outcome. May overlap a
@@ -145,12 +142,12 @@ pub trait LeaseStore: Send + Sync {
         pending().await
     }
 
-    /// Ends competing: leaves behind what saves the next process of this user from finding it out anew.
+    /// Ends competing, and leaves what it knows to the next process of this user.
     async fn leave(&self, _give_up_at: Instant) {}
 
     /// Returns what the guardian needs to give back the lease. Ask again after every successful `acquire`: the
-    /// store may have opened its file anew. The answer before the first one also holds between tenures: by it
-    /// the guardian gives back what an attempt has just obtained.
+    /// store may have opened its file anew. The answer before the first one also holds between tenures, for
+    /// what an attempt has just obtained.
     ///
     /// # Errors
     /// Those of dup(2). Without the descriptor the caller must not start a process.
@@ -159,8 +156,8 @@ pub trait LeaseStore: Send + Sync {
     }
 }
 
-/// Gives back a lease as [`OrphanRelease::release_info`] says, and does nothing else. The guardian calls it
-/// after the supervisor's death, once the tree is empty.
+/// Gives back a lease as [`OrphanRelease::release_info`] says. The guardian calls it after the supervisor's
+/// death, once the tree is empty.
 pub fn release_orphaned(release_info: &[u8]) {
     // Chosen by the text and not by a store: the guardian was forked before there was one.
     if shared_file::is_release(release_info) {
@@ -184,16 +181,15 @@ pub struct Competitor {
     pub lease: Duration,
     /// One-time task, if there is one.
     pub task: Option<Task>,
-    /// Memory for what the guardian is to release; without it a shared drive's lease runs out after the
-    /// supervisor's death.
+    /// Memory that tells the guardian what to release; without it a shared drive's lease runs out.
     pub memory: Option<MakeMemory>,
     /// Directory of this user that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one.
     pub runtime: Option<PathBuf>,
     /// Promise of the operator that exactly one of two machines makes a directory on the lock's drive, whatever
     /// its file system.
     pub mkdir_is_exclusive: bool,
-    /// Whether a first attempt that needs no network may run in the caller's thread: the process has one thread
-    /// yet, and nothing else to do.
+    /// Whether a first attempt without network may run in the caller's thread: the process has one thread yet,
+    /// and nothing else to do.
     pub in_place: bool,
 }
 
@@ -235,7 +231,7 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Lock by its name: makes the store that competes for it, and the inspector that looks at it.
+/// Lock by its name, from which its store and its inspector are made.
 pub trait NamedLock: Send + Sync {
     /// Returns the range of lease lengths.
     fn leases(&self) -> RangeInclusive<Duration> {
@@ -285,8 +281,8 @@ pub trait NamedLock: Send + Sync {
 /// # Errors
 /// If it is not known what the path lies on.
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-    // Ask about the slots and not about their common name, where no file ever lies: a lock on the server's own
-    // disk says in its file that it is shared. Ask about all: each is begun by the instance that gets it first.
+    // Ask about the slots, not about their common name, where no file lies: a lock on the server's own disk
+    // says in its file that it is shared. Ask about all: each is begun by the instance that gets it first.
     let names: Vec<PathBuf> = match slots {
         1 => vec![path.to_owned()],
         _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),

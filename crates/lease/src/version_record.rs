@@ -55,7 +55,6 @@ pub struct VersionRecord {
     pub unread: bool,
 }
 
-/// JSON form of the record.
 #[derive(Serialize, Deserialize)]
 struct Json {
     version: Version,
@@ -339,7 +338,6 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
     }
 }
 
-/// Returns the hint before there is any version.
 pub(super) fn first_hint() -> Vec<u8> {
     padded(FIRST_LINE.to_vec())
 }

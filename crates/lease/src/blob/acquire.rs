@@ -23,7 +23,6 @@ use trafficcop_core::{Failure, Grant, HolderInfo};
 const SIGNED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Blob {
-    /// Implements [`LeaseStore::acquire`](crate::LeaseStore::acquire).
     pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         self.lock.account.tell();
         let (id, spent) = self.begin();
@@ -47,8 +46,8 @@ impl Blob {
         if view.lease == LeaseState::Free {
             self.state().seen_free = view.etag.clone().map(|etag| (etag, None));
         }
-        // Acquire a leased blob, too, if an earlier acquire was not answered: the lease may be this instance's
-        // own, and the service grants it again under the same id.
+        // Acquire a leased blob, too, if an earlier acquire was not answered: the lease may be this instance's,
+        // and the service grants it again under the same id.
         if view.lease != LeaseState::Free && !self.may_be_ours() {
             return Err(Failure::Held(self.holder_info(&view)));
         }
@@ -164,8 +163,8 @@ impl Blob {
         container_first: bool,
         give_up_at: Instant,
     ) -> Result<Option<String>, Failure> {
-        // The blob first, unless the container is known to be missing: many credentials may write blobs and not
-        // create containers. Twice at most, so as not to race a program that deletes them.
+        // The blob first: many credentials may write blobs and not create containers. Twice at most, so as not
+        // to race a program that deletes them.
         let mut container_missing = container_first;
         for _ in 0..2 {
             if container_missing {
@@ -193,8 +192,8 @@ impl Blob {
         ))
     }
 
-    /// Refuses a token that cannot be read, because it cannot be raised. Also refuses a blob that an older
-    /// version made beside a lock: standbys may still lease it, and that lease is not control.
+    /// Refuses a token that cannot be read, because it cannot be raised; and a blob that an older version made
+    /// beside a lock, whose lease is not control.
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
         if metadata::is_left_beside_a_lock(metadata) {
             return Err(fatal(format!(
@@ -240,8 +239,8 @@ impl Blob {
         }
     }
 
-    /// Whether the record is still the one that was seen beside a free lease. An instance writes its own within
-    /// the attempt that acquires; for that long after the lease was first seen taken nothing is known.
+    /// Whether the record is still the one seen beside a free lease. Nothing is known for a while after the
+    /// lease was first seen taken: its holder writes within the attempt that acquires.
     fn is_unsigned(&self, view: &View) -> bool {
         match self.state().seen_free.as_mut() {
             Some((etag, taken)) if view.etag.as_ref() == Some(etag) => {
@@ -374,7 +373,6 @@ impl Blob {
         }
     }
 
-    /// Returns the seconds since 1970 by the service's clock.
     fn service_seconds(&self) -> u64 {
         u64::try_from(self.clock.date().unix_timestamp()).unwrap_or(0)
     }

@@ -13,9 +13,9 @@ use trafficcop_core::clock::Instant;
 impl Blob {
     /// Returns the end of a breaking lease; `None`: another instance may have it already.
     ///
-    /// The lease may end between the look and the question, and the next holder come. The ETag protects that
-    /// holder once its record is written. Within the one round trip before, its lease would break and it would
-    /// drain: a tenure lost, no overlap.
+    /// Between the look and the question the next holder may come. The ETag protects it once its record is
+    /// written. In the one round trip before, its lease would break and it would drain: a tenure lost, no
+    /// overlap.
     ///
     /// # Errors
     /// If the service did not answer.
@@ -60,8 +60,8 @@ impl Blob {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // The answer is in whole seconds and "approximate": count one less, and never more than a lease. Count
-        // from before the question: the answer may have been under way for a second.
+        // In whole seconds and "approximate": count one less, and never more than a lease. Count from before
+        // the question: the answer may have been under way for a second.
         let rest = rest
             .min(self.config.lease)
             .checked_sub(Duration::from_secs(1));

@@ -252,8 +252,8 @@ impl BlobApi {
         Ok(etag_of(answer.headers()))
     }
 
-    /// Asks for the rest of a breaking lease: a break without a period answers that and changes nothing. The
-    /// ETag protects a lease whose holder has written since.
+    /// Asks for the rest of a breaking lease, by a break without a period, which changes nothing. The ETag
+    /// protects a lease whose holder has written since.
     pub async fn rest_of_breaking(
         &self,
         etag: &str,

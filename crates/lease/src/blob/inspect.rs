@@ -1,9 +1,8 @@
 //! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease, and forgets
 //! results of one-time tasks.
 //!
-//! The commands call it. A break changes only that lease. Forgetting takes a lease of its own, so that no
-//! instance can have begun, or be about to. It must never write without that lease, and nothing but the
-//! results: the token, the rest of the record and other people's metadata stay.
+//! The commands call it. A break changes only that lease. Forgetting must never write without a lease of its
+//! own, so that no instance can have begun, or be about to; nor write anything but the results.
 
 use std::time::Duration;
 
@@ -22,8 +21,7 @@ use trafficcop_azure::{Account, Operation, ServiceError};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// Looks at a blob whose holder writes meanwhile: it does so at the start of a tenure, at the start of a drain,
-// and with a result.
+// Looks while the holder writes: at the start of a tenure or a drain, and with a result.
 pub(super) const LOOKS: usize = 3;
 // Pause between tries to forget while a broken lease lasts: shorter than a poll, or a standby is always first.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -84,7 +82,7 @@ impl BlobInspector {
         shown: &TaskLog,
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
-        // Propose the id here, so that a lease whose answer was lost can still be given back below.
+        // Proposed here, so that it can be given back even if the answer was lost.
         let id = fresh_lease_id();
         if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match error.code() {
@@ -343,7 +341,7 @@ mod tests {
         };
         let nothing = leave(&before, &Tasks::Of("c".into()));
         assert_eq!(nothing, Err(ResetResult::Nothing));
-        let metadata = leave(&before, &Tasks::Of("a".into())).expect("to be left out");
+        let metadata = leave(&before, &Tasks::Of("a".into())).expect("left out");
         let record = metadata.record.clone().expect("a record");
         assert_eq!((record.token, &*record.holder), (7, "web1"));
         assert!(record.draining);
@@ -351,7 +349,7 @@ mod tests {
         assert_eq!(metadata.others, before.others);
         let changed = without(before, &Tasks::All, metadata.task_log());
         assert_eq!(changed, Err(ResetResult::Changed));
-        let metadata = leave(&metadata, &Tasks::All).expect("to be left out");
+        let metadata = leave(&metadata, &Tasks::All).expect("left out");
         assert_eq!(metadata.task_log(), &TaskLog::EMPTY);
         assert_eq!(leave(&metadata, &Tasks::All), Err(ResetResult::Nothing));
     }
@@ -363,7 +361,7 @@ mod tests {
         assert!(metadata.has_unread_results());
         let of = without(metadata.clone(), &Tasks::Of("a".into()), &TaskLog::EMPTY);
         assert_eq!(of, Err(ResetResult::Changed));
-        let left = without(metadata, &Tasks::All, &TaskLog::EMPTY).expect("to be left out");
+        let left = without(metadata, &Tasks::All, &TaskLog::EMPTY).expect("left out");
         assert_eq!(left.others.keys().collect::<Vec<_>>(), ["Owner"]);
     }
 }

@@ -50,7 +50,6 @@ impl Metadata {
         record.map_or(&NOTHING, |record| &record.once)
     }
 
-    /// Whether there are results that cannot be read.
     pub(super) fn has_unread_results(&self) -> bool {
         self.others.keys().any(|key| is_once(key))
     }
@@ -108,8 +107,8 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     metadata
 }
 
-/// Returns the health of this tenure's command. An older version keeps the entry like other people's, so it can
-/// bear an earlier tenure's token.
+/// Returns the health of this tenure's command. An older version can leave an earlier tenure's, with that
+/// token.
 fn of_tenure(token: u64, health: &str) -> &str {
     let of = health.split_once(' ');
     let of = of.filter(|(number, _)| number.parse() == Ok(token));
@@ -121,7 +120,6 @@ fn task_log(key: &str, value: &str) -> Option<TaskLog> {
     (key == ONCE).then(|| TaskLog::parse(&decode(value)?))?
 }
 
-/// Whether this is the key of the results.
 pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
 }

@@ -1,8 +1,7 @@
 //! Gives the lease back after the supervisor's death, from the guardian.
 //!
 //! `prepare_orphan_release` runs before the guardian is forked, `release_orphaned` in the guardian when the
-//! supervisor is dead and the tree is empty. It must never send anything except to the account that it was
-//! prepared with.
+//! tree is empty. It must never send anything except to the account that it was prepared with.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -73,7 +72,6 @@ pub async fn release_orphaned_with(account: &Account, release_info: &[u8]) {
     }
 }
 
-/// Whether `blob` is an address under `endpoint`.
 fn is_within(endpoint: &Url, blob: &Url) -> bool {
     // With the slash: /acct is not the beginning of /acct2. Signed requests go only to this account.
     let base = endpoint.path().trim_end_matches('/');

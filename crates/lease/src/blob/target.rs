@@ -144,7 +144,6 @@ impl Target {
         }
     }
 
-    /// Returns the container's address under `endpoint`.
     pub(super) fn container_url(&self, endpoint: &Url) -> Url {
         let mut url = endpoint.clone();
         let base = url.path().trim_end_matches('/').to_owned();
@@ -224,7 +223,6 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// Percent-encodes everything but unreserved characters and `/`.
 fn encode(name: &str) -> String {
     const RESERVED: AsciiSet = NON_ALPHANUMERIC
         .remove(b'-')

@@ -1,14 +1,13 @@
 //! Writes under the lease: the drain, the command's health, and the result of a one-time task, whose time is
 //! the service's `Date`.
 //!
-//! [`Blob`] calls it while it competes, when a drain begins, when the command's health changes and when a run
-//! has ended. A result is written on the condition that no write came since: so neither a late announcement nor
-//! the record of an earlier attempt can remove it.
+//! [`Blob`] calls it. A result is written on the condition that no write came since: so neither a late
+//! announcement nor the record of an earlier attempt can remove it.
 //!
 //! A write needs the id of the lease, so the blob has this instance's last write, if that was answered.
 //! Otherwise a copy of this instance (on a machine that was cloned, or restored from a snapshot) is in control
-//! as well, and that is reported. The check costs no request of its own. It must never take a write of this
-//! instance for another's.
+//! as well, and that is reported. The check costs no request. It must never take a write of this instance for
+//! another's.
 
 use super::metadata::{self, Metadata};
 use super::{Blob, Held, is_gone};
@@ -18,8 +17,8 @@ use trafficcop_azure::{Operation, ServiceError};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Outcome};
 
-// Writes of one record in one attempt, after another write came in between. That was this instance's own, with
-// its answer lost: once or twice. More mean a second writer, which would be fought for ever.
+// Rounds of one write after other writes came in between. One or two are this instance's own, with lost
+// answers; more mean a second writer, which would be fought for ever.
 const ROUNDS: usize = 4;
 
 impl Blob {
@@ -104,8 +103,8 @@ impl Blob {
         give_up_at: Instant,
     ) -> Result<(), (ServiceError, bool)> {
         let unanswered = self.begin_to_write();
-        // No other instance can write under this lease, so the known metadata is still there. Write on
-        // condition nevertheless: a request delayed on its way must not undo a later one.
+        // No other instance can write under this lease, so the known metadata is still there. The condition
+        // keeps a delayed request from undoing a later one.
         let metadata = metadata::write(&next.others, &next.record);
         let etag = held.etag.as_deref();
         let written = self
@@ -124,7 +123,6 @@ impl Blob {
         }
     }
 
-    /// Reads the present metadata again, under the lease.
     async fn reread(&self, held: Held, give_up_at: Instant) -> Result<Held, Failure> {
         let view = match self.client.look(Some(&held.id), give_up_at).await {
             Ok(view) => view,
@@ -222,8 +220,8 @@ impl Held {
 }
 
 impl Blob {
-    /// Notes that a write under the lease is sent, and may be carried out whatever the answer. Returns whether
-    /// the one before it was unanswered already.
+    /// Notes that a write is sent, which may be carried out whatever the answer. Returns whether the one before
+    /// it was unanswered.
     pub(super) fn begin_to_write(&self) -> bool {
         let mut state = self.state();
         let held = state.held.as_mut();

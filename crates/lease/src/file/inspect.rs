@@ -81,8 +81,8 @@ impl Inspector for FileInspector {
     }
 
     fn manner(&self) -> Manner {
-        // The kernel's lock belongs to a process and cannot be taken from it. A chain of versions can be
-        // continued, but no instance accepts a lease below the shortest.
+        // The kernel's lock cannot be taken from its process. A chain of versions can be continued, but no
+        // instance accepts a lease below the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Manner {
             shortest_break: shortest.filter(|_| open::is_shared(&self.path).unwrap_or(true)),
@@ -142,8 +142,7 @@ impl Inspector for FileInspector {
     }
 }
 
-/// Refuses a path that ends with a slash and is no directory: it would look like a file that does not exist
-/// yet.
+/// Refuses a missing directory (a path that ends with a slash), which would look like a missing file.
 fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
     if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
         return Ok(());
@@ -327,7 +326,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
 }
 
 /// Forgets results under the file's lock, so that no instance can have begun, or be about to; without it only
-/// by force. Creates nothing, and writes nothing but the results.
+/// by force. Creates and writes nothing else.
 fn forget(
     path: &Path,
     tasks: &Tasks,

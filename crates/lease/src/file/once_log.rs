@@ -31,7 +31,6 @@ const WIDTH: usize = 4096;
 /// Length of a file with results.
 pub(super) const LENGTH: usize = 3 * 4096;
 
-/// One line.
 #[derive(Serialize, Deserialize)]
 struct Row {
     once: TaskLog,
@@ -67,7 +66,6 @@ pub(super) enum Lookup {
 }
 
 impl Lookup {
-    /// Returns the results, if there are any.
     pub(super) fn into_task_log(self) -> TaskLog {
         match self {
             Lookup::Results { task_log, .. } => task_log,
@@ -76,7 +74,6 @@ impl Lookup {
     }
 }
 
-/// Reads the results behind the record.
 pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
     let (first, second) = (place(file, 0)?, place(file, 1)?);
     Ok(match (first, second) {
@@ -350,7 +347,7 @@ mod tests {
     }
 
     fn task_log(file: &fs::File) -> TaskLog {
-        read(file).expect("to be read").into_task_log()
+        read(file).expect("read").into_task_log()
     }
 
     #[test]

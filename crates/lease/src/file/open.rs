@@ -195,7 +195,6 @@ pub(super) fn bears_versions(path: &Path) -> bool {
     open_to_look(path).ok().flatten().is_some_and(begins) || has_versions(path)
 }
 
-/// Whether there is a directory of versions beside the path.
 pub(super) fn has_versions(path: &Path) -> bool {
     mount::beside(path, shared_file::VERSIONS).is_dir()
 }

@@ -38,7 +38,6 @@ pub enum Content {
 }
 
 impl Content {
-    /// Returns the token that can be read in it.
     pub(super) fn token(&self) -> Option<u64> {
         match self {
             Content::Record(record) => Some(record.token),

@@ -44,8 +44,8 @@ pub struct File {
     name: String,
     jobs: BlockingJobs,
     // Whether the next attempt runs in the caller's thread, unless there is a task. That saves a thread, much
-    // of the cost of a start, for a process that has nothing else to do yet. Everything later has threads of
-    // its own: no disk may hold up the end of a command, and a standby command may run by then.
+    // of the cost of a start. Everything later has threads of its own: no disk may hold up the end of a
+    // command, and a standby command may run by then.
     in_place: AtomicBool,
     waiter: Arc<Waiter>,
     place: LockFile,
@@ -83,10 +83,9 @@ pub(super) struct LockFile {
     pub(super) task: Option<Arc<OnceTask>>,
 }
 
-/// State that lasts from one step to the next.
 struct State {
-    // Description of the attempts and of the tenure. It stays open in between: so a standby stays behind the
-    // holder of this file when another lies at its path.
+    // Description of the attempts and of the tenure, open also in between: so a standby stays behind this
+    // file's holder when another file lies at its path.
     file: Arc<fs::File>,
     /// Record of the present tenure, as it is in the file.
     record: Option<Record>,
@@ -141,7 +140,6 @@ impl File {
         self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
 
-    /// Runs a step of `place` in a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &str,
@@ -253,7 +251,6 @@ impl LockFile {
         Ok((Arc::clone(&state.file), record))
     }
 
-    /// Remembers the record that is now in the tenure's file.
     pub(super) fn set_record(&self, record: Record) {
         self.state().record = Some(record);
     }
@@ -318,7 +315,6 @@ impl LockFile {
         )))
     }
 
-    /// Opens the file that is at the path now.
     fn go_over(&self) -> Result<(), Failure> {
         let file = Arc::new(open::open(&self.path, true)?);
         self.state().file = file;
@@ -383,8 +379,8 @@ impl LockFile {
             ..Record::begun(&self.candidate, token)
         };
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
-        // An instance that has this path by a shared drive's versions made their directory before it looked for
-        // this record: one of the two sees the other.
+        // An instance with this path as a shared drive's lock makes the directory of versions before it looks
+        // for this record: one of the two sees the other.
         if open::has_versions(&self.path) {
             return Err(fatal(open::shared(&self.path).why));
         }

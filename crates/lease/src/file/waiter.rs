@@ -31,14 +31,12 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct State {
     // File whose lock the latest thread waits for. Each file has one thread at most: it cannot be interrupted,
-    // so one that is left behind stays until the lock is free. Weak, because it may wait behind this instance's
-    // tenure on this description, whose last copy must close when the tenure's owner is gone.
+    // and stays until the lock is free. Weak, because it may wait behind this instance's tenure on this
+    // description, whose last copy must close when the tenure's owner is gone.
     waits_for: Weak<fs::File>,
-    /// Number of futures that wait for the lock.
     listeners: usize,
     /// Granted lock until an attempt takes it, and the thread that takes it back otherwise.
     granted: Option<(u64, LockedFile)>,
-    /// Number of threads started so far.
     threads: u64,
     /// Whether the waiter failed; an attempt will report why.
     failed: bool,
@@ -114,7 +112,6 @@ impl Waiter {
         }
     }
 
-    /// Runs in the waiter's thread.
     fn wait(&self, me: u64, file: &Weak<fs::File>) {
         let outcome = wait_for(file);
         if let Err(error) = &outcome {
@@ -182,7 +179,6 @@ impl Waiter {
     }
 }
 
-/// Opens `file` once more and locks it, however long that takes.
 fn wait_for(file: &Weak<fs::File>) -> io::Result<LockedFile> {
     let again = file.upgrade().map(|file| open::reopen(&file));
     let again = again.ok_or(io::ErrorKind::NotFound)??;

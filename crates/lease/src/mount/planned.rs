@@ -20,9 +20,7 @@ const NETWORK: &str = "nfs nfs4 cifs smb3 smbfs ceph fuse.ceph glusterfs fuse.gl
 /// Mount point that is to have a network file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Planned {
-    /// Path of the mount point.
     pub(super) at: PathBuf,
-    /// Type of the file system.
     pub(super) kind: String,
     /// Configuration file with it.
     pub(super) by: PathBuf,

@@ -4,7 +4,6 @@ use std::future::pending;
 
 use super::*;
 
-/// Behaviour of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Free,
@@ -22,7 +21,6 @@ enum Fate {
 
 struct World {
     fates: Mutex<Vec<Fate>>,
-    /// Slots that were asked, in order.
     asked: Mutex<Vec<u32>>,
     /// Slots that this instance holds.
     ours: Mutex<BTreeSet<u32>>,

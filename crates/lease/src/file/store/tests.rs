@@ -43,7 +43,7 @@ async fn release_behind_a_hanging_disk_is_made_when_the_disk_answers() {
     let (hanging, hangs) = std::sync::mpsc::channel();
     let announce = file.blocking("announcing", soon(), move |_| {
         hanging.send(()).expect("the test waits");
-        hang.recv().expect("to be let go");
+        hang.recv().expect("the test ends the wait");
         Ok(())
     });
     announce.await.expect_err("it hangs");
