@@ -1,16 +1,16 @@
-//! The lock that is a lease on an Azure blob.
+//! Lock that is a lease on an Azure blob.
 //!
-//! Called by the drivers through [`LeaseStore`]. Maps what the service says to the five meanings of
-//! [`Failure`] and decides nothing. What must never happen here: an answer counts as control that
-//! does not bear our lease id; a fencing token goes back; an id is leased again after a release of
-//! it was sent; a secret leaves the process other than to the service.
+//! The drivers call it through [`LeaseStore`]. It maps the service's answers to the five meanings of
+//! [`Failure`] and decides nothing. It must never count an answer without its own lease id as control, let a
+//! fencing token go back, lease an id again after a release of it was sent, or send a secret to anything but
+//! the service.
 //!
-//! **The fencing token** is a counter in the blob's metadata, raised under the lease, on the
-//! condition that nobody wrote since it was read. On a blob that bears none, and that we did not make, it begins
-//! with the seconds since 1970: its metadata may have been replaced. A token that is there and no number is refused, not replaced.
+//! **The fencing token** is a counter in the blob's metadata. It is raised under the lease, on the condition
+//! that no write came since it was read. On a blob without a token that this instance did not make, it begins
+//! with the seconds since 1970: the metadata may have been replaced. A token that is no number is refused, not
+//! replaced.
 //!
-//! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers
-//! have no case.
+//! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers have no case.
 
 mod acquire;
 mod broken;
@@ -51,19 +51,19 @@ use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::lock;
 use trafficcop_core::{Failure, Grant};
 
-// How often a renewal is asked for again that was answered with the answer to an earlier request.
+// Immediate repeats of a renewal whose answer belonged to an earlier request.
 const AGAIN_AT_ONCE: usize = 2;
 
-/// A lease on a blob, as it was named.
+/// Lease on a blob, as it was named.
 #[derive(Clone, Debug)]
 pub struct BlobLock {
-    /// Which blob.
+    /// Blob of the lock.
     pub target: Target,
-    /// Whose, and how we prove who we are.
+    /// Storage account, with its credential.
     pub account: Account,
-    /// Create the blob and its container if they are missing.
+    /// Whether to create the blob and its container if they are missing.
     pub create: bool,
-    /// Create a page blob of so many bytes (a multiple of 512) instead of an empty block blob.
+    /// Size in bytes (a multiple of 512) of a page blob to create instead of an empty block blob.
     pub page_blob: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl NamedLock for BlobLock {
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
-        // Checked again: a name of 1024 characters is a lock and has no slots.
+        // Check again: a name of 1024 characters can be a lock, but has no slots.
         let target = self.target.with_suffix(&format!(".{slot}"));
         Ok(Arc::new(BlobLock {
             target: target.map_err(OpenError::Target)?,
@@ -93,24 +93,24 @@ impl NamedLock for BlobLock {
     }
 }
 
-/// Why a store could not be made.
+/// Reason why a store could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The service has no such lease.
+    /// The service has no lease of this length.
     #[error("a lease on a blob lasts 15 to 60 whole seconds, not {0:?}")]
     Lease(Duration),
-    /// The service has no such page blob.
+    /// The service has no page blob of this size.
     #[error("a page blob's size is a multiple of 512 bytes, not {0}")]
     PageBlob(u64),
     /// The official client refused the address.
     #[error("the blob's address cannot be used: {0}")]
     Address(String),
-    /// With the number of a slot behind it, the name is none.
+    /// The name is invalid with the number of a slot behind it.
     #[error("with the number of its slot, {0}")]
     Target(#[from] TargetError),
 }
 
-/// The lock as one instance competes for it.
+/// Store of a blob's lock, for one instance.
 pub struct Blob {
     name: String,
     client: BlobApi,
@@ -120,60 +120,56 @@ pub struct Blob {
     config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
-    // Whether it was looked for data in the blob.
+    // Whether the blob was already checked for data.
     data_is_told: AtomicBool,
-    // Announcements and results are written one after the other: each is written on the ETag of the one
-    // before it, so of two at once one would be refused, and take the other for a copy of this machine.
+    // Serialises announcements and results: each is written on the ETag of the one before. Of two at once one
+    // would be refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// What we know of our own doings.
 #[derive(Default)]
 struct State {
-    // The id of the present series of attempts to acquire. One for all of them: an acquire whose answer
-    // was lost is then recognised by the next (the service answers 201 to the same id), where a fresh id
-    // would find the blob leased to nobody we know, and wait for our own lease to run out.
+    // Id of this series of attempts to acquire. One for all: after a lost answer the service recognises the
+    // next acquire (201 to the same id). A fresh id would wait for this instance's own lease to run out.
     proposed: Option<String>,
-    /// When an acquire under `proposed` was last sent that has not been undone: it may be ours.
+    /// Time of the last acquire under `proposed` that has not been undone: it may have succeeded.
     perhaps: Option<Instant>,
     held: Option<Held>,
-    /// A lease whose release was asked for and not confirmed.
+    /// Lease whose release was sent and not confirmed.
     spent: Option<Spent>,
     /// ETag of the blob when its lease was last seen free, and when it was first seen taken with that ETag.
     seen_free: Option<(String, Option<Instant>)>,
-    // The greatest token seen: no grant of ours is below it, although somebody may strip the metadata
-    // between two looks.
+    // Greatest token seen: no grant is below it, even if another program strips the metadata between two looks.
     floor: u64,
-    // What has succeeded before, as a set of `1 << Operation`: a 403 to what was allowed a minute ago is a
-    // token or a clock that will be mended, one to what never succeeded is a missing right.
+    // Operations that succeeded before, as a set of `1 << Operation`. A 403 to one of them is a token or a
+    // clock that will be mended; to any other it is a missing right.
     proven: u16,
 }
 
-/// The lease we have, and what stands in the blob.
+/// Lease that this instance has, and the blob's metadata.
 #[derive(Clone)]
 struct Held {
     id: String,
     record: Record,
     others: BTreeMap<String, String>,
-    /// What the blob bears since we wrote last.
+    /// ETag of the blob after this instance's last write.
     etag: Option<String>,
-    // We wrote, and do not know whether it was done: the blob may bear something else, and that is not
-    // taken for a copy of us.
+    // Whether a write was not answered: then an unknown ETag is not taken for a copy of this instance.
     unanswered: bool,
-    // That somebody else writes under our lease was told: once, and not with every renewal.
+    // Whether a second writer under this lease was reported: once, not with every renewal.
     copied: bool,
-    /// It is being broken, and the core knows how much of it is left.
+    /// Whether the lease is being broken, and the core knows how much of it is left.
     breaking: bool,
 }
 
-/// A lease that is being given back; its id is never leased again.
+/// Lease that is being given back; its id is never leased again.
 #[derive(Clone)]
 struct Spent {
     id: String,
-    // It was ours for certain (rather than: an attempt may have obtained it), so that "not yours" after
-    // it means that it was taken from us.
+    // Whether it was certainly held, not perhaps by an unanswered attempt: then "not yours" means that it was
+    // taken away.
     had: bool,
-    // A request to release it may have been carried out: then "not yours" means that it was.
+    // Whether an earlier release may have been carried out: then "not yours" means that it was.
     unclear: Arc<AtomicBool>,
 }
 
@@ -187,23 +183,22 @@ impl Spent {
     }
 }
 
-/// What became of a lease that was to be given back.
 enum Returned {
-    /// It was given back, or never ours.
+    /// Given back, or never this instance's.
     Done,
-    /// It was not ours any more, and no request of ours can have given it back: why, for a person.
+    /// Taken away, and not given back by a request of this instance; the reason is for a person.
     Taken(String),
 }
 
 impl Blob {
-    /// Makes the store; nothing is sent.
+    /// Makes the store; sends nothing.
     ///
     /// # Errors
-    /// Numbers that the service does not know.
+    /// Values that the service does not know.
     pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
         let lease = competitor.lease;
-        // What the service takes. It would answer 400, but only to an acquire: a standby behind a holder
-        // would find out in the hour it is needed.
+        // The service would answer 400, but only to an acquire: a standby behind a holder would fail at the
+        // very moment it is needed.
         let seconds = i32::try_from(lease.as_secs())
             .ok()
             .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
@@ -234,33 +229,32 @@ impl Blob {
         self.state().proven |= 1 << operation as u16;
     }
 
-    /// The core knows how much is left of the lease we have.
     fn is_breaking(&self) -> bool {
         self.state().held.as_ref().is_some_and(|held| held.breaking)
     }
 
-    /// The meaning of trouble outside a tenure.
+    /// Maps an error outside a tenure.
     fn failure(&self, error: &ServiceError, operation: Operation) -> Failure {
         let proven = self.state().proven & (1 << operation as u16) != 0;
         let failure = error.failure(operation, &self.name, proven);
         self.lock.account.naming_the_credential(failure)
     }
 
-    /// Releases the lease, again and again until it is said or the time is up.
+    /// Releases the lease, repeatedly until that is confirmed or the time is up.
     async fn release_until(
         client: &BlobApi,
         spent: &Spent,
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
-        // Quickly at first: as long as this is not answered, a standby waits for the whole lease to run out.
+        // Quickly at first: until this is answered, a standby waits for the whole lease to run out.
         let mut pauses = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
         loop {
-            // Written down before it is asked for: this call can be dropped at any await.
+            // Note it before sending: this call can be dropped at any await.
             let unclear = spent.unclear.swap(true, Ordering::Relaxed);
             let error = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
                 Err(error) if !is_gone(&error) => error,
-                // An earlier request may have done it, and only its answer was lost.
+                // If unclear, an earlier request may have done it, with its answer lost.
                 Err(error) if spent.had && !unclear => {
                     return Ok(Returned::Taken(error.why()));
                 }
@@ -283,7 +277,7 @@ impl Blob {
     }
 }
 
-/// The blob's address without a secret, and the clients for it; nothing is sent.
+/// Returns the blob's address without a secret, and its clients; sends nothing.
 pub fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), OpenError> {
     let blob_url = target.blob_url(account.endpoint());
     let container_url = target.container_url(account.endpoint());
@@ -296,16 +290,16 @@ pub fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), 
     Ok((blob_url.to_string(), client))
 }
 
-/// An id that no lease has had yet.
-// In lower case with hyphens: the service compares GUIDs, the emulator compares texts.
+/// Makes an id that no lease has had yet.
+// In lower case with hyphens: the service compares GUIDs, the emulator texts.
 pub fn fresh_lease_id() -> String {
     azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
-/// The service itself says that the lease is not (or no more) ours.
+/// Whether the service itself says that the lease is not, or no longer, this instance's.
 fn is_gone(error: &ServiceError) -> bool {
-    // By the code and never by the status: 409 and 412 say many other things, and what is taken for a loss
-    // kills the command at once.
+    // By the code and never by the status: 409 and 412 say many other things, and a loss kills the command at
+    // once.
     matches!(
         error.code(),
         Some(
@@ -321,7 +315,7 @@ fn is_gone(error: &ServiceError) -> bool {
     )
 }
 
-/// The blob is there, and what we would have made of it is another's by now.
+/// Whether the blob exists, and another instance was first.
 fn is_there(error: &ServiceError) -> bool {
     matches!(
         error.code(),
@@ -335,7 +329,7 @@ fn is_there(error: &ServiceError) -> bool {
     )
 }
 
-/// Another has the lease, or it is being broken.
+/// Whether another instance has the lease, or it is being broken.
 fn is_taken(error: &ServiceError) -> bool {
     matches!(
         error.code(),
@@ -372,7 +366,7 @@ impl LeaseStore for Blob {
             return Err(lost("no lease to renew".to_owned()));
         };
         let mut renewed = self.client.renew(&id, give_up_at).await;
-        // At once, and on another connection: there is time for it in this attempt, and the next is seconds away.
+        // At once, and on another connection: this attempt has time for it, and the next is seconds away.
         for _ in 0..AGAIN_AT_ONCE {
             if renewed == Err(ServiceError::Stale) {
                 renewed = self.client.renew(&id, give_up_at).await;
@@ -387,12 +381,12 @@ impl LeaseStore for Blob {
             }
             Err(error) => error,
         };
-        // Broken is not yet lost: until the broken lease ends nobody else can acquire, and that time is used
-        // to end the command in order.
+        // Not yet lost: no other instance can acquire until the broken lease ends. That time serves to end the
+        // command in order.
         if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
-                // What was said before stands until something else is.
+                // The earlier answer stands until there is another.
                 Err(error) if self.is_breaking() => return Err(error.doubt(Operation::Break)),
                 Err(_) => None,
             };
@@ -401,7 +395,7 @@ impl LeaseStore for Blob {
             if let Some(held) = &mut state.held {
                 held.breaking = true;
             }
-            // Where nothing could be learnt the end counts from now: an overlap cannot be excluded otherwise.
+            // Without an answer the end counts from now: otherwise an overlap would be possible.
             return Err(Failure::Lost {
                 until,
                 why: "the lease was broken".to_owned(),
@@ -411,7 +405,7 @@ impl LeaseStore for Blob {
             self.state().held = None;
             return Err(lost(error.why()));
         }
-        // Even a 403 is doubt here: the lease runs on whatever we may do, and rights come back.
+        // Even a 403 is doubt here: the lease runs on whatever the rights, and rights come back.
         Err(error.doubt(Operation::Renew))
     }
 
@@ -429,8 +423,8 @@ impl LeaseStore for Blob {
             state.spent = Some(spent.clone());
             spent
         };
-        // It stays in `spent` over an error: the next attempt to compete asks once more, because what keeps
-        // everybody out may be this lease.
+        // Kept in `spent` after an error: the next attempt to compete asks once more, because this lease may be
+        // what shuts everyone out.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(error) => return Err(error.doubt(Operation::Release)),
@@ -457,7 +451,8 @@ impl LeaseStore for Blob {
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let lease = self.state().held.as_ref().map(|held| held.id.clone());
-        // No key and no token: this goes through the guardian's memory, and it was forked with the account.
+        // No key and no token: this goes through the guardian's memory, and the guardian was forked with the
+        // account.
         let release_info = lease.and_then(|lease| {
             serde_json::to_vec(&orphan_release::ReleaseInfo {
                 blob: self.name.clone(),
@@ -468,8 +463,7 @@ impl LeaseStore for Blob {
         });
         Ok(OrphanRelease {
             descriptor: None,
-            // A name can be longer than the guardian has room for, once encoded; then the lease runs
-            // out by itself.
+            // Encoded, a name can be too long for the guardian; then the lease runs out by itself.
             release_info: release_info.filter(|info| info.len() <= 2048),
         })
     }

@@ -1,9 +1,9 @@
-//! [`BlockingJobs`]: blocking work on a file, one job at a time, each in a thread of its own and with a
-//! time limit.
+//! [`BlockingJobs`]: blocking work on a file, one job at a time, each in a thread of its own and with a time
+//! limit.
 //!
-//! Called by the stores on files, their inspector and `slots`. A thread that hangs in the kernel (a file
-//! server that is gone) is left behind: it must never keep the runtime from working, nor the process from
-//! ending, and that is why these are not the runtime's own blocking threads, which are waited for at its end.
+//! The stores on files, their inspector and `slots` call it. A thread that hangs in the kernel (on a dead file
+//! server) is left behind: it must keep neither the runtime from working nor the process from ending. So these
+//! are not the runtime's blocking threads, for which it waits at its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,11 @@ use super::errors::transient;
 use trafficcop_core::Failure;
 use trafficcop_core::clock::{self, Instant, Request};
 
-/// Why a job has no result.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stalled {
     #[error("the request before this one still hangs")]
     Occupied,
-    // Its result is dropped when it comes, in its own thread.
+    // The job's own thread drops the result when it comes.
     #[error("no answer in time")]
     Overtime,
     #[error(
@@ -28,14 +27,13 @@ pub(super) enum Stalled {
     NoThread,
 }
 
-/// The jobs of one lock. One permit: two steps of one lock at once would each undo what the other has
-/// obtained, and a drive that hangs would collect a thread for every poll.
+/// Jobs of one lock, with one permit: two steps at once would each undo what the other obtained, and a drive
+/// that hangs would collect a thread for every poll.
 pub(super) struct BlockingJobs(Arc<Semaphore>);
 
-/// A result on its way.
 struct Answer<T> {
-    // Dropped in this order: a result that nobody takes has undone itself (a lock is unlocked) before the
-    // next job begins, which would otherwise find the lock taken by ourselves.
+    // Dropped in this order: an unclaimed result undoes itself (unlocks) before the next job begins, which
+    // would otherwise find this process's own lock.
     result: T,
     _permit: OwnedSemaphorePermit,
 }
@@ -50,7 +48,7 @@ impl BlockingJobs {
         self.0.available_permits() > 0
     }
 
-    /// Whether no job is under way, now or by then.
+    /// Whether no job is under way, now or by `limit`.
     pub(super) async fn is_idle_by(&self, limit: Instant) -> bool {
         tokio::select! {
             biased;
@@ -59,7 +57,7 @@ impl BlockingJobs {
         }
     }
 
-    /// As [`BlockingJobs::run`], for a step of a lock: `of` and `what` say in an error where it stalled.
+    /// Runs a step of a lock like [`BlockingJobs::run`]; `of` and `what` name it in the error if it stalls.
     pub(super) async fn step<T: Send + 'static>(
         &self,
         of: &str,
@@ -71,15 +69,16 @@ impl BlockingJobs {
         done.unwrap_or_else(|stalled| Err(transient(format!("{of}: {what}: {stalled}"))))
     }
 
-    /// Runs `job` when the job before it has ended. If this future is dropped the job goes on,
-    /// and its result is dropped.
+    /// Runs `job` after the one before it. If this future is dropped, the job goes on and its result is
+    /// dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         give_up_at: Instant,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Stalled> {
         let permit = tokio::select! {
-            // The result first: a caller whose time is up just as the job is done must not be told of doubt.
+            // Here and below the time limit comes last: what is ready just in time must not be reported as
+            // doubt.
             biased;
             permit = Arc::clone(&self.0).acquire_owned() => {
                 permit.map_err(|_closed| Stalled::NoThread)?
@@ -105,7 +104,7 @@ impl BlockingJobs {
     }
 }
 
-/// Resolves at `at`. In short naps, because the runtime's timers stand still in a suspend.
+/// Resolves at `at`. Sleeps in short steps, because the runtime's timers stop in a suspend.
 async fn until(at: Instant) {
     const NAP: Duration = Duration::from_millis(500);
     loop {
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_that_hangs_stalls_the_next_and_is_dropped_when_it_ends() {
+    async fn hanging_job_stalls_the_next_and_its_late_result_is_dropped() {
         struct Undo(mpsc::Sender<&'static str>);
         impl Drop for Undo {
             fn drop(&mut self) {
@@ -141,7 +140,7 @@ mod tests {
         let undo = Undo(told.clone());
         let late = blocking
             .run(soon(), move || {
-                hang.recv().expect("to be let go");
+                hang.recv().expect("the test ends the wait");
                 undo
             })
             .await;

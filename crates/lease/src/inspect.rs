@@ -1,8 +1,7 @@
-//! What can be seen of a lock without competing for it, and how others intervene.
+//! Looking at a lock without competing for it, and intervening in it.
 //!
-//! [`Inspector`] is implemented by each store and used by the commands. Nobody who looks may create, acquire,
-//! renew or write anything: a lock that is looked at must not notice. Only what is said to
-//! [`Tasks`] is written, under the lock itself.
+//! Each store implements [`Inspector`]; the commands use it. A look may not create, acquire, renew or write
+//! anything: the lock must not notice. Only forgetting [`Tasks`] writes results, under the lock itself.
 
 use std::time::Duration;
 
@@ -16,22 +15,21 @@ use trafficcop_core::clock::Instant;
 pub(super) const UNREAD: &str =
     "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
 
-// How long one request of an intervention may take: as long as one of a renewal.
+// Time limit of one request of an intervention: that of a renewal.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// How long forgetting may take: acquire, look, write and release, under a lease of 15 s.
+// Time limit of forgetting: acquire, look, write and release, under a lease of 15 s.
 pub(super) const FORGETTING: Duration = Duration::from_secs(15);
 
-/// A lock as those see it who do not compete for it.
+/// Lock as seen without competing for it.
 #[async_trait]
 pub trait Inspector: Send + Sync {
-    /// The lock's address, without a secret.
+    /// Returns the lock's address, without a secret.
     fn lock(&self) -> String;
 
-    /// What it means to intervene here.
+    /// Returns which interventions the store allows.
     fn manner(&self) -> Manner;
 
-    /// Whether it can hang: then what was asked once is not asked a second time, because it would wait
-    /// behind the first.
+    /// Whether a look can hang. Then nothing is asked twice: the second request would wait behind the first.
     fn hangs(&self) -> bool {
         false
     }
@@ -39,21 +37,21 @@ pub trait Inspector: Send + Sync {
     /// Looks once.
     ///
     /// # Errors
-    /// `Fatal` where it is no lock or may not be looked at, `Transient` where it is not known.
+    /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state could not be learnt.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// The locks whose names are the lock's own followed by `suffix` and more, without those that bear no
-    /// record of ours; where the name is that of a directory and the suffix is empty, those in it.
+    /// Lists the locks whose names begin with this name and `suffix`; for a directory and an empty suffix,
+    /// those in it. Leaves out those without a record, unless another program has leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure>;
 
-    /// Ends the tenure that was `seen`, and no other: others can have control after `period` seconds, or
-    /// without one when the lease ends. `by` is named in the record, where it has to be written.
+    /// Ends the tenure that was `seen`, and no other, after `period` seconds or, without one, at the lease's
+    /// end. The record names `by`, where it has to be written.
     ///
     /// # Errors
-    /// As [`Inspector::look`]. After `Transient` it may be broken or not.
+    /// As [`Inspector::look`]. After `Transient` the lease may be broken or not.
     async fn break_lease(
         &self,
         seen: LockStatus,
@@ -61,8 +59,8 @@ pub trait Inspector: Send + Sync {
         by: &str,
     ) -> Result<Broken, Failure>;
 
-    /// Forgets these results, if they are still what was `seen`, and nobody has the lock; with
-    /// `force` also while somebody has it.
+    /// Forgets results if they are still what was `seen` and no instance has the lock; with `force` also while
+    /// one has it.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` they may be forgotten or not.
@@ -74,57 +72,55 @@ pub trait Inspector: Send + Sync {
     ) -> Result<ResetResult, Failure>;
 }
 
-/// What it means to intervene in a store.
+/// Interventions that a store allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Manner {
-    /// The shortest time in seconds, but for none, after which a lease can be broken; `None`: the lock is
-    /// the kernel's, and cannot be broken at all.
+    /// Shortest period of a break in seconds, apart from none; `None`: the kernel's lock cannot be broken.
     pub shortest_break: Option<u8>,
-    /// What is forgotten by force is forgotten under a lease of our own, so the holder's is broken first.
+    /// Whether forgetting by force needs a lease of its own, so that the holder's is broken first.
     pub force_breaks: bool,
 }
 
-/// Whether somebody has the lock, as its store says.
+/// State of a lock, as its store reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockState {
     #[default]
-    /// There is no such blob or file yet: the first who competes makes it.
+    /// There is no such blob or file yet: the first competitor makes it.
     Missing,
-    /// Nobody.
+    /// No instance has it.
     Free,
-    /// Somebody.
+    /// An instance or another program has it.
     Held,
-    /// Somebody broke the lease; it still keeps others out.
+    /// The lease was broken, and still keeps others out.
     Breaking,
 }
 
-/// What was seen.
+/// Result of one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockStatus {
     /// A short name: `CONTAINER/NAME`, or the path.
     pub name: String,
-    /// The lock's address, without a secret: what `TRAFFICCOP_LOCK` says.
+    /// The lock's address, without a secret, as in `TRAFFICCOP_LOCK`.
     pub lock: String,
-    /// Whether somebody has it.
+    /// State of the lock.
     pub state: LockState,
-    /// The record that stands with it: of the holder, or of the last one. It only tells; the state
-    /// is the store's. A holder that began this moment, or a lease that another program took, has
-    /// not written one.
+    /// Record of the holder, or of the last one. It only informs: a holder that began this moment, or another
+    /// program, has not written one.
     pub record: Option<Record>,
-    /// Another program has the lease, without an end: the record is of the last holder.
+    /// Whether another program has the lease, without an end: the record is of the last holder.
     pub foreign: bool,
     /// Bytes of data in a lock's blob, which should have none.
     pub data: u64,
-    /// What is wrong with the record or the place: one line.
+    /// Problem of the record or the place, in one line.
     pub flaw: Option<String>,
-    /// There are results of tasks that are to be done once, and they cannot be read.
+    /// Whether there are results of one-time tasks that cannot be read.
     pub unread: bool,
-    /// Changes when the record does (a blob's ETag).
+    /// Text that changes with the record (a blob's ETag).
     pub version: Option<String>,
 }
 
 impl LockStatus {
-    /// What was seen of the results of tasks that are to be done once.
+    /// Returns the results of one-time tasks.
     #[must_use]
     pub fn task_log(&self) -> TaskLog {
         let record = self.record.as_ref();
@@ -132,43 +128,42 @@ impl LockStatus {
     }
 }
 
-/// How a break went.
+/// Result of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The lease keeps others out for so long still.
+    /// The lease still keeps others out for this long.
     Within(Duration),
-    /// Nobody has a lease.
+    /// No instance has a lease.
     Free,
-    /// It is not as it was shown: look again.
+    /// The lock is not as it was shown: look again.
     Changed,
-    /// Its holder wrote meanwhile, and nothing was broken: to be asked again.
+    /// The holder wrote meanwhile, and nothing was broken: try again.
     Overtaken,
 }
 
-/// Which results of tasks that are to be done once are to be forgotten.
+/// Choice of results of one-time tasks to forget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tasks {
-    /// Those of this key.
+    /// Those of one key.
     Of(String),
-    /// All, and what stands in their place and cannot be read.
+    /// All, and whatever unreadable text is in their place.
     All,
 }
 
 impl Tasks {
-    /// What is to stand in the record instead of what was `found` there; `unread`: there is more, that
-    /// cannot be read.
+    /// Returns what replaces the results that were `found`; `unread`: there are more, which cannot be read.
     ///
     /// # Errors
-    /// How forgetting went, where nothing is to be written.
+    /// The result of forgetting, if there is nothing to write.
     pub(super) fn left_out_of(
         &self,
         found: &TaskLog,
         unread: bool,
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
-        // Compared with what was shown, because a person said yes to that: a result that came since is news.
+        // Compare with what was shown, because a person agreed to that: a result that came since is news.
         let mut left = found.clone();
-        // What cannot be read may be just what one key names, so it goes with all or not at all.
+        // Unreadable text may be just what one key names, so only a reset of all forgets it.
         if !self.are_same(shown, found) || unread && *self != Tasks::All {
             return Err(ResetResult::Changed);
         }
@@ -183,7 +178,6 @@ impl Tasks {
         }
     }
 
-    /// Whether what is to be forgotten is the same in both.
     fn are_same(&self, one: &TaskLog, other: &TaskLog) -> bool {
         let of = |task_log: &TaskLog| match self {
             Tasks::Of(key) => {
@@ -196,15 +190,15 @@ impl Tasks {
     }
 }
 
-/// How forgetting went.
+/// Result of forgetting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetResult {
-    /// It is forgotten.
+    /// The results are forgotten.
     Done,
-    /// Somebody has the lock: nothing was changed.
+    /// An instance has the lock: nothing was changed.
     Held,
-    /// It is not what was shown any more: nothing was changed.
+    /// The results are not what was shown: nothing was changed.
     Changed,
-    /// There is nothing of the kind any more.
+    /// There are no such results any more.
     Nothing,
 }

@@ -1,7 +1,7 @@
-//! The stores: one trait, one folder per store, and the record that a holder leaves for people.
+//! Stores of leases: one trait, one folder for each store, and the record that a holder leaves for people.
 //!
-//! A store speaks to its service and maps what it hears to the five meanings of
-//! [`Failure`]; it decides nothing. It never knows a process, and `guardian` never knows a store.
+//! A store maps its service's answers to the five meanings of [`Failure`](trafficcop_core::Failure); it decides
+//! nothing. It never knows a process, and `guardian` never knows a store.
 
 pub mod blob;
 mod blocking;

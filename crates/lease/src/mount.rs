@@ -1,8 +1,8 @@
-//! What a path lies on: a disk of this machine alone, or a drive that machines share.
+//! Mount that a path lies on: a disk of this machine alone, or a drive that machines share.
 //!
-//! Called before a lock on a file is opened, and by `doctor`. The kernel's locks are trusted on
-//! file systems that are known to be this machine's alone; everything else is taken for shared.
-//! It must never ask a shared drive anything: its server may be gone, and who asks hangs.
+//! Called before a lock on a file is opened, and by `doctor`. The kernel's locks are trusted on file systems
+//! that are known to be this machine's alone; everything else counts as shared. It must never send a request to
+//! a shared drive: its server may be gone, and the caller would hang.
 
 mod planned;
 
@@ -15,19 +15,19 @@ use self::planned::Planned;
 use super::file::OpenError;
 use trafficcop_core::machine::procfs;
 
-// What a file system is called that is in no table.
+// Name of a file system that is in no table.
 const UNKNOWN: &str = "unknown";
-// How many symbolic links are followed before a path is taken for what it says (the kernel's 40).
+// Symbolic links to follow before a path is taken literally (the kernel's limit is 40).
 const LINKS: usize = 40;
 
-// File systems whose files no other machine can have, and whose locks the kernel keeps itself. A list of what
-// is trusted and not of what is not: a network file system that nobody has heard of yet is taken for shared,
-// which costs a lease's length; taken for local, two machines would run at once.
+// File systems whose files no other machine can have, and whose locks the kernel keeps itself. A list of the
+// trusted, not of the others: an unknown network file system that is taken for shared costs a lease's length;
+// taken for local, two machines would run at once.
 const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
     rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
 // Shared file systems on which exactly one of two machines makes a directory, and how that is known. A list of
-// what is trusted, too: where both are told that they made it, both would run.
+// the trusted, too: if both were told that they made it, both would run.
 const EXCLUSIVE: &[(&str, &str)] = &[
     ("nfs nfs4 cifs smb3", "tried between machines (tests/vm)"),
     (
@@ -48,16 +48,16 @@ const EXCLUSIVE: &[(&str, &str)] = &[
     ),
 ];
 
-/// What was found.
+/// Mount of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The file system's name.
+    /// Name of the file system.
     pub kind: String,
-    /// Other machines may have the same files.
+    /// Whether other machines may have the same files.
     pub shared: bool,
     /// The mount's options, those of the server's side included.
     pub options: String,
-    /// Where it is mounted.
+    /// Mount point.
     pub at: PathBuf,
     /// Device of the file system.
     device: String,
@@ -71,7 +71,8 @@ impl Mount {
         self.kind != UNKNOWN
     }
 
-    /// Says how it is known that exactly one of two machines makes a directory here. `None`: it is not known.
+    /// Returns how it is known that exactly one of two machines makes a directory here; `None` if it is not
+    /// known.
     #[must_use]
     pub fn proof(&self) -> Option<&'static str> {
         let has = |kinds: &str| kinds.split(' ').any(|kind| kind == self.kind);
@@ -80,8 +81,8 @@ impl Mount {
         known.map(|(_, how)| *how).or_else(local)
     }
 
-    /// Refuses the lock of a shared drive at `path`, where nobody knows whether exactly one of two machines makes a
-    /// directory on this file system. To be asked when `path` was looked at: that mounts what is mounted on demand.
+    /// Refuses a shared drive's lock at `path` unless it is known that exactly one of two machines makes a
+    /// directory there. Look at `path` before: that mounts a drive that is mounted on demand.
     pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
         if self.proof().is_some() {
             return Ok(());
@@ -93,14 +94,14 @@ impl Mount {
         ))
     }
 
-    /// Whether news of other machines can come very late here: an NFS mount that does not ask its
-    /// server when a file is opened.
+    /// Whether changes of other machines can show very late here: an NFS mount that does not ask its server
+    /// when a file is opened.
     #[must_use]
     pub fn is_slow_to_tell(&self) -> bool {
         self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
     }
 
-    /// Says in the log what is to be known of a lock at `path` that lies here.
+    /// Logs a warning about a lock at `path` on this mount, if there is a reason.
     pub fn warn_about(&self, path: &Path) {
         if self.is_slow_to_tell() {
             tracing::warn!(
@@ -112,17 +113,17 @@ impl Mount {
     }
 }
 
-/// What `path` lies on, or would lie on if it were made. Symbolic links are followed as far as that
-/// needs no shared drive; one that lies on a shared drive is taken to stay there.
+/// Returns the mount that `path` lies on, or would lie on if it were made. Follows symbolic links as far as
+/// that needs no shared drive; a link on a shared drive is taken to stay there.
 #[must_use]
 pub fn of(path: &Path) -> Mount {
     under(&table(), path)
 }
 
-/// Like [`of`], for a decision that a table which cannot be read must not make.
+/// Returns the mount like [`of`], for a decision that must not be made without the table.
 ///
 /// # Errors
-/// Why the kernel's table of mounts cannot be read.
+/// The reason why the kernel's table of mounts cannot be read.
 pub fn known(path: &Path) -> Result<Mount, OpenError> {
     Ok(under(&parse(&text_for(path)?), path))
 }
@@ -137,7 +138,7 @@ fn text_for(path: &Path) -> Result<Vec<u8>, OpenError> {
     })
 }
 
-/// Whether cleaners of temporary files remove what lies at this path of a local disk and looks old.
+/// Whether cleaners of temporary files remove an old-looking file at this path of a local disk.
 #[must_use]
 pub fn is_cleaned(path: &Path) -> bool {
     let typed = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -148,7 +149,7 @@ pub fn is_cleaned(path: &Path) -> bool {
         .any(|place| typed.starts_with(place) || found.starts_with(place))
 }
 
-/// Where the drives are mounted that machines share, of those that these paths lie on; each once.
+/// Returns the mount points of the shared drives that these paths lie on, each once.
 #[must_use]
 pub fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let mounts = table();
@@ -160,7 +161,7 @@ pub fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBu
     drives
 }
 
-/// From the table, and not by statfs(2): that asks the server, which may be gone.
+/// Reads the kernel's table. The alternative, statfs(2), asks the server, which may be gone.
 fn table() -> Vec<Mount> {
     parse(&text().unwrap_or_default())
 }
@@ -182,11 +183,12 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
     })
 }
 
-/// Refuses a path at which a lock excludes nobody: below the upper directory of a mounted overlay, where the same file
-/// has another inode through the overlay; and below the mount point of a network drive that is not mounted, where
-/// the lock would be a local one.
+/// Refuses a path at which a lock excludes no process: below the upper directory of a mounted overlay, where
+/// the file has another inode through the overlay; or below the mount point of a network drive that is not
+/// mounted, where the lock would be local.
 pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
-    // Most machines have neither, and each start of an instance comes by here: the whole table takes longer.
+    // Most machines have neither, and every start of an instance comes through here: the whole table takes
+    // longer.
     const OVERLAY: &[u8] = b" - overlay ";
     let text = text_for(path)?;
     let has_overlay = text.windows(OVERLAY.len()).any(|words| words == OVERLAY);
@@ -218,7 +220,7 @@ pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The network drive that belongs here and is not mounted.
+/// Returns the network drive that belongs here and is not mounted.
 fn unmounted_above<'a>(
     mounts: &[Mount],
     planned: &'a [Planned],
@@ -226,8 +228,8 @@ fn unmounted_above<'a>(
     read_link: &dyn Fn(&Path) -> Option<PathBuf>,
 ) -> Option<&'a Planned> {
     let (mount, here) = walk(mounts, path, read_link)?;
-    // One that is mounted on demand (autofs) is mounted by the first look at the lock; what stays unmounted then has
-    // a kind of which no proof is known, and is refused.
+    // The first look at the lock mounts a drive that is mounted on demand (autofs). If it stays unmounted, its
+    // kind has no known proof, and is refused.
     let is_missing = |drive: &&Planned| {
         here.starts_with(&drive.at)
             && !mount.at.starts_with(&drive.at)
@@ -236,7 +238,7 @@ fn unmounted_above<'a>(
     planned.iter().find(is_missing)
 }
 
-/// The mounted overlay in whose upper directory this path lies, by whatever name.
+/// Returns the mounted overlay in whose upper directory this path lies, by whatever name.
 fn overlay_above<'a>(
     mounts: &'a [Mount],
     path: &Path,
@@ -271,8 +273,8 @@ fn find(
     walk(mounts, path, read_link).map(|(mount, _)| mount)
 }
 
-/// Walks down `path` from the root, and stops at the first shared mount. Returns the mount, and where the links of
-/// the path lead.
+/// Walks down `path` from the root, up to the first shared mount. Returns the mount, and where the links of the
+/// path lead.
 fn walk(
     mounts: &[Mount],
     path: &Path,
@@ -290,11 +292,11 @@ fn walk(
     let mut here = PathBuf::from("/");
     let mut links = 0;
     loop {
-        // The last of those at one place: it was mounted over the others.
+        // The last of several mounts at one place hides the others.
         let mount = mounts.iter().rfind(|mount| mount.at == here);
         if let Some(mount) = mount.filter(|mount| mount.shared) {
-            // Where a mount is listed no link can be, so one further down is reached without a
-            // question: a temporary file system of a machine whose root is on a server, say.
+            // No link can be where a mount is listed, so one further down is reached without a request: for
+            // example a tmpfs of a machine whose root is on a server.
             let Some(inner) = below(mounts, &here, &ahead) else {
                 return Some((mount.clone(), here));
             };
@@ -303,13 +305,13 @@ fn walk(
             continue;
         }
         let Some(name) = ahead.pop() else { break };
-        // Only here, after the links before it were followed: `a/..` is not where `a` is a link.
+        // Only after the links before it were followed: `a/..` is elsewhere if `a` is a link.
         if name == ".." {
             here.pop();
             continue;
         }
         let next = here.join(&name);
-        // A mount point is no link, and asking what it is may be asking a server.
+        // A mount point is no link, and the question could reach a server.
         let mounted = mounts.iter().any(|mount| mount.at == next);
         match (!mounted && links < LINKS)
             .then(|| read_link(&next))
@@ -326,15 +328,15 @@ fn walk(
         }
     }
     let of_these = mounts.iter().filter(|mount| here.starts_with(&mount.at));
-    // Of two at one place the later one hides the other, and of equals the last is taken.
+    // Of two at one place the later hides the other, and of equals the last is taken.
     let mount = of_these.max_by_key(|mount| depth(&mount.at)).cloned();
     mount.map(|mount| (mount, here))
 }
 
-/// The deepest mount point on the way from `here` through what is `ahead` (the last part first).
+/// Returns the deepest mount point on the way from `here` through `ahead` (the last part first).
 fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
     let mut whole = here.to_owned();
-    // Up to the first "..": behind it the path leaves again what would have to be asked about.
+    // Up to the first "..": behind it the path leaves again the place that would need a request.
     whole.extend(ahead.iter().rev().take_while(|part| *part != ".."));
     let points = mounts.iter().map(|mount| &mount.at);
     let inner = points.filter(|at| whole.starts_with(at) && at.starts_with(here) && *at != here);
@@ -345,7 +347,7 @@ fn depth(path: &Path) -> usize {
     path.components().count()
 }
 
-/// The mount table: `id parent dev root point options [tags] - type source super-options`.
+/// Parses the mount table: `id parent dev root point options [tags] - type source super-options`.
 fn parse(table: &[u8]) -> Vec<Mount> {
     let line = |line: &[u8]| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
@@ -368,7 +370,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         .collect()
 }
 
-/// The path beside `path` whose name goes on with `suffix`.
+/// Returns the path beside `path` whose name continues with `suffix`.
 #[must_use]
 pub fn beside(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_whose_name_is_no_text_is_one_of_many() {
+    fn mount_point_that_is_not_utf8_is_found() {
         let mut table = TABLE.as_bytes().to_vec();
         table.extend_from_slice(b"37 22 0:57 / /mnt/b\xfcro rw - fuse.sshfs h: rw\n");
         let mounts = parse(&table);
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_be_local_is_local_and_all_else_is_shared() {
+    fn only_known_local_file_systems_are_local() {
         for (path, kind, shared) in [
             ("/srv/lock", "ext4", false),
             ("/tmp/a/lock", "tmpfs", false),
@@ -548,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_for_temporary_files_here_is_found() {
+    fn mount_of_the_temporary_directory_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let mount = of(&directory.path().join("lock"));
         assert!(!mount.kind.is_empty() && mount.kind != "unknown");

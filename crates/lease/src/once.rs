@@ -1,11 +1,9 @@
-//! What stands in a lock's record of the tasks that are to be done once: which is over, and how;
-//! which has failed, and how often.
+//! Task log: which one-time tasks are over, and how; which have failed, and how often.
 //!
-//! Called by the stores, which keep a [`TaskLog`] beside the rest of the record (the blob store as
-//! one entry of its metadata, the file store in lines of its own) and ask it before they grant
-//! control; and by whoever wants to read a result ([`TaskLog::get`]) or have it forgotten
-//! ([`TaskLog::forget`]). Pure: what time it is comes in as the seconds of the store's own clock.
-//! It must never take a result for another's: of another key, or of another period.
+//! The stores keep a [`TaskLog`] beside the rest of the record (the blob store as one entry of its metadata,
+//! the file store in lines of its own) and ask it before they grant control. Commands read a result
+//! ([`TaskLog::get`]) or forget one ([`TaskLog::forget`]). Pure: the time comes in as seconds of the store's
+//! own clock. It must never take a result for another key's or another period's.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,31 +17,29 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{lock, wall_clock};
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-/// The most keys of which a result is kept. Of more, the one whose last run is longest ago is
-/// forgotten.
+/// Greatest number of keys with a result. Beyond it, the one whose last run is longest ago is forgotten.
 pub const KEPT: usize = 32;
 
-/// The most bytes all results may take in a record, however many they are.
-// Less than a page, which is a line's place in a lock file, and half of what a blob has for metadata.
+/// Greatest size of all results in a record, in bytes.
+// Less than a page, which is a line's place in a lock file, and half of a blob's room for metadata.
 pub const ROOM: usize = 3840;
 
-// A result of a period that has not begun yet counts if it begins so soon: then the store's clock was
-// set back a little, and what was done is not to be done again. One further ahead was recorded
-// under a clock that was wrong.
+// Seconds that a result's period may lie in the future and still count: then the store's clock was set back a
+// little, and the task must not run again. A result further ahead was recorded under a wrong clock.
 const AHEAD: u64 = 3 * 3600;
 
-/// What is to be done once.
+/// One-time task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its name; each key on a lock is a task of its own.
+    /// Name of the task; each key on a lock is a separate task.
     pub key: String,
-    /// Once in each period of so many whole seconds, aligned to UTC, rather than once for all. With
-    /// it a key is another task than without.
+    /// Length of a period in whole seconds, aligned to UTC, if the task is done once in each. With it a key is
+    /// another task than without.
     pub per: Option<Duration>,
 }
 
 impl Task {
-    /// The period that a moment lies in, as the second it begins with; 0 where there are no periods.
+    /// Returns the period of a moment, as the second it begins with; 0 without periods.
     fn period(&self, at: u64) -> u64 {
         let per = self.per.map_or(0, |per| per.as_secs());
         if per == 0 { 0 } else { at - at % per }
@@ -55,26 +51,26 @@ impl Task {
 #[serde(transparent)]
 pub struct TaskLog(Vec<Entry>);
 
-/// What is known of one task.
+/// Entry of one task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its key.
+    /// Key of the task.
     pub key: String,
-    /// It is done once in each period.
+    /// Whether the task is done once in each period.
     #[serde(rename = "slots", default, skip_serializing_if = "std::ops::Not::not")]
     pub periods: bool,
-    /// How it ended last.
+    /// Last result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<RecordedResult>,
-    /// The failures since.
+    /// Failures since then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<Failures>,
 }
 
-/// A result.
+/// Result of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedResult {
-    /// The period it belongs to, as the second (of the Unix epoch) it begins with; 0 without periods.
+    /// Period of the result, as the second (of the Unix epoch) it begins with; 0 without periods.
     #[serde(rename = "slot", default, skip_serializing_if = "is_zero")]
     pub period: u64,
     /// The exit status (128 + n for signal n); 0 is success.
@@ -83,17 +79,17 @@ pub struct RecordedResult {
     pub token: u64,
     /// The identity of the instance that ran it.
     pub by: String,
-    /// When it was recorded (RFC 3339, UTC).
+    /// Time of the recording (RFC 3339, UTC).
     pub at: String,
 }
 
-/// Runs that failed, and did not settle it.
+/// Failed runs that did not settle the task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failures {
-    /// The period they belong to.
+    /// Period of the failures.
     #[serde(rename = "slot", default, skip_serializing_if = "is_zero")]
     pub period: u64,
-    /// How many.
+    /// Number of failures.
     pub failed: u32,
     /// The fencing token of the last of them.
     pub token: u64,
@@ -104,27 +100,27 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// There is no room for a task's own result.
+/// Lack of room for a task's own result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
 impl TaskLog {
-    /// Nothing is known of any task.
+    /// Log without any task.
     pub const EMPTY: TaskLog = TaskLog(Vec::new());
 
-    /// Reads what [`TaskLog::text`] wrote; `None` if it is not that.
+    /// Reads the text of [`TaskLog::text`]; `None` if it is another.
     #[must_use]
     pub fn parse(text: &str) -> Option<TaskLog> {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether these results find room in a file's record.
+    /// Whether these results fit into a file's record.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.text().len() <= ROOM
     }
 
-    /// As one line of JSON; empty if there is nothing in it.
+    /// Returns one line of JSON; empty if there are no results.
     #[must_use]
     pub fn text(&self) -> String {
         if self.0.is_empty() {
@@ -133,30 +129,30 @@ impl TaskLog {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// All tasks that anything is known of.
+    /// Returns all known tasks.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.0
     }
 
-    /// What is known of a task.
+    /// Returns the entry of a task.
     #[must_use]
     pub fn get(&self, task: &Task) -> Option<&Entry> {
         self.0.iter().find(|entry| is_of(entry, task))
     }
 
-    /// Forgets everything of this key, so that it can be run again; whether there was anything.
+    /// Forgets everything of this key, so that it can run again; returns whether there was anything.
     pub fn forget(&mut self, key: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|entry| entry.key != key);
         self.0.len() < before
     }
 
-    /// How the task ended for a candidate that came in the period `came`, now that it is `now`.
+    /// Returns the result for a candidate that came in the period `came`, now that it is `now`.
     #[must_use]
     pub fn result(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
         let over = self.get(task)?.over.as_ref()?;
-        // By today's division of time, whatever it was when this was recorded.
+        // By the present length of a period, whatever it was at the recording.
         let period = task.period(over.period);
         if period < came || period > now.saturating_add(AHEAD) {
             return None;
@@ -169,7 +165,7 @@ impl TaskLog {
         })
     }
 
-    /// How often the task has failed in this period.
+    /// Returns how often the task has failed in this period.
     #[must_use]
     pub fn failed(&self, task: &Task, period: u64) -> u32 {
         let tries = self.get(task).and_then(|entry| entry.tries.as_ref());
@@ -178,7 +174,7 @@ impl TaskLog {
             .map_or(0, |tries| tries.failed)
     }
 
-    /// Writes down what a run came to.
+    /// Notes the outcome of a run.
     pub fn note(
         &mut self,
         task: &Task,
@@ -188,7 +184,7 @@ impl TaskLog {
         by: &str,
         at: &str,
     ) {
-        // Before the entry is changed: of another period's failures none counts.
+        // Before the entry is changed: failures of another period do not count.
         let failed = self.failed(task, period).saturating_add(1);
         let at_entry = self.0.iter().position(|entry| is_of(entry, task));
         let index = at_entry.unwrap_or_else(|| {
@@ -218,14 +214,14 @@ impl TaskLog {
         }
     }
 
-    /// Whether the run with this token is written down.
+    /// Whether the run with this token is noted.
     #[must_use]
     pub fn bears(&self, task: &Task, token: u64) -> bool {
         self.get(task).is_some_and(|entry| age(entry) == token)
     }
 
-    /// Forgets the tasks that were run the longest ago, but never this one, until what is left is
-    /// not more than [`KEPT`] and fits; the keys of what was forgotten.
+    /// Forgets the tasks that ran longest ago, but never this one, until at most [`KEPT`] are left and they
+    /// fit. Returns the forgotten keys.
     ///
     /// # Errors
     /// If not even this task's own entry fits.
@@ -234,7 +230,7 @@ impl TaskLog {
         task: &Task,
         fits: impl Fn(&TaskLog) -> bool,
     ) -> Result<Vec<String>, NoRoom> {
-        // By tokens and not by times: those are of many clocks, and some were set.
+        // By tokens and not by times: those come from many clocks, and some of them were set.
         let mut forgotten = Vec::new();
         while self.0.len() > KEPT || !fits(self) {
             let others = self.0.iter().enumerate();
@@ -247,11 +243,11 @@ impl TaskLog {
         Ok(forgotten)
     }
 
-    /// Whether the result of this task, however it ends, would fit: asked before it is run.
+    /// Whether the result of this task would fit, however it ends: asked before it runs.
     #[must_use]
     pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&TaskLog) -> bool) -> bool {
-        // The longest that can come: a result that finds no room after the run is one that nobody hears of,
-        // and the task is done again.
+        // The longest possible result: one that finds no room after the run is lost, and the task is done
+        // again.
         let worst = Outcome {
             exit: trafficcop_core::Exit::Code(u8::MAX),
             over: true,
@@ -266,15 +262,15 @@ fn is_of(entry: &Entry, task: &Task) -> bool {
     entry.key == task.key && entry.periods == task.per.is_some()
 }
 
-/// When an entry was written last: tokens grow with time.
+/// Returns the token of an entry's last write: tokens grow with time.
 fn age(entry: &Entry) -> u64 {
     let over = entry.over.as_ref().map_or(0, |over| over.token);
     let tries = entry.tries.as_ref().map_or(0, |tries| tries.token);
     over.max(tries)
 }
 
-/// The task of one instance, and what it remembers of it: in which period it came, and for which it runs.
-/// The only clock in here is the store's own, as far as the store has told it.
+/// Task of one instance, with the period in which the instance came, and that of its run. Its only clock is the
+/// store's.
 pub(super) struct OnceTask {
     task: Task,
     clock: Mutex<TaskClock>,
@@ -282,19 +278,18 @@ pub(super) struct OnceTask {
 
 #[derive(Default)]
 struct TaskClock {
-    // What the store's clock said first, in the period we came for: a result of it ends our waiting, even if
-    // the next period has begun by the time we see it.
+    // Period in which this instance came, by the first time that the store reported. Its result ends the
+    // waiting, even if the next period has begun when it is seen.
     came: Option<u64>,
-    /// What it said last, and when that was.
+    /// Last time that the store reported, and when that was.
     received: Option<(u64, Instant)>,
-    // The period of the present run: fixed when it begins, because it may end in the next one.
+    // Period of the present run: fixed when it begins, because it may end in the next one.
     period: u64,
 }
 
 impl TaskClock {
-    /// The store's time.
     fn now(&self) -> u64 {
-        // Carried on by our clock that counts suspend: the store is not asked at every look.
+        // Continued by a clock that counts suspend: the store is not asked at every look.
         self.received.map_or(0, |(said, at)| {
             said.saturating_add(Instant::now().since(at).as_secs())
         })
@@ -313,25 +308,25 @@ impl OnceTask {
         lock(&self.clock)
     }
 
-    /// Whether it is to be done once in each period, so that the store's clock is needed.
+    /// Whether the task is done once in each period, so that the store's clock is needed.
     pub(super) fn is_periodic(&self) -> bool {
         self.task.per.is_some()
     }
 
-    /// Whether the store's clock is needed, and has not been heard yet.
+    /// Whether the store's clock is needed and not known yet.
     pub(super) fn lacks_the_time(&self) -> bool {
         self.is_periodic() && self.clock().received.is_none()
     }
 
-    /// The store's clock said so at `at`.
+    /// Notes that the store's clock showed `said` at `at`.
     pub(super) fn hear(&self, said: u64, at: Instant) {
         let mut clock = self.clock();
         clock.came.get_or_insert(self.task.period(said));
         clock.received = Some((said, at));
     }
 
-    /// How the task ended, as far as it concerns us. Nothing can be said of periods before the
-    /// store's clock was received.
+    /// Returns the task's result, if it concerns this instance. With periods there is none before the store's
+    /// clock is known.
     pub(super) fn result(&self, task_log: &TaskLog) -> Option<TaskResult> {
         if self.lacks_the_time() {
             return None;
@@ -340,10 +335,10 @@ impl OnceTask {
         task_log.result(&self.task, clock.came.unwrap_or(0), clock.now())
     }
 
-    /// Decides, under the lease, which period the run belongs to; how often it failed in it before.
+    /// Decides, under the lease, the period of the run. Returns how often the task failed in it before.
     ///
     /// # Errors
-    /// If its result, however it ends, would find no room: that is known before it is run.
+    /// If its result, however it ends, would find no room.
     pub(super) fn begin(
         &self,
         task_log: &TaskLog,
@@ -354,28 +349,28 @@ impl OnceTask {
             return Err(NoRoom);
         }
         let mut clock = self.clock();
-        // Not one before we came: clocks of several front ends differ a little.
+        // Not before the period of the first time: the clocks of several front ends differ a little.
         clock.period = self.task.period(clock.now()).max(clock.came.unwrap_or(0));
         Ok(task_log.failed(&self.task, clock.period))
     }
 
-    /// How often it had failed before in the present run's period.
+    /// Returns how often the task had failed before in the present run's period.
     pub(super) fn failed(&self, task_log: &TaskLog) -> u32 {
         task_log.failed(&self.task, self.clock().period)
     }
 
-    /// The beginning of the present run's period, for people and commands.
+    /// Returns the beginning of the present run's period, for people and commands.
     pub(super) fn period(&self) -> Option<String> {
         self.task.per?;
         Some(moment(self.clock().period))
     }
 
-    /// Whether what the run with this token came to is written down.
+    /// Whether the outcome of the run with the record's token is noted.
     pub(super) fn is_noted(&self, record: &Record) -> bool {
         record.once.bears(&self.task, record.token)
     }
 
-    /// Asks the store's clock where it is `wanted`.
+    /// Asks the store's clock if it is `wanted`.
     ///
     /// # Errors
     /// Those of `time`, which returns seconds since 1970.
@@ -390,10 +385,10 @@ impl OnceTask {
         Ok(())
     }
 
-    /// Begins under the lease, by results that were read whole.
+    /// Begins a run under the lease, by all results; refuses if some are `unread`.
     ///
     /// # Errors
-    /// Why the task cannot run here.
+    /// The reason why the task cannot run here.
     pub(super) fn begin_known(
         &self,
         log: &TaskLog,
@@ -408,10 +403,10 @@ impl OnceTask {
         self.begin(log, by, TaskLog::fits).map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Notes in `record` what the run came to; not twice.
+    /// Notes the outcome in `record`, once.
     ///
     /// # Errors
-    /// Why it cannot be noted.
+    /// The reason why it cannot be noted.
     pub(super) fn note_known(
         task: Option<&OnceTask>,
         record: &mut Record,
@@ -423,8 +418,8 @@ impl OnceTask {
             .map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Writes into what is to be the record what the run came to, and says what had to make room for it.
-    /// Not twice, if an attempt before this one succeeded without our hearing of it.
+    /// Notes the outcome in the record that is to be written, and logs the results that had to make room. Does
+    /// nothing if an earlier attempt succeeded without an answer.
     ///
     /// # Errors
     /// If there is no room.
@@ -440,7 +435,7 @@ impl OnceTask {
         }
         let (period, at) = {
             let clock = self.clock();
-            // By the store's clock where it is known: people compare it with the period it is written beside.
+            // By the store's clock if it is known: people compare it with the period beside it.
             let told = clock.received.map(|_| moment(clock.now()));
             (clock.period, told.unwrap_or_else(wall_clock))
         };
@@ -459,7 +454,7 @@ impl OnceTask {
 const NO_ROOM: &str =
     "it has no room for the result of --once: take a shorter --once-key or --identity";
 
-/// Seconds of the Unix epoch as people read them (RFC 3339, UTC).
+/// Formats seconds of the Unix epoch for people (RFC 3339, UTC).
 #[must_use]
 pub fn moment(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
-//! The record a holder leaves with its lock, for people and for standbys: who, where, since when.
+//! Record that a holder leaves with its lock, for people and standbys: who, where, since when.
 //!
-//! The file store writes it as one line of JSON, the blob store as metadata. Nothing in it is
-//! ever used for a decision about safety, but for the fencing token.
+//! The file store writes it as one line of JSON, the blob store as metadata. Only its fencing token ever
+//! decides about safety.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use super::once::TaskLog;
 use trafficcop_core::Bell;
 use trafficcop_core::util::wall_clock;
 
-/// The longest command text in a record, in bytes.
+/// Longest command text in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
 
-/// Who competes: the part of the record that is the same for all tenures of one instance.
+/// Candidate for a lock: the part of the record that is the same for all tenures of one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// How the instance calls itself (`--identity`; by default `HOST-PID`).
+    /// Name of the instance (`--identity`; by default `HOST-PID`).
     pub identity: String,
     /// The machine's name.
     pub host: String,
@@ -23,13 +23,13 @@ pub struct Candidate {
     pub pid: u32,
     /// The command, shell-quoted, at most [`COMMAND_LIMIT`] bytes.
     pub command: String,
-    /// Where it rings when control changes, if it does.
+    /// Doorbell that rings when control changes, if there is one.
     pub bell: Option<Bell>,
 }
 
-/// What stands with the lock.
+/// Record of a lock's holder, or of its last one.
 ///
-/// Reading demands every field that is always written: any other JSON is not a record.
+/// Reading demands every field that is always written: other JSON is not a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The fencing token of the latest tenure; the next one's is greater.
@@ -40,26 +40,25 @@ pub struct Record {
     pub host: String,
     /// The process id of the holder's supervisor.
     pub pid: u32,
-    /// When the tenure began, by the holder's wall clock (RFC 3339, UTC).
+    /// Start of the tenure, by the holder's wall clock (RFC 3339, UTC).
     pub since: String,
-    /// What the holder runs.
+    /// Command of the holder.
     pub command: String,
-    /// The holder has begun to drain.
+    /// Whether the holder has begun to drain.
     pub draining: bool,
-    /// What is wrong with the holder's command: `hung: …` or `failing: …`; empty where nothing is, or nobody
-    /// asks it.
+    /// Problem of the holder's command: `hung: …` or `failing: …`; empty if there is none, or no health check.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub health: String,
-    /// Where the holder rings when control changes ([`Bell`] as text); empty where it does not.
+    /// Doorbell of the holder ([`Bell`] as text); empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bell: String,
-    /// What is known of tasks that are to be done once. Each store keeps it in its own way.
+    /// Results of one-time tasks. Each store keeps them in its own way.
     #[serde(skip)]
     pub once: TaskLog,
 }
 
 impl Record {
-    /// A record that tells nothing but the latest token.
+    /// Returns a record with the token alone.
     #[must_use]
     pub fn of_token(token: u64) -> Record {
         Record {
@@ -68,7 +67,7 @@ impl Record {
         }
     }
 
-    /// The record of a tenure that begins now.
+    /// Returns the record of a tenure that begins now.
     #[must_use]
     pub fn begun(candidate: &Candidate, token: u64) -> Record {
         Record {
@@ -90,17 +89,17 @@ impl Record {
 }
 
 impl Record {
-    /// What the holder is at.
+    /// Sets what the holder reports: its drain, and its command's health.
     pub(super) fn tell(&mut self, drains: bool, health: String) {
-        // For good: what is written later says so, too.
+        // Never back to false: a later write still reports the drain.
         self.draining |= drains;
         self.health = health;
     }
 }
 
-/// Makes room: cuts the longest of these texts by a quarter; `false` if nothing is left of any.
-// By a quarter each time: control characters take six bytes in JSON, so the length cannot be told from the
-// text's.
+/// Cuts the longest of these texts by a quarter, to make room; `false` if all are empty.
+// By a quarter: a control character takes six bytes in JSON, so the text's length does not tell that of the
+// JSON.
 pub(super) fn cut_longest<const N: usize>(texts: [&mut String; N]) -> bool {
     let longest = texts.into_iter().max_by_key(|text| text.len());
     let Some(text) = longest.filter(|text| !text.is_empty()) else {

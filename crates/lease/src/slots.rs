@@ -1,14 +1,14 @@
-//! At most N holders: one store made of N, of which we hold one at a time.
+//! At most N holders: one store made of N, of which this instance holds one at a time.
 //!
-//! Made by `run` for `--slots N`, used through [`LeaseStore`]. The slots are the locks `NAME.0` to
-//! `NAME.N-1`; each has a fencing token and a record of its own. An instance begins at a random
-//! slot and looks at no more than four of them in one attempt (unless it makes only one), so that many instances do not come
-//! to the same slot, and one instance does not flood the store. What must never happen here: that
-//! two slots count as ours, or that what an unanswered attempt may have obtained is forgotten.
+//! `run` makes it for `--slots N`, and uses it through [`LeaseStore`]. The slots are the locks `NAME.0` to
+//! `NAME.N-1`, each with a fencing token and a record of its own. An instance begins at a random slot and looks
+//! at no more than four of them in one attempt (unless it makes only one): so instances spread over the slots,
+//! and none floods the store. It must never count two slots as held, nor forget what an unanswered attempt may
+//! have obtained.
 //!
-//! It does not wake anybody. The kernel hands a file's lock to whoever waits for it, and a waiter at
-//! every slot would be handed locks that it does not want: each of them would be missing until it
-//! is given back. So a file with slots is polled, like a blob.
+//! It wakes no instance. The kernel hands a file's lock to a waiter, and a waiter at every slot would be handed
+//! locks that it does not want: each would be missing until it is given back. So a file with slots is polled,
+//! like a blob.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,25 +26,24 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 use trafficcop_core::{Bell, Failure, Grant, HolderInfo};
 
-// How many slots one attempt looks at: a hundred instances that each look at a hundred slots every two seconds
-// would be what a storage account answers 503 to.
+// Slots that one attempt looks at: if a hundred instances each looked at a hundred slots every two seconds, a
+// storage account would answer 503.
 const LOOKS: usize = 4;
-// How long the undoing of one slot's unclear attempt may take before the attempt ends: what is not undone stays
-// in mind, and one slot that hangs must not cost the looks at the others.
+// Time limit for undoing one slot's unclear attempt: the rest is remembered, and one slot that hangs must not
+// cost the looks at the others.
 const UNDO: Duration = Duration::from_secs(1);
 
-/// Opens the store of a slot. It may block, and runs in a thread of its own but for the first.
+/// Opens the store of a slot. It may block, and runs in a thread of its own except for the first.
 pub type Opener = dyn Fn(u32) -> Result<Arc<dyn LeaseStore>, Failure> + Send + Sync;
 
-/// N locks, one of which is to be ours.
+/// Store of N locks, of which this instance is to hold one.
 pub struct Slots {
-    /// The lock's name without a slot.
+    /// Name of the lock without a slot.
     base: String,
     names: Vec<String>,
     lease: Option<Duration>,
-    /// How many slots one attempt looks at.
     looks: usize,
-    /// The slot that was looked at first.
+    /// Slot that was looked at first.
     first: u32,
     open: Arc<Opener>,
     jobs: BlockingJobs,
@@ -52,27 +51,26 @@ pub struct Slots {
 }
 
 struct State {
-    // Those that were looked at; the others are not even open: a file's descriptor each, and a name that is
-    // created on a disk.
+    // Slots that were looked at. The others are not even open: each would cost a descriptor, and a file created
+    // on a disk.
     stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
-    /// Where the next attempt begins.
     next: u32,
     held: Option<u32>,
-    // This attempt looks first at what may be ours already; every other one looks there last,
-    // because a slot that never answers must not keep us from the others.
+    // Whether this attempt looks first at slots that it may hold already. Every other attempt looks there last,
+    // because a slot that never answers must not keep it from the others.
     own_first: bool,
-    // Slots of which we may have something without knowing it. Forgotten, it would be a slot that nobody can
-    // have until its lease ends, beside the one that we get next.
+    // Slots that this instance may hold without knowing it. A forgotten one would be out of reach until its
+    // lease ends.
     perhaps: BTreeSet<u32>,
-    /// What was seen of the slots that others hold.
+    /// Holders of the other slots, as last seen.
     holders: BTreeMap<u32, HolderInfo>,
-    /// Slots whose trouble was told and has not ended.
+    /// Slots whose trouble was reported and has not ended.
     told: BTreeSet<u32>,
 }
 
 impl Slots {
-    /// Slots beside `lock`: `NAME.0` and so on. Opens one of them (on a local disk it is created);
-    /// synchronous, for the time before there is any thread.
+    /// Makes slots beside `lock`: `NAME.0` and so on. Opens one of them (on a local disk it is created).
+    /// Synchronous, for the time before there are threads.
     ///
     /// # Errors
     /// If that one cannot serve as a lock, or the last one's name would be too long.
@@ -81,7 +79,7 @@ impl Slots {
         count: u32,
         competitor: Competitor,
     ) -> Result<Slots, OpenError> {
-        // The longest name tells whether all of them can be.
+        // If the longest name is valid, all are.
         lock.slot(count - 1)?;
         // At random: many instances that start together would all try slot 0 first.
         let first = fastrand::u32(0..count);
@@ -91,8 +89,8 @@ impl Slots {
         Ok(Slots::over(count, first, store, open))
     }
 
-    /// `count` slots that `open` opens, of which the `first` one to be looked at is open already.
-    /// The stores' names end with a dot and the number of their slot.
+    /// Makes a store of `count` slots that `open` opens; `store` is that of slot `first`. The stores' names end
+    /// with a dot and the number of their slot.
     ///
     /// # Panics
     /// If there is no such slot as `first`.
@@ -122,7 +120,7 @@ impl Slots {
         }
     }
 
-    /// Has each attempt look at all slots: for an instance that makes one attempt only.
+    /// Makes each attempt look at all slots: for an instance that makes only one.
     #[must_use]
     pub fn looking_at_all(mut self) -> Slots {
         self.looks = self.count();
@@ -137,12 +135,12 @@ impl Slots {
         self.names.len()
     }
 
-    /// Which slots this attempt looks at: what may be ours, and the next in turn.
+    /// Chooses the slots of this attempt: those that it may hold, and the next in turn.
     fn choose(&self) -> Vec<u32> {
         let mut state = self.state();
         state.own_first = !state.own_first;
         if let Some(left) = state.held.take() {
-            // Left to run out. Whatever is still ours of it is found there.
+            // A lost lease runs out by itself. A look at its slot finds what is left of it.
             state.perhaps.insert(left);
             state.own_first = true;
         }
@@ -165,7 +163,7 @@ impl Slots {
         chosen
     }
 
-    /// The store of a slot, opened if it is not yet.
+    /// Returns the store of a slot, and opens it if it is not open yet.
     async fn store(&self, slot: u32, give_up_at: Instant) -> Result<Arc<dyn LeaseStore>, Failure> {
         if let Some(store) = self.state().stores.get(&slot) {
             return Ok(Arc::clone(store));
@@ -175,7 +173,7 @@ impl Slots {
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
-        // The rules of the tenure were made for the first slot's lease, and hold for all of them.
+        // The tenure's rules were made for the first slot's lease, and hold for all of them.
         if store.info().lease != self.lease {
             return Err(fatal(format!(
                 "{name}: it lies on another kind of mount than the other slots"
@@ -185,17 +183,17 @@ impl Slots {
         Ok(store)
     }
 
-    /// Tries one slot. After an error nothing is ours of it, unless it stays in `perhaps`.
+    /// Tries one slot. After an error this instance holds nothing of it, unless it stays in `perhaps`.
     async fn try_slot(&self, slot: u32, give_up_at: Instant) -> Result<Grant, Failure> {
         let store = self.store(slot, give_up_at).await?;
-        // Written down before it is asked for: this call can be dropped at any await.
+        // Note it before sending: this call can be dropped at any await.
         self.state().perhaps.insert(slot);
         let failure = match store.acquire(give_up_at).await {
             Ok(grant) => {
                 let mut state = self.state();
                 state.perhaps.remove(&slot);
                 state.held = Some(slot);
-                // After a tenure the same slot is tried first: a command that keeps something by its
+                // The next tenure tries the same slot first: a command that keeps something by its
                 // TRAFFICCOP_SLOT finds it again.
                 state.next = slot;
                 state.holders.clear();
@@ -210,8 +208,7 @@ impl Slots {
             state.holders.insert(slot, holder.clone());
             return Err(failure);
         }
-        // Undone before the next slot is tried: of two slots that both turn out to be ours one would have a
-        // holder who does not know of it.
+        // Undo it before trying the next slot: otherwise this instance could hold two, one of them unknowingly.
         let limit = give_up_at.min(Instant::now() + UNDO);
         if is_settled(&store.release(limit).await) {
             self.state().perhaps.remove(&slot);
@@ -219,25 +216,25 @@ impl Slots {
         Err(failure)
     }
 
-    /// Trouble with one slot, told once where the others hide it.
+    /// Reports trouble with one slot, once, where the others hide it.
     fn tell(&self, slot: u32, failure: &Failure) {
         if self.state().told.insert(slot) {
             tracing::warn!("slot {slot} is not available: {failure}; trying the others");
         }
     }
 
-    /// All of the slots' holders as one, the same as long as they are the same.
+    /// Merges the slots' holders into one, which is the same as long as they are.
     fn holder_info(&self, draining: bool) -> HolderInfo {
         let state = self.state();
         let names = state.holders.values().filter_map(|one| one.holder.clone());
         let names: Vec<String> = names.collect();
-        // Where only some are looked at in turn, the list would change with every look.
+        // If only some are looked at in turn, the list would change with every look.
         let all = self.count() <= LOOKS && !names.is_empty();
         HolderInfo {
             holder: all.then(|| names.join(", ")),
             draining,
             expires: state.holders.values().filter_map(|one| one.expires).min(),
-            // Of one of them, for as long as it is there; standbys that began at different slots listen
+            // The bell of one holder, for as long as it is there. Standbys that began at different slots listen
             // to different holders.
             bell: self.attended(&state.holders),
             polls_as_ever: true,
@@ -272,7 +269,7 @@ impl LeaseStore for Slots {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
-        // One after another and not at once: two that are granted together would have to be given back again.
+        // One after another: of two that are granted together one would have to be given back.
         let (mut seen, mut draining) = (false, false);
         let mut troubles: Vec<(u32, Failure)> = Vec::new();
         for (nth, slot) in self.choose().into_iter().enumerate() {
@@ -289,14 +286,14 @@ impl LeaseStore for Slots {
                     let answered = matches!(failure, Failure::Fatal { .. });
                     troubles.push((slot, failure));
                     let silent = troubles.iter().filter(|(_, why)| !is_fatal(why)).count();
-                    // One slot in trouble must not hide the others; two are a store in trouble.
+                    // One slot in trouble must not hide the others; two mean a store in trouble.
                     if !answered && (silent > 1 || self.state().perhaps.contains(&slot)) {
                         break;
                     }
                 }
             }
         }
-        // "Held" would end an instance that waits no more, with something of ours left in the store.
+        // "Held" would end an instance that does not wait, with a slot perhaps left held in the store.
         let open = !self.state().perhaps.is_empty();
         if seen && !open {
             for (slot, failure) in &troubles {
@@ -304,7 +301,7 @@ impl LeaseStore for Slots {
             }
             return Err(Failure::Held(self.holder_info(draining)));
         }
-        // Doubt goes before refusal: what is passing for one slot may be so for all.
+        // Doubt goes before refusal: trouble that passes for one slot may pass for all.
         let worst = troubles.iter().position(|(_, why)| !is_fatal(why));
         match troubles.into_iter().nth(worst.unwrap_or(0)) {
             Some((_, failure)) => Err(failure),
@@ -326,7 +323,7 @@ impl LeaseStore for Slots {
         let ours: Vec<(u32, Arc<dyn LeaseStore>)> = {
             let mut state = self.state();
             if let Some(held) = state.held.take() {
-                // Until it is said: asked again by the next release, or found by the next attempt.
+                // Until the store confirms it: the next release asks again, or the next attempt finds it.
                 state.perhaps.insert(held);
             }
             let stores = &state.stores;
@@ -334,7 +331,7 @@ impl LeaseStore for Slots {
             ours.filter_map(|slot| Some((*slot, Arc::clone(stores.get(slot)?))))
                 .collect()
         };
-        // All at once: each may take its whole time where the store does not answer.
+        // All at once: each may take its whole time if the store does not answer.
         let replies = ours.iter().map(|(slot, store)| async move {
             let reply = store.release(give_up_at).await;
             if is_settled(&reply) {
@@ -343,7 +340,7 @@ impl LeaseStore for Slots {
             reply
         });
         let mut replies = futures::future::join_all(replies).await;
-        // That control was taken from us is said here or never; the others stay in mind.
+        // Report a slot that was taken away: no later call does. The others stay in `perhaps`.
         replies.sort_by_key(|reply| !matches!(reply, Err(Failure::Lost { .. })));
         replies.into_iter().collect()
     }
@@ -371,7 +368,7 @@ impl LeaseStore for Slots {
         }
         let any = self.state().stores.values().next().cloned();
         let any = any.map(|store| store.orphan_release()).transpose()?;
-        // No lock of it is ours.
+        // This instance holds no lock of it.
         Ok(OrphanRelease {
             descriptor: None,
             release_info: any.and_then(|any| any.release_info),
@@ -379,13 +376,13 @@ impl LeaseStore for Slots {
     }
 }
 
-/// The path of a slot.
+/// Returns the path of a slot.
 #[must_use]
 pub fn path_of(base: &Path, slot: u32) -> PathBuf {
     beside(base, format!(".{slot}"))
 }
 
-/// Nothing is ours of it any more, and nobody has to be asked again.
+/// Whether a release is settled: nothing is held any more, and no request is left to make.
 fn is_settled(reply: &Result<(), Failure>) -> bool {
     matches!(reply, Ok(()) | Err(Failure::Lost { .. }))
 }

@@ -1,9 +1,9 @@
-//! [`LeaseStore`]: what a lock can be asked, whatever it is kept in; what the guardian does after the
-//! supervisor's death; and [`NamedLock`]: from the name of a lock to its store.
+//! [`LeaseStore`], the trait of every store; [`release_orphaned`], which the guardian calls after the
+//! supervisor's death; and [`NamedLock`], which opens a lock by its name.
 //!
-//! Both traits are implemented by each store; where locks are parsed each has a line. Called by the drivers,
-//! by `run`, the library's face and the commands. A store decides nothing: what an error means for the tenure
-//! is the core's. Nothing is asked of a store before it is opened.
+//! Each store implements both traits, and has a line where locks are parsed. The drivers, `run`, the library's
+//! face and the commands call them. A store decides nothing: the core decides what an error means for the
+//! tenure. A store gets no request before it is opened.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -24,43 +24,41 @@ use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Grant, Outcome};
 
-/// What the drivers must know of a store before they make their rules, and what they tell people.
+/// Properties of a store, for the drivers' rules and for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// The lock's address for people and for `TRAFFICCOP_LOCK`; never with a secret in it.
+    /// Address of the lock for people and for `TRAFFICCOP_LOCK`; never contains a secret.
     pub name: String,
-    /// Which of several locks is ours, from 0; for `TRAFFICCOP_SLOT`. Has a meaning only while we
-    /// have control.
+    /// Slot that this instance holds, from 0; for `TRAFFICCOP_SLOT`. Meaningless without control.
     pub slot: u32,
-    /// Which period the present run belongs to, where a task is to be done once in each:
-    /// its beginning (RFC 3339, UTC).
+    /// Start of the present run's period (RFC 3339, UTC), if the task has periods.
     pub period: Option<String>,
-    /// For how long a grant or a renewal lasts. `None`: as long as somebody has the lock's
-    /// descriptor open, so there is no deadline. The same for as long as the store lives.
+    /// Length of a grant or renewal. `None`: no deadline; the lock lasts while any process has its descriptor
+    /// open. Constant.
     pub lease: Option<Duration>,
-    /// The store wakes us by [`LeaseStore::until_free`] when the lock can be had; otherwise it is
-    /// polled. The same for as long as the store lives.
+    /// Whether [`LeaseStore::until_free`] wakes this instance when the lock is available; otherwise it polls.
+    /// Constant.
     pub wakes: bool,
 }
 
-/// What a holder changes in the record of the lease it has.
+/// Change that a holder makes to its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordUpdate {
-    /// It has begun to drain. Best effort: an error is for the log only.
+    /// The holder has begun to drain. Best effort: an error is only logged.
     Draining {
-        /// What is wrong with its command's health, as [`RecordUpdate::Health`] has it.
+        /// Problem of its command, as in [`RecordUpdate::Health`].
         health: String,
     },
-    /// What is wrong with its command's health, for people: `hung: …` or `failing: …`; empty where nothing is
-    /// any more. Best effort, and asked for at most once in a health check's interval. A store whose record is
-    /// written by the next renewal anyway may leave it to that.
+    /// Problem of the holder's command, for people: `hung: …` or `failing: …`; empty when it is over. Best
+    /// effort, at most once in a health check's interval. A store may leave it to a renewal that writes the
+    /// record anyway.
     Health(String),
-    /// What the run of the task came to that is to be done once.
+    /// Outcome of a one-time task's run.
     Outcome(Outcome),
 }
 
 impl RecordUpdate {
-    /// What a store is at, for its errors.
+    /// Names the update, for a store's errors.
     pub(crate) fn doing(&self) -> &'static str {
         match self {
             RecordUpdate::Draining { .. } => "announcing the drain",
@@ -70,70 +68,65 @@ impl RecordUpdate {
     }
 }
 
-/// What the guardian needs so that a lease does not outlast its orphaned tree; nothing, where the lease just
-/// runs out.
+/// Means to end a lease with its orphaned tree; empty where the lease just runs out.
 #[derive(Debug, Default)]
 pub struct OrphanRelease {
-    /// A duplicate of the lock's descriptor, that guardian and command keep open, so that the lock
-    /// lives as long as anything of the tree, and no longer.
+    /// Duplicate of the lock's descriptor. Guardian and command keep it open, so that the lock lives exactly as
+    /// long as the tree.
     pub descriptor: Option<OwnedFd>,
-    /// What [`release_orphaned`] gives the lease back with. At most 2048 bytes, no secret in it.
+    /// Text by which [`release_orphaned`] gives the lease back. At most 2048 bytes, no secret in it.
     pub release_info: Option<Vec<u8>>,
 }
 
-/// A lock in a store, as one instance competes for it.
+/// Lock in a store, as one instance competes for it.
 ///
-/// All methods take `&self` and may be called while another call is under way, with one exception:
-/// `acquire`, `renew` and `release` never overlap each other. Every method keeps its own time
-/// limit (`give_up_at`), past which it returns [`Failure::Transient`]. An `acquire` or `release`
-/// whose reply was lost is asked again with the same lease id by the next call.
+/// All methods may overlap, except that `acquire`, `renew` and `release` never overlap each other. Every method
+/// returns [`Failure::Transient`] past its time limit (`give_up_at`). If the reply to an `acquire` or `release`
+/// was lost, the next call repeats it with the same lease id.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// What this store is called and promises. With slots the name is another one in every tenure.
+    /// Returns the store's name and properties. With slots the name differs in every tenure.
     fn info(&self) -> StoreInfo;
 
-    /// Looks whether the lock is free and, only if it is, acquires it, raises the fencing token
-    /// and writes the record, all under the lease.
+    /// Acquires the lock if a look shows it free, then raises the fencing token and writes the record under the
+    /// lease.
     ///
-    /// A store with a task that is to be done once looks at its record, too: before, and again under
-    /// the lease.
+    /// For a one-time task it also looks at the results: before, and again under the lease.
     ///
     /// # Errors
-    /// `Held` if another has it, `AlreadyDone` if there is no task to do any more; nothing is held by us after any error (an ambiguous acquire is
-    /// remembered, and undone by the next `release` or recognised by the next `acquire`).
+    /// `Held` if another instance has it, `AlreadyDone` if the task is done. After any error this instance
+    /// holds nothing: the next `release` undoes an ambiguous acquire, or the next `acquire` recognises it.
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
-    /// Looks whether there is anything to get control for, and competes for nothing: of a store without a
-    /// task that is to be done once there always is.
+    /// Checks whether there is anything to compete for, without competing. Without a one-time task there always
+    /// is.
     ///
     /// # Errors
-    /// `AlreadyDone` if the task is over; those of `acquire`, but for `Held`.
+    /// `AlreadyDone` if the task is over; otherwise those of `acquire`, except `Held`.
     async fn look_for_result(&self, _give_up_at: Instant) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Renews the lease we have. The caller has stamped the moment before the call as `t0`; a store
-    /// whose lock has no lease is never asked.
+    /// Renews the lease. The caller stamped `t0` before the call; a store without leases is never asked.
     ///
     /// # Errors
-    /// `Lost` if it is definitely not ours any more; `Transient` for everything that is doubt.
+    /// `Lost` if the lease is definitely gone; `Transient` for every doubt.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Gives the lease back, or undoes what an interrupted or ambiguous `acquire` may have
-    /// obtained. Without either it does nothing.
+    /// Gives the lease back, or undoes what an interrupted or ambiguous `acquire` may have obtained; otherwise
+    /// does nothing.
     ///
     /// # Errors
-    /// `Transient` if it could not be said; the lease then runs out by itself. `Lost` if it was
-    /// ours, is not any more, and no request of ours can have given it back: somebody took it from
-    /// us, or it has run out and was taken.
+    /// `Transient` if the store did not confirm it; the lease then runs out by itself. `Lost` if this instance
+    /// had the lease and none of its own requests can have given it back.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Changes the record under the lease we have; asked again with the same outcome if that was in
-    /// doubt. It may overlap a renewal, and never a release.
+    /// Changes the record under the lease; after doubt the caller repeats the same outcome. May overlap a
+    /// renewal, never a release.
     ///
     /// # Errors
-    /// `Lost` if the lease is not ours any more; then it may be recorded all the same only if an
-    /// earlier attempt was in doubt. `Fatal` for an outcome where no task is.
+    /// `Lost` if the lease is gone; the outcome may still be recorded, but only if an earlier attempt was in
+    /// doubt. `Fatal` for an outcome without a task.
     async fn update_record(&self, update: RecordUpdate, _: Instant) -> Result<(), Failure> {
         match update {
             RecordUpdate::Draining { .. } | RecordUpdate::Health(_) => Ok(()),
@@ -144,29 +137,29 @@ pub trait LeaseStore: Send + Sync {
         }
     }
 
-    /// Resolves when the lock can be had now, for a store that [`StoreInfo::wakes`]; else never.
+    /// Resolves when the lock is available, for a store that [`StoreInfo::wakes`]; otherwise never.
     async fn until_free(&self) {
         pending().await
     }
 
-    /// We compete no more: leaves behind what the next process of this user need not find out anew.
+    /// Ends competing, and leaves what it knows to the next process of this user.
     async fn leave(&self, _give_up_at: Instant) {}
 
-    /// What the guardian needs to give back the lease we have; ask again after every successful
-    /// `acquire`, because a store may have had to open its file anew. What a store says before the first one holds
-    /// between tenures, too: by it the guardian gives back what an attempt has just obtained.
+    /// Returns what the guardian needs to give back the lease. Ask again after every successful `acquire`: the
+    /// store may have opened its file anew. The answer before the first one also holds between tenures, for
+    /// what an attempt has just obtained.
     ///
     /// # Errors
-    /// Those of dup(2). Nothing may be started without the descriptor then.
+    /// Those of dup(2). Without the descriptor the caller must not start a process.
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         Ok(OrphanRelease::default())
     }
 }
 
-/// What the guardian calls after the supervisor's death, when nothing of the tree lives any more: does what
-/// [`OrphanRelease::release_info`] says, and nothing else.
+/// Gives back a lease as [`OrphanRelease::release_info`] says. The guardian calls it after the supervisor's
+/// death, once the tree is empty.
 pub fn release_orphaned(release_info: &[u8]) {
-    // By what it bears and not by a store: the guardian was forked before there was any.
+    // Chosen by the text and not by a store: the guardian was forked before there was one.
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
     } else if helper::is_release(release_info) {
@@ -176,32 +169,32 @@ pub fn release_orphaned(release_info: &[u8]) {
     }
 }
 
-/// Makes memory that is shared with what is forked later, if there is any to be had.
+/// Makes memory that later forks share, if the system has any.
 pub type MakeMemory = fn() -> Option<Arc<dyn SharedMemory>>;
 
-/// Who competes for a lock, and how.
+/// Instance that competes for a lock, and its terms.
 #[derive(Clone)]
 pub struct Competitor {
-    /// What stands in the record.
+    /// Identity for the record.
     pub candidate: Candidate,
-    /// How long a lease is to last, where the lock has one.
+    /// Length of a lease, where the lock has one.
     pub lease: Duration,
-    /// What is to be done once.
+    /// One-time task, if there is one.
     pub task: Option<Task>,
-    /// For what the guardian is to release; without it, the lease of a shared drive runs out after our death.
+    /// Memory that tells the guardian what to release; without it a shared drive's lease runs out.
     pub memory: Option<MakeMemory>,
-    /// A directory of this user's that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one.
+    /// Directory of this user that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one.
     pub runtime: Option<PathBuf>,
-    /// The operator promises that exactly one of two machines makes a directory on the lock's drive, whatever its
-    /// file system.
+    /// Promise of the operator that exactly one of two machines makes a directory on the lock's drive, whatever
+    /// its file system.
     pub mkdir_is_exclusive: bool,
-    /// The process has one thread yet, and nothing else to do: a first attempt that needs no network may be
-    /// made in it.
+    /// Whether a first attempt without network may run in the caller's thread: the process has one thread yet,
+    /// and nothing else to do.
     pub in_place: bool,
 }
 
 impl Competitor {
-    /// One with nothing but what every store asks for.
+    /// Returns a competitor with only what every store needs.
     #[must_use]
     pub fn new(candidate: Candidate, lease: Duration) -> Competitor {
         Competitor {
@@ -216,15 +209,15 @@ impl Competitor {
     }
 }
 
-/// Why a store could not be made.
+/// Reason why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub enum OpenError {
-    /// A blob's.
+    /// Error of a blob.
     Blob(#[from] blob::OpenError),
-    /// That of a file on a local disk.
+    /// Error of a file on a local disk.
     File(#[from] file::OpenError),
-    /// There is no working directory to a relative path.
+    /// Relative path without a working directory.
     Io(#[from] io::Error),
 }
 
@@ -238,58 +231,58 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// A lock that was named: what competes for it and what looks at it is made from this.
+/// Lock by its name, from which its store and its inspector are made.
 pub trait NamedLock: Send + Sync {
-    /// How long its leases can be.
+    /// Returns the range of lease lengths.
     fn leases(&self) -> RangeInclusive<Duration> {
         Duration::ZERO..=Duration::MAX
     }
 
-    /// The host of the service that keeps it, if there is one.
+    /// Returns the host of the service that keeps it, if there is one.
     fn host(&self) -> Option<String> {
         None
     }
 
-    /// Whether its holder can ring for its standbys; where the kernel wakes them nobody listens.
+    /// Whether a holder can ring for its standbys. Where the kernel wakes them, none listens.
     fn rings(&self) -> bool {
         true
     }
 
-    /// Says in the log what is to be known of a lock that is kept here.
+    /// Logs warnings about a lock that is kept here.
     fn warn(&self) {}
 
-    /// Variables that hold what the store's client proves itself by: `--no-credentials` keeps them from the command.
+    /// Names the variables with the store's credentials, which `--no-credentials` keeps from the command.
     fn hides(&self) -> Vec<OsString> {
         Vec::new()
     }
 
-    /// The store that competes for it.
+    /// Opens the store that competes for it.
     ///
     /// # Errors
-    /// What cannot be a lock here.
+    /// If this cannot be a lock.
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError>;
 
-    /// The lock of this slot, which is one beside it: `NAME.SLOT`.
+    /// Returns the lock of a slot, beside this one: `NAME.SLOT`.
     ///
     /// # Errors
-    /// A name that becomes too long.
+    /// If the name becomes too long.
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError>;
 
-    /// What looks at it without competing.
+    /// Makes the inspector, which looks without competing.
     ///
     /// # Errors
     /// As [`NamedLock::open`].
     fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError>;
 }
 
-/// The lock at this path, of which there are so many slots; `shared`: it is to be kept as on a drive that
-/// machines share, whatever it lies on.
+/// Returns the lock at this path, with so many slots. `shared` keeps it as on a shared drive, whatever the path
+/// lies on.
 ///
 /// # Errors
-/// Where it cannot be found out what the path lies on.
+/// If it is not known what the path lies on.
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-    // Asked of the slots and not of their common name, at which nothing ever lies: what a lock on the
-    // server's own disk says of itself stands in its file. Of all of them: each is begun by whoever gets it first.
+    // Ask about the slots, not about their common name, where no file lies: a lock on the server's own disk
+    // says in its file that it is shared. Ask about all: each is begun by the instance that gets it first.
     let names: Vec<PathBuf> = match slots {
         1 => vec![path.to_owned()],
         _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),
@@ -308,12 +301,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_slot_of_a_shared_drive_makes_all_of_them_that() {
+    fn one_shared_slot_makes_all_slots_shared() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sem");
         let leases = |slots| at_path(&path, false, slots).unwrap().leases();
         assert_eq!(leases(3), Duration::ZERO..=Duration::MAX);
-        // Begun by a client of this disk's server, which got that slot first.
+        // A client of this disk's server began it: it got that slot first.
         std::fs::create_dir(dir.path().join("sem.2.versions")).unwrap();
         assert_ne!(leases(3), Duration::ZERO..=Duration::MAX);
         assert_eq!(leases(2), Duration::ZERO..=Duration::MAX);

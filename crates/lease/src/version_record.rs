@@ -1,15 +1,14 @@
-//! [`VersionRecord`]: the record of a version as bytes. A shared drive has it in the version's own file and, as the
-//! hint, in the lock's path; a helper's store has it as the text of its entry.
+//! [`VersionRecord`]: the record of a version as bytes. A shared drive has it in the version's own file and, as
+//! the hint, in the lock's path; a helper's store has it as the text of its entry.
 //!
 //! ```text
 //! trafficcop shared lock 1          which protocol is spoken here
 //! {"version":41,"state":"held",…}   the record, one line of JSON
 //! 9f3c…                             its check
 //! ```
-//! The hint is padded to a fixed width: whoever rewrites it leaves nothing of
-//! what stood there before. It must look like nothing of ours to a trafficcop that locks files by
-//! the kernel (that one goes by `"token":` and a number, which never stands here), and must never
-//! take bytes for a record that are not whole.
+//! The hint is padded to a fixed width: a rewrite leaves nothing of the text before. A trafficcop that locks
+//! files by the kernel must not take it for its own (it goes by `"token":` and a number, which never occurs
+//! here). Bytes that are not whole must never count as a record.
 
 use std::time::Duration;
 
@@ -24,21 +23,21 @@ use trafficcop_core::observed::{Claim, LONGEST_LEASE, Version};
 use trafficcop_core::util::check;
 use trafficcop_core::{Failure, HolderInfo};
 
-/// The first line of a lock's path, and of every record.
+/// First line of a lock's path, and of every record.
 pub(crate) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
 
-/// The length of the hint, in bytes. A record is never longer. Two pages: one more than the results may take.
+/// Length of the hint, in bytes; no record is longer. Two pages: one more than the results may take.
 pub const WIDTH: usize = 8192;
 
-/// What a version means.
+/// Meaning of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// Its maker has control.
+    /// The maker has control.
     Held,
-    /// It has control, and will soon give it back.
+    /// The maker has control, and will soon give it back.
     Draining,
-    /// It has nothing any more.
+    /// The maker has nothing any more.
     Released,
 }
 
@@ -47,25 +46,24 @@ pub(super) enum State {
 pub struct VersionRecord {
     pub version: Version,
     pub(super) state: State,
-    /// Whose tenure.
+    /// Random number of the tenure.
     pub(super) nonce: u128,
     pub(super) lease: Duration,
-    /// Who and since when, the fencing token, and the results of tasks that are to be done once.
+    /// Holder and start, fencing token, and results of one-time tasks.
     pub record: Record,
-    /// There were results that could not be read, and nobody has forgotten them yet.
+    /// Whether there were unreadable results that no operator has forgotten yet.
     pub unread: bool,
 }
 
-/// How it is written.
 #[derive(Serialize, Deserialize)]
 struct Json {
     version: Version,
     state: State,
-    // As text: JSON's numbers end at 53 bits for many who read it.
+    // As text: many readers of JSON keep 53 bits of a number.
     nonce: String,
     lease_ms: u64,
     // The fencing token: the version that began the tenure. Not called "token", by which a trafficcop that
-    // locks files by the kernel would know it for one of its own records.
+    // locks files by the kernel would take this for its own record.
     tenure: u64,
     holder: String,
     host: String,
@@ -76,7 +74,7 @@ struct Json {
     health: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     doorbell: String,
-    /// JSON in JSON: its own `"token":` does not look like one in here.
+    /// Results as JSON in JSON: in here their `"token":` does not look like one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     once: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -84,7 +82,7 @@ struct Json {
 }
 
 impl VersionRecord {
-    /// What others' decisions depend on.
+    /// Returns what other instances' decisions depend on.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             nonce: self.nonce,
@@ -93,7 +91,7 @@ impl VersionRecord {
         }
     }
 
-    /// Returns the record of a version of this tenure: its nonce and its lease.
+    /// Makes the record of a version of a tenure, with its nonce and its lease.
     pub(super) fn new(
         version: Version,
         state: State,
@@ -113,8 +111,8 @@ impl VersionRecord {
 
     /// Whether an operator wrote it to break this tenure.
     pub(super) fn is_break_of(&self, ours: &Record) -> bool {
-        // An operator's record bears what the tenure bears that it ends, but for a command; a take-over begins a
-        // tenure with a number of its own, which is ours only where a server forgot ours.
+        // An operator's record repeats the tenure that it ends, without the command. A take-over begins a
+        // tenure with its own number, which equals this one only if a server forgot this tenure's versions.
         let theirs = &self.record;
         self.state == State::Held
             && theirs.token == ours.token
@@ -122,7 +120,7 @@ impl VersionRecord {
             && (&theirs.host, theirs.pid, &theirs.since) == (&ours.host, ours.pid, &ours.since)
     }
 
-    /// Returns what is seen of a lock with this version, if its record could be read.
+    /// Returns the status of a lock with this version; `record` is `None` if it could not be read.
     pub(super) fn status(
         name: String,
         lock: String,
@@ -153,10 +151,10 @@ impl VersionRecord {
         }
     }
 
-    /// Returns the version that breaks the tenure that was `seen`, and for how long others wait then.
+    /// Returns the version that breaks the tenure that was `seen`, and how long others wait then.
     ///
     /// # Errors
-    /// Why there is nothing to break.
+    /// The reason why there is nothing to break.
     pub(super) fn broken(
         self,
         seen: &Record,
@@ -176,7 +174,7 @@ impl VersionRecord {
                 true => State::Released,
                 false => State::Held,
             },
-            // Without the holder's nonce: its next renewal finds another's record, and knows that it has lost.
+            // Without the holder's nonce: its next renewal finds another's record, and knows that it lost.
             nonce: fresh_nonce(),
             lease: if after.is_zero() { self.lease } else { after },
             record: Record {
@@ -190,10 +188,10 @@ impl VersionRecord {
         Ok((record, after))
     }
 
-    /// Returns the version that leaves out results that were `shown`.
+    /// Returns the version without the chosen results that were `shown`.
     ///
     /// # Errors
-    /// How forgetting went, where nothing is to be written; `Fatal` where a holder is not to be overruled.
+    /// The result of forgetting, if there is nothing to write; `Fatal` if a holder must not be overruled.
     pub(super) fn without(
         mut self,
         lock: &str,
@@ -222,7 +220,7 @@ impl VersionRecord {
         }))
     }
 
-    /// As bytes, at most [`WIDTH`]. Texts that are too long are cut, the longest first.
+    /// Encodes the record in at most [`WIDTH`] bytes. Cuts texts that are too long, the longest first.
     pub fn encode(&self) -> Vec<u8> {
         let mut line = Json {
             version: self.version,
@@ -253,7 +251,7 @@ impl VersionRecord {
             if bytes.len() <= WIDTH {
                 return bytes;
             }
-            // All of them: what was read (`reset` writes it again) can be longer anywhere than what we write.
+            // All texts: any that was read (`reset` writes it again) can be longer than what trafficcop writes.
             let cut = cut_longest([
                 &mut line.command,
                 &mut line.holder,
@@ -263,21 +261,21 @@ impl VersionRecord {
                 &mut line.doorbell,
             ]);
             if !cut {
-                // Never in silence: a task of which nothing is known is done again.
+                // Never silently: a task of which nothing is known is done again.
                 line.once.clear();
                 line.unread = true;
             }
         }
     }
 
-    /// As the hint: the same, with blanks up to the width.
+    /// Encodes the record as the hint, padded with blanks to the width.
     pub fn encode_hint(&self) -> Vec<u8> {
         padded(self.encode())
     }
 
-    /// Reads what [`VersionRecord::encode`] wrote, whatever follows it; `None` if it is not that.
+    /// Decodes the bytes of [`VersionRecord::encode`], whatever follows; `None` if they are others.
     pub fn decode(bytes: &[u8]) -> Option<VersionRecord> {
-        // The check is over the text as it stands, before any of it is believed: a torn record can be good JSON.
+        // Check the text before parsing it: a torn record can be good JSON.
         let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');
         let (text, said) = (lines.next()?, lines.next()?);
         if check(text).as_bytes() != said {
@@ -310,14 +308,14 @@ impl VersionRecord {
     }
 }
 
-/// Another one for each tenure.
-// Of the system's randomness: two machines that draw the same would each take the other's versions for its own,
-// and a generator that is seeded by the clock draws the same on two that were started alike.
+/// Makes a nonce for one tenure.
+// From the system's randomness: of two machines that draw the same, each would take the other's versions for
+// its own. A generator seeded by the clock draws the same on two that start alike.
 pub(super) fn fresh_nonce() -> u128 {
     azure_core::Uuid::new_v4().as_u128()
 }
 
-/// What people, and the pace of those who wait, are told of a version.
+/// Returns what a version tells people and waiting instances.
 pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
     let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let Some(record) = record else {
@@ -334,13 +332,12 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         since: some(&record.record.since).map(Into::into),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
-        // A standby that looks less often takes over later: it counts from when it saw the last renewal.
+        // A standby that looks less often takes over later: it counts from the last renewal that it saw.
         polls_as_ever: true,
         foreign: None,
     }
 }
 
-/// The hint before there is any version.
 pub(super) fn first_hint() -> Vec<u8> {
     padded(FIRST_LINE.to_vec())
 }
@@ -381,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_alone_and_as_a_hint() {
+    fn record_round_trips_alone_and_as_a_hint() {
         let record = record(u64::MAX);
         assert_eq!(
             VersionRecord::decode(&record.encode()),
@@ -403,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_torn_or_changed_is_no_record() {
+    fn torn_or_changed_record_is_refused() {
         let (old, new) = (record(41).encode_hint(), record(42).encode_hint());
         for cut in 0..WIDTH {
             let torn = [&new[..cut], &old[cut..]].concat();
@@ -421,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trafficcop_that_locks_by_the_kernel_takes_it_for_a_stranger_s() {
+    fn kernel_lock_takes_a_version_record_for_foreign() {
         use crate::file::record::{Content, decode_record};
         for bytes in [record(41).encode(), record(41).encode_hint(), first_hint()] {
             for end in [bytes.len(), bytes.len().min(2048), 30] {

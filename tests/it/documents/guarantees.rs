@@ -789,7 +789,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
                 "run_once",
                 &["each_key_is_a_task_of_its_own_whatever_is_in_it"],
             ),
-            ("lib", &["another_division_of_time_reads_the_same_results"]),
+            ("lib", &["results_are_read_with_another_period_length"]),
         ],
     },
     Setting {

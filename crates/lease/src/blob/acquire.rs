@@ -1,8 +1,8 @@
-//! How control is obtained: look, create what is missing, acquire under an id of our own, and
-//! write the record under the lease.
+//! Acquires control: looks, creates what is missing, acquires under an id of its own, and writes the record
+//! under the lease.
 //!
-//! Called by [`LeaseStore::acquire`](crate::LeaseStore::acquire). Can be dropped at any await: what
-//! it may have obtained is written down before it is asked for.
+//! [`LeaseStore::acquire`](crate::LeaseStore::acquire) calls it. It can be dropped at any await: it notes what
+//! it may obtain before it sends the request.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,16 +19,15 @@ use trafficcop_core::budget::LATE;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::{Failure, Grant, HolderInfo};
 
-// Longer than an attempt of any instance takes from acquiring to its record.
+// Longer than any instance's attempt takes from acquiring to its record.
 const SIGNED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Blob {
-    /// See [`LeaseStore::acquire`](crate::LeaseStore::acquire).
     pub(super) async fn compete(&self, give_up_at: Instant) -> Result<Grant, Failure> {
         self.lock.account.tell();
         let (id, spent) = self.begin();
         if let Some(spent) = spent {
-            // Ours may be what keeps everybody out: said once more, and not waited for long.
+            // This lease may be what shuts everyone out: release it once more, without a long wait.
             let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
             spent.unclear.store(true, Ordering::Relaxed);
             match self.client.release(&spent.id, limit).await {
@@ -37,8 +36,8 @@ impl Blob {
                 Err(_) => {}
             }
         }
-        // Looked at first: a standby polls every two seconds, and an acquire that is refused tells nothing
-        // of the holder, nor whether the task is done.
+        // Look first: a standby polls every two seconds, and a refused acquire tells neither the holder nor
+        // whether the task is done.
         let (view, is_new) = self.look_or_create(give_up_at).await?;
         self.check(&view.metadata)?;
         self.hear(view.date);
@@ -47,31 +46,31 @@ impl Blob {
         if view.lease == LeaseState::Free {
             self.state().seen_free = view.etag.clone().map(|etag| (etag, None));
         }
-        // Leased, and yet asked for, where an acquire of ours was not answered: it may be our own lease that
-        // we see, and under the same id the service grants it once more.
+        // Acquire a leased blob, too, if an earlier acquire was not answered: the lease may be this instance's,
+        // and the service grants it again under the same id.
         if view.lease != LeaseState::Free && !self.may_be_ours() {
             return Err(Failure::Held(self.holder_info(&view)));
         }
-        // Before it is sent: the service counts from later. And noted before it is sent: whoever drops this
-        // future must still be able to undo it.
+        // Take `t0` before sending: the service counts from later. Note it before sending: a caller that drops
+        // this future must still be able to undo it.
         let t0 = Instant::now();
         let earlier = self.state().perhaps.replace(t0);
         let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
             Ok((etag, date)) => {
                 self.prove(Operation::Acquire);
-                // Said under the lease: it decides which period a run belongs to.
+                // The date under the lease decides which period a run belongs to.
                 self.hear(date);
                 etag
             }
             Err(error) => {
                 if error.is_refusal() {
-                    // This one obtained nothing; one before it may still arrive.
+                    // This request obtained nothing; one before it may still arrive.
                     self.state().perhaps = earlier;
                 }
                 return Err(self.not_acquired(&error, &view));
             }
         };
-        // What was read before counts only if nobody wrote until we had the lease.
+        // The earlier view counts only if no write came before the lease began.
         let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
         match self.sign(&id, known, is_new, give_up_at).await {
             Ok(held) => {
@@ -83,18 +82,18 @@ impl Blob {
                 Ok(Grant { t0, token, failed })
             }
             Err(failure) => {
-                // A lease without a record has no token: kept, it would shut everybody out for nothing.
+                // A lease without a record has no token: kept, it would shut everyone out for nothing.
                 self.undo(&id, give_up_at).await;
                 Err(failure)
             }
         }
     }
 
-    /// Begins or continues a series of attempts: its id, and a lease whose release is unanswered.
+    /// Begins or continues a series of attempts. Returns its id, and a lease whose release is unanswered.
     fn begin(&self) -> (String, Option<Spent>) {
         let mut state = self.state();
         if state.held.take().is_some() {
-            // Left to run out; what runs out under its own id must not be revived by us.
+            // A lost lease runs out by itself; an acquire under its id must not revive it.
             state.proposed = None;
             state.perhaps = None;
         }
@@ -102,18 +101,18 @@ impl Blob {
         (id, state.spent.clone())
     }
 
-    /// An acquire of this series was sent, and what it obtained (however late) may still last.
+    /// Whether an acquire of this series was sent whose lease, however late, may still last.
     fn may_be_ours(&self) -> bool {
         let perhaps = self.state().perhaps;
-        // A request can arrive late: a lease of ours may have begun after we had given it up.
+        // A request can arrive late: the lease may have begun after this instance gave up waiting.
         perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
     }
 
-    /// See [`LeaseStore::look_for_result`](crate::LeaseStore::look_for_result).
+    /// Implements [`LeaseStore::look_for_result`](crate::LeaseStore::look_for_result).
     pub(super) async fn check_result(&self, give_up_at: Instant) -> Result<(), Failure> {
         let view = match self.client.look(None, give_up_at).await {
             Ok(view) => view,
-            // What is not there says nothing, and whoever competes for it creates it.
+            // A missing blob has no result, and a competitor creates it.
             Err(error) => match error.code() {
                 Some("BlobNotFound" | "ContainerNotFound") => return Ok(()),
                 _ => return Err(self.failure(&error, Operation::Look)),
@@ -124,7 +123,7 @@ impl Blob {
         self.check_task(&view.metadata)
     }
 
-    /// The view of the blob, and whether it came into being just now.
+    /// Returns the view of the blob, and whether it came into being just now.
     async fn look_or_create(&self, give_up_at: Instant) -> Result<(View, bool), Failure> {
         let error = match self.client.look(None, give_up_at).await {
             Ok(view) => {
@@ -157,14 +156,15 @@ impl Blob {
         Ok((view, true))
     }
 
-    /// Creates the blob, and its container if that is missing. The ETag if nobody else did.
+    /// Creates the blob, and its container if that is missing. Returns the ETag unless another instance was
+    /// faster.
     async fn create(
         &self,
         container_first: bool,
         give_up_at: Instant,
     ) -> Result<Option<String>, Failure> {
-        // The blob first, where the container is not known to be missing: many credentials may write blobs
-        // and not create containers. Twice at most: whoever deletes what we create is not raced.
+        // The blob first: many credentials may write blobs and not create containers. Twice at most, so as not
+        // to race a program that deletes them.
         let mut container_missing = container_first;
         for _ in 0..2 {
             if container_missing {
@@ -179,7 +179,7 @@ impl Blob {
             let page_blob = self.lock.page_blob;
             match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
-                // Another was faster, and perhaps holds it already.
+                // Another instance was faster, and perhaps holds it already.
                 Err(error) if is_there(&error) => return Ok(None),
                 Err(error) => match error.code() {
                     Some("ContainerNotFound") if !container_missing => container_missing = true,
@@ -192,8 +192,8 @@ impl Blob {
         ))
     }
 
-    /// A token that cannot be read cannot be raised either. Standbys of an older version may
-    /// still lease the blob they made beside their lock: that lease is not control.
+    /// Refuses a token that cannot be read, because it cannot be raised; and a blob that an older version made
+    /// beside a lock, whose lease is not control.
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
         if metadata::is_left_beside_a_lock(metadata) {
             return Err(fatal(format!(
@@ -210,7 +210,7 @@ impl Blob {
                 self.name
             ))),
             None => {
-                // Whoever deletes the blob under us and makes it anew takes the count with it; ours goes on.
+                // If the blob is deleted and made anew, its count is lost; this instance's goes on.
                 let seen = metadata.record.as_ref().map_or(0, |record| record.token);
                 let mut state = self.state();
                 state.floor = state.floor.max(seen);
@@ -219,7 +219,7 @@ impl Blob {
         }
     }
 
-    /// Who has the lease. The record names no holder of a lease without an end: that is another program's.
+    /// Returns the holder. A lease without an end is another program's, which the record does not name.
     fn holder_info(&self, view: &View) -> HolderInfo {
         let foreign = match view.lease {
             LeaseState::Endless => format!(
@@ -239,8 +239,8 @@ impl Blob {
         }
     }
 
-    /// Whether the record is still the one that was seen beside a free lease: an instance writes its own within the
-    /// attempt that acquires, so for so long after the lease was first seen taken nothing is known.
+    /// Whether the record is still the one seen beside a free lease. Nothing is known for a while after the
+    /// lease was first seen taken: its holder writes within the attempt that acquires.
     fn is_unsigned(&self, view: &View) -> bool {
         match self.state().seen_free.as_mut() {
             Some((etag, taken)) if view.etag.as_ref() == Some(etag) => {
@@ -250,7 +250,7 @@ impl Blob {
         }
     }
 
-    /// Warns once of a blob that has data: its other writers are refused while it is leased.
+    /// Warns once of a blob that has data: while it is leased, its other writers are refused.
     async fn warn_of_data(&self, view: &View, give_up_at: Instant) {
         if self.data_is_told.swap(true, Ordering::Relaxed) {
             return;
@@ -263,7 +263,7 @@ impl Blob {
     fn not_acquired(&self, error: &ServiceError, view: &View) -> Failure {
         if is_taken(error) {
             self.prove(Operation::Acquire);
-            // Whoever was faster has not told us his name yet.
+            // The faster instance has not written its name yet.
             return Failure::Held(match view.lease {
                 LeaseState::Free => HolderInfo::default(),
                 _ => self.holder_info(view),
@@ -277,7 +277,7 @@ impl Blob {
         }
     }
 
-    /// Raises the token and writes the record under the lease, until it stands there.
+    /// Raises the token and writes the record under the lease, until that is confirmed.
     async fn sign(
         &self,
         id: &str,
@@ -285,14 +285,14 @@ impl Blob {
         is_new: bool,
         give_up_at: Instant,
     ) -> Result<Held, Failure> {
-        // Keeps some time to give the lease back.
+        // Keep some time to give the lease back.
         let left = give_up_at.since(Instant::now());
         let stop_at = give_up_at - (left / 4).min(Duration::from_secs(1));
         let since = to_rfc3339(&OffsetDateTime::now_utc());
         let mut known = known;
         let mut written: Option<Held> = None;
-        // On the condition of the ETag that was read: somebody's tool may write without a lease until ours
-        // began, and a token that was read before that could be given out twice.
+        // Write on the ETag that was read: another tool may write until the lease began, and a token read
+        // before that could be given out twice.
         loop {
             let view = match known.take() {
                 Some(view) => view,
@@ -307,7 +307,7 @@ impl Blob {
             if let Some(held) =
                 written.take_if(|held| view.metadata.record.as_ref() == Some(&held.record))
             {
-                // The reply to our own write was lost.
+                // Only the reply to this write was lost.
                 return Ok(Held {
                     etag: view.etag,
                     ..held
@@ -315,7 +315,7 @@ impl Blob {
             }
             self.check(&view.metadata)?;
             self.check_task(&view.metadata)?;
-            // Without a token, its metadata may have been replaced, and with them a greater token than 1.
+            // Without a token the metadata may have been replaced, and with it a token greater than 1.
             let begins = view.metadata.record.is_none() && !is_new;
             let least = if begins { self.service_seconds() } else { 0 };
             let warns = begins && view.is_used;
@@ -361,7 +361,8 @@ impl Blob {
                 }
                 Err(error) => {
                     written = Some(held);
-                    // Another wrote, or we did and did not hear of it: read at once, without a pause.
+                    // Another program wrote, or this write was carried out without an answer: read at once,
+                    // without a pause.
                     if error.code() != Some("ConditionNotMet") {
                         self.again(&error, Operation::Record, stop_at).await?;
                     } else if Instant::now() >= stop_at {
@@ -372,12 +373,11 @@ impl Blob {
         }
     }
 
-    /// Seconds since 1970 by the service's own clock.
     fn service_seconds(&self) -> u64 {
         u64::try_from(self.clock.date().unix_timestamp()).unwrap_or(0)
     }
 
-    /// Waits a little before the next try, if there is to be one.
+    /// Waits a little before the next try; fails if there is to be none.
     async fn again(
         &self,
         error: &ServiceError,
@@ -391,7 +391,7 @@ impl Blob {
             )));
         }
         let failure = self.failure(error, operation);
-        // Shorter than a poll: the lease runs while its record is not there, and nobody has any use of it.
+        // Shorter than a poll: until the record is written the lease runs and serves no purpose.
         let pause = match &failure {
             Failure::Transient { retry_after, .. } => {
                 Duration::from_millis(300).max(retry_after.unwrap_or_default())
@@ -405,9 +405,9 @@ impl Blob {
         Ok(())
     }
 
-    /// Gives back what was acquired and could not be signed.
+    /// Gives back a lease whose record could not be written.
     async fn undo(&self, id: &str, give_up_at: Instant) {
-        // Nothing was started under it: whose it is now does not matter.
+        // Nothing was started under it, so it does not matter who has it now.
         let spent = Spent::new(id.to_owned(), false);
         {
             let mut state = self.state();
@@ -424,8 +424,7 @@ impl Blob {
     }
 }
 
-/// What the metadata tell about the holder.
-/// What to say of a lock's blob that has data.
+/// Returns the warning for a lock's blob that has data.
 pub fn data_warning(name: &str, bytes: u64) -> String {
     format!(
         "{name} has {bytes} bytes of data: other writers are refused while the lock is held; if that is data that is in \

@@ -1,6 +1,7 @@
-//! A lease of ours that somebody broke: how much of it is left.
+//! Rest of a lease of this instance that was broken.
 //!
-//! Asked by the store when a renewal was refused for that. It must never take the next holder's lease for ours.
+//! The store asks for it after a refused renewal. It must never take the next holder's lease for this
+//! instance's.
 
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use trafficcop_azure::ServiceError;
 use trafficcop_core::clock::Instant;
 
 impl Blob {
-    /// What a lease that breaks still gives us; `None`: it may be somebody else's now.
+    /// Returns the end of a breaking lease; `None`: another instance may have it already.
     ///
-    /// Between the look and the question the lease may end and the next holder come; the ETag
-    /// keeps us off from the moment he has written his record. Within the one round trip before
-    /// that his lease would break and he would drain: a tenure lost, no overlap.
+    /// Between the look and the question the next holder may come. The ETag protects it once its record is
+    /// written. In the one round trip before, its lease would break and it would drain: a tenure lost, no
+    /// overlap.
     ///
     /// # Errors
-    /// If the service did not say.
+    /// If the service did not answer.
     pub(super) async fn rest_of_breaking(
         &self,
         give_up_at: Instant,
@@ -27,7 +28,7 @@ impl Blob {
         let mut tenure = None;
         for _ in 0..LOOKS {
             match self.rest_by_a_look(&mut tenure, limit).await {
-                // A write of ours came in between, or the next holder's: the next look tells.
+                // This instance wrote in between, or the next holder: the next look tells.
                 Err(error) if error.code() == Some("ConditionNotMet") => {}
                 said => return said,
             }
@@ -35,7 +36,7 @@ impl Blob {
         Ok(None)
     }
 
-    /// The same; `tenure` is the token by the first look, and who bears another is the next holder.
+    /// Looks once. `tenure` is the token of the first look; another token is the next holder's.
     async fn rest_by_a_look(
         &self,
         tenure: &mut Option<Option<u64>>,
@@ -59,8 +60,8 @@ impl Blob {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // In whole seconds and "approximate", so one less is counted on; never longer than a lease. From
-        // before the question was sent: the answer may have been a second on its way.
+        // In whole seconds and "approximate": count one less, and never more than a lease. Count from before
+        // the question: the answer may have been under way for a second.
         let rest = rest
             .min(self.config.lease)
             .checked_sub(Duration::from_secs(1));

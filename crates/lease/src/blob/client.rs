@@ -1,7 +1,7 @@
-//! The exchanges with the blob service that the store is made of, one method each.
+//! Exchanges with the blob service, one method each.
 //!
-//! Called by the blob store. Must never retry, and must never take an answer for the service's
-//! that lacks what the service always says.
+//! The blob store calls them. They must never retry, and never take an answer for the service's that lacks what
+//! the service always sends.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,24 +22,24 @@ use super::metadata::{self, Metadata};
 use trafficcop_azure::{API_VERSION, ServiceError, header, limited, of_the_service};
 use trafficcop_core::clock::Instant;
 
-// How many blobs a page of a listing has. Their metadata can be 8 KiB each, so that a page of the default
-// 5000 could be 40 MB, and would not be here within the time of one request.
+// Blobs on a page of a listing. Each can have 8 KiB of metadata: the default page of 5000 could be 40 MB, too
+// much for the time of one request.
 const PAGE: i32 = 200;
 
-/// Whether a blob can be leased.
+/// State of a blob's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// Available, expired or broken.
     Free,
     /// Leased.
     Leased,
-    /// Leased without an end, as trafficcop never leases: another program's.
+    /// Leased without an end by another program: trafficcop never does that.
     Endless,
-    /// Broken by somebody, and still keeping others out.
+    /// Broken, and still keeping others out.
     Breaking,
 }
 
-/// What the service says about the blob.
+/// Properties of the blob.
 #[derive(Clone, Debug)]
 pub struct View {
     pub lease: LeaseState,
@@ -47,11 +47,11 @@ pub struct View {
     pub(super) metadata: Metadata,
     /// The service's clock, in seconds of the Unix epoch.
     pub date: Option<u64>,
-    /// The blob was written since it was created, or has content.
+    /// Whether the blob was written after its creation, or has content.
     pub(super) is_used: bool,
     /// Bytes of content.
     pub content: u64,
-    /// A page blob has its length from its creation: its content can be zeros alone.
+    /// Whether it is a page blob, which has its length from its creation: the content can be all zeros.
     pub(super) is_page_blob: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct BlobApi {
 }
 
 impl BlobApi {
-    /// Makes the clients; nothing is sent. The URLs may hold a secret.
+    /// Makes the clients; sends nothing. The URLs may contain a secret.
     pub fn new(
         blob: Url,
         container: Url,
@@ -84,7 +84,7 @@ impl BlobApi {
         })
     }
 
-    /// The blob's properties; with `lease`, only if that lease is active.
+    /// Reads the blob's properties; with `lease`, only if that lease is active.
     pub async fn look(
         &self,
         lease: Option<&str>,
@@ -100,9 +100,9 @@ impl BlobApi {
         }
     }
 
-    /// The refusal of a HEAD, whose answer has no body, with the reason that the answer to a GET has.
+    /// Returns the refusal of a HEAD, which has no body, with the reason from the answer to a GET.
     async fn reason_of(&self, error: ServiceError, give_up_at: Instant) -> ServiceError {
-        // The other codes say all that there is to be known.
+        // The other codes say enough.
         if !error.needs_a_reason() {
             return error;
         }
@@ -112,10 +112,10 @@ impl BlobApi {
         }
     }
 
-    /// Bytes of data in the blob. Of a page blob the service is asked which pages were written.
+    /// Returns the bytes of data in the blob. Asks the service which pages of a page blob were written.
     ///
     /// # Errors
-    /// What the service says to that.
+    /// Those of that request.
     pub async fn data(&self, view: &View, give_up_at: Instant) -> Result<u64, ServiceError> {
         if view.content == 0 || !view.is_page_blob {
             return Ok(view.content);
@@ -131,7 +131,7 @@ impl BlobApi {
         Ok(if is_written { view.content } else { 0 })
     }
 
-    /// The container's blobs whose names begin with `prefix`: name, lease, metadata.
+    /// Lists the container's blobs whose names begin with `prefix`: name, lease, metadata.
     pub(super) async fn list(
         &self,
         prefix: &str,
@@ -154,7 +154,7 @@ impl BlobApi {
                 let state = known.lease_state.map(|state| state.to_string());
                 let duration = known.lease_duration.map(|duration| duration.to_string());
                 let state = lease_state(state.as_deref(), duration.as_deref());
-                // A state that is not known is not told as free.
+                // An unknown state is not reported as free.
                 let (Some(name), Some(state)) = (blob.name, state) else {
                     continue;
                 };
@@ -167,7 +167,7 @@ impl BlobApi {
         Ok(found)
     }
 
-    /// Creates the blob unless it exists; its ETag if we did.
+    /// Creates the blob unless it exists. Returns its ETag.
     pub async fn create_blob(
         &self,
         page_blob: Option<u64>,
@@ -180,8 +180,8 @@ impl BlobApi {
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
                 Ok(etag_of(answer.headers()))
             }
-            // If-None-Match: of all who come to a lock that is not there one makes it, and nobody replaces a
-            // blob that bears a token.
+            // If-None-Match: only one of many competitors makes the blob, and none replaces one that bears a
+            // token.
             None => {
                 let options = BlockBlobClientUploadOptions::default().if_not_exists();
                 let client = self.blob.block_blob_client();
@@ -199,7 +199,7 @@ impl BlobApi {
             .map(drop)
     }
 
-    /// Acquires the lease under the id we propose; the blob's ETag, and the service's clock.
+    /// Acquires the lease under the proposed id. Returns the blob's ETag and the service's clock.
     pub async fn acquire(
         &self,
         id: &str,
@@ -212,12 +212,12 @@ impl BlobApi {
         };
         let answer = limited(give_up_at, self.blob.acquire_lease(seconds, Some(options))).await?;
         let headers = answer.headers();
-        // The client takes any 200 for a lease, the page of a hotel's portal as well.
+        // The client takes any 200 for a lease, even a hotel portal's page.
         bears(headers, id)?;
         Ok((etag_of(headers), moment(headers, "date")))
     }
 
-    /// Renews the lease. What the blob bears: its ETag, which a renewal does not change.
+    /// Renews the lease. Returns the blob's ETag, which a renewal does not change.
     pub async fn renew(
         &self,
         id: &str,
@@ -234,7 +234,7 @@ impl BlobApi {
         of_the_service(answer.headers())
     }
 
-    /// Writes the metadata under the lease; with `etag`, only if nobody wrote since. The new ETag.
+    /// Writes the metadata under the lease; with `etag`, only if no write came since. Returns the new ETag.
     pub async fn set_metadata(
         &self,
         id: &str,
@@ -252,8 +252,8 @@ impl BlobApi {
         Ok(etag_of(answer.headers()))
     }
 
-    /// Asks for the rest of a lease that is breaking already: a break without a period answers
-    /// it and changes nothing. The ETag keeps us off a lease whose holder has written since.
+    /// Asks for the rest of a breaking lease, by a break without a period, which changes nothing. The ETag
+    /// protects a lease whose holder has written since.
     pub async fn rest_of_breaking(
         &self,
         etag: &str,
@@ -262,8 +262,8 @@ impl BlobApi {
         self.break_lease(None, Some(etag), give_up_at).await
     }
 
-    /// Breaks the lease, whoever has it, after `period` seconds or at its end; how long it still
-    /// keeps others out. With `etag`, only if nobody wrote since.
+    /// Breaks any lease on the blob, after `period` seconds or at its end; with `etag`, only if no write came
+    /// since. Returns how long it still keeps others out.
     pub async fn break_lease(
         &self,
         period: Option<u8>,
@@ -333,17 +333,17 @@ fn is_page_blob(headers: &Headers) -> bool {
     header(headers, "x-ms-blob-type") == Some("PageBlob")
 }
 
-/// Moment that a header names, in seconds of the Unix epoch.
+/// Returns the time in a header, in seconds of the Unix epoch.
 fn moment(headers: &Headers, name: &'static str) -> Option<u64> {
     let at = azure_core::time::parse_rfc7231(header(headers, name)?).ok()?;
     u64::try_from(at.unix_timestamp()).ok()
 }
 
-/// An answer counts only if it bears our lease id; GUIDs have no case.
+/// Checks that an answer bears this lease id; GUIDs have no case.
 fn bears(headers: &Headers, id: &str) -> Result<(), ServiceError> {
     match header(headers, "x-ms-lease-id") {
         Some(theirs) if theirs.trim().eq_ignore_ascii_case(id) => Ok(()),
-        // Doubt, and neither yes nor loss: an answer that a proxy has mixed up says nothing of our lease.
+        // Doubt, neither yes nor loss: an answer that a proxy mixed up tells nothing about this lease.
         Some(_) => Err(ServiceError::Silence(
             "unknown: the answer has another lease id".to_owned(),
         )),

@@ -1,9 +1,8 @@
-//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease, and
-//! forgets results of tasks that are to be done once.
+//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease, and forgets
+//! results of one-time tasks.
 //!
-//! Called by the commands. Breaking changes only that lease. Forgetting happens under a lease of its own, so
-//! that no instance can have begun, or be just about to: it must never write without, nor anything but the
-//! results. The token, the rest of the record and what others keep there stay as they are.
+//! The commands call it. A break changes only that lease. Forgetting must never write without a lease of its
+//! own, so that no instance can have begun, or be about to; nor write anything but the results.
 
 use std::time::Duration;
 
@@ -22,18 +21,16 @@ use trafficcop_azure::{Account, Operation, ServiceError};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// How often we look again because the holder wrote while it was asked: he does so at the beginning of a
-// tenure, when he begins to drain, and with a result.
+// Looks while the holder writes: at the start of a tenure or a drain, and with a result.
 pub(super) const LOOKS: usize = 3;
-// Between two tries to forget while a lease that was broken lasts. More often than standbys poll, or one of
-// them is always first.
+// Pause between tries to forget while a broken lease lasts: shorter than a poll, or a standby is always first.
 const AGAIN: Duration = Duration::from_millis(250);
-// How long the lease for forgetting lasts if we die with it: the shortest there is.
+// Lease for forgetting, in case this process dies with it: the shortest there is.
 const SECONDS: i32 = 15;
-/// The longest that a lease with an end can last, in seconds, and a break can take.
+/// Longest lease with an end, and longest break, in seconds.
 const LONGEST: u8 = 60;
 
-/// A blob (or, for a listing, a container and a prefix), to be looked at.
+/// Inspector of a blob or, for a listing, of a container and a prefix.
 pub struct BlobInspector {
     target: Target,
     address: String,
@@ -42,7 +39,7 @@ pub struct BlobInspector {
 }
 
 impl BlobInspector {
-    /// Makes the clients; nothing is sent.
+    /// Makes the clients; sends nothing.
     ///
     /// # Errors
     /// An address that the official client refuses.
@@ -57,7 +54,7 @@ impl BlobInspector {
         })
     }
 
-    /// A name in a container that is not there is mistyped as likely as not.
+    /// Maps an error of a look. A missing container is as likely as not a mistyped name.
     fn unseen(&self, error: &ServiceError, operation: Operation) -> Failure {
         match error.code() {
             Some("ContainerNotFound") => fatal(format!(
@@ -78,21 +75,21 @@ impl BlobInspector {
         }
     }
 
-    /// Forgets under a lease of our own; `Held` while another's lasts.
+    /// Forgets under a lease of its own; `Held` while another instance has one.
     async fn forget_now(
         &self,
         tasks: &Tasks,
         shown: &TaskLog,
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
-        // Proposed by us, so that a lease whose answer was lost can still be given back below.
+        // Proposed here, so that it can be given back even if the answer was lost.
         let id = fresh_lease_id();
         if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match error.code() {
                 _ if is_taken(&error) => Ok(ResetResult::Held),
                 Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
                 _ => {
-                    // It may be ours all the same, and would shut everybody out for its time.
+                    // It may have succeeded nevertheless, and would shut everyone out for its time.
                     if !error.is_refusal() {
                         self.give_back(&id, give_up_at).await;
                     }
@@ -130,7 +127,7 @@ impl BlobInspector {
             Ok(Metadata { others, .. }) => others.into_iter().collect(),
             Err(nothing) => return Ok(nothing),
         };
-        // Under the lease only its owner writes; the ETag guards against a lease that ran out meanwhile.
+        // Only the lease's owner writes under it; the ETag guards against a lease that ran out meanwhile.
         let etag = view.etag.as_deref();
         let written = self.client.set_metadata(id, etag, &metadata, give_up_at);
         match written.await {
@@ -167,7 +164,7 @@ impl Inspector for BlobInspector {
         let name = self.target.title();
         match self.client.look(None, give_up_at).await {
             Ok(view) => {
-                // Asked for a page blob alone, and no reason to see nothing.
+                // Only a page blob needs this request, and its failure must not hide the rest.
                 let data = self.client.data(&view, give_up_at).await.unwrap_or(0);
                 let version = view.etag;
                 let seen = status(
@@ -213,12 +210,12 @@ impl Inspector for BlobInspector {
         period: Option<u8>,
         _by: &str,
     ) -> Result<Broken, Failure> {
-        // On the ETag of what was shown: a lease has no name that could be broken and no other, so the tenure
-        // is known by its record. A holder that wrote meanwhile is recognised by its token.
+        // Break on the ETag of what was shown: a break cannot name a lease, so the record identifies the
+        // tenure. Its token recognises a holder that wrote meanwhile.
         let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
         let shown = tenure(&seen);
-        // No lease of ours lasts longer, and the rest of it counts where that is less. Without any the service
-        // ends a lease at once that has no end, as other programs take it.
+        // No lease of trafficcop lasts longer, and a shorter rest counts. Without a period the service would
+        // end another program's endless lease at once.
         let period = period.or(Some(LONGEST));
         for _ in 0..LOOKS {
             let limit = Instant::now() + REQUEST;
@@ -264,7 +261,7 @@ impl Inspector for BlobInspector {
         let give_up_at = Instant::now() + rest + REQUEST;
         loop {
             match self.forget_now(tasks, &shown, limit()).await? {
-                // The broken lease still, or one that was faster than we are.
+                // The broken lease still lasts, or another instance was faster.
                 ResetResult::Held if Instant::now() < give_up_at => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -303,10 +300,10 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
     }
 }
 
-/// The metadata without these results.
+/// Returns the metadata without these results.
 ///
 /// # Errors
-/// How forgetting went, where there is nothing to write.
+/// The result of forgetting, if there is nothing to write.
 fn without(
     mut metadata: Metadata,
     tasks: &Tasks,
@@ -326,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_the_results_is_left_out() {
+    fn forgetting_removes_only_the_results() {
         let there = [
             ("owner", "somebody"),
             ("trafficcop_token", "7"),
@@ -344,7 +341,7 @@ mod tests {
         };
         let nothing = leave(&before, &Tasks::Of("c".into()));
         assert_eq!(nothing, Err(ResetResult::Nothing));
-        let metadata = leave(&before, &Tasks::Of("a".into())).expect("to be left out");
+        let metadata = leave(&before, &Tasks::Of("a".into())).expect("left out");
         let record = metadata.record.clone().expect("a record");
         assert_eq!((record.token, &*record.holder), (7, "web1"));
         assert!(record.draining);
@@ -352,19 +349,19 @@ mod tests {
         assert_eq!(metadata.others, before.others);
         let changed = without(before, &Tasks::All, metadata.task_log());
         assert_eq!(changed, Err(ResetResult::Changed));
-        let metadata = leave(&metadata, &Tasks::All).expect("to be left out");
+        let metadata = leave(&metadata, &Tasks::All).expect("left out");
         assert_eq!(metadata.task_log(), &TaskLog::EMPTY);
         assert_eq!(leave(&metadata, &Tasks::All), Err(ResetResult::Nothing));
     }
 
     #[test]
-    fn what_cannot_be_read_is_forgotten_only_with_all() {
+    fn unreadable_results_are_forgotten_only_with_all() {
         let there = [("Owner", "somebody"), ("trafficcop_once", "[{")];
         let metadata = metadata::read(there.into_iter());
         assert!(metadata.has_unread_results());
         let of = without(metadata.clone(), &Tasks::Of("a".into()), &TaskLog::EMPTY);
         assert_eq!(of, Err(ResetResult::Changed));
-        let left = without(metadata, &Tasks::All, &TaskLog::EMPTY).expect("to be left out");
+        let left = without(metadata, &Tasks::All, &TaskLog::EMPTY).expect("left out");
         assert_eq!(left.others.keys().collect::<Vec<_>>(), ["Owner"]);
     }
 }

@@ -1,7 +1,7 @@
-//! The lock record as a blob's metadata, beside whatever other people keep there.
+//! The lock record as a blob's metadata, beside other people's.
 //!
-//! Called by the blob store. Must never drop a key that is not ours, and must never read a token
-//! that it does not understand as a smaller one.
+//! The blob store calls it. It must never drop a key of others, and never read a token that it does not
+//! understand as a smaller one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,41 +22,40 @@ const DRAINING: &str = "trafficcop_draining";
 const HEALTH: &str = "trafficcop_health";
 const BELL: &str = "trafficcop_doorbell";
 const ONCE: &str = "trafficcop_once";
-/// What an older version put on the blob `NAME.standby`, which it made beside a lock.
+/// Mark that an older version put on the blob `NAME.standby`, which it made beside a lock.
 const STANDBY_OF: &str = "trafficcop_standby_of";
 const OURS: [&str; 9] = [
     TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, HEALTH, BELL,
 ];
-// What the service has for names and values together, in bytes.
+// The service's limit for names and values together, in bytes.
 const SERVICE: usize = 8192;
 const PREFIX: &str = "x-ms-meta-";
 
-/// A blob's metadata, read.
+/// Metadata of a blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Our record, as far as it could be read.
+    /// The record, as far as it could be read.
     pub record: Option<Record>,
-    /// A fencing token that is no number, as it stands there.
+    /// Fencing token that is no number, in printable characters.
     pub broken_token: Option<String>,
-    /// Everything that is not ours, as it stands there.
+    /// All other entries, unchanged.
     pub others: BTreeMap<String, String>,
 }
 
 impl Metadata {
-    /// The results of tasks that are to be done once, as far as there are any that can be read.
+    /// Returns the results of one-time tasks that can be read.
     pub(super) fn task_log(&self) -> &TaskLog {
         static NOTHING: TaskLog = TaskLog::EMPTY;
         let record = self.record.as_ref();
         record.map_or(&NOTHING, |record| &record.once)
     }
 
-    /// Whether there are results that cannot be read.
     pub(super) fn has_unread_results(&self) -> bool {
         self.others.keys().any(|key| is_once(key))
     }
 }
 
-/// Reads the metadata; keys are compared without regard to case, as the service does.
+/// Reads metadata. Like the service, it ignores the case of keys.
 pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let mut metadata = Metadata::default();
     let mut ours: HashMap<String, String> = HashMap::new();
@@ -64,13 +63,13 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     for (key, value) in pairs {
         let lower = key.to_ascii_lowercase();
         if OURS.contains(&lower.as_str()) {
-            // What is not ours to decode is shown as it stands.
+            // A value that was not encoded is shown unchanged.
             let value = decode(value).unwrap_or_else(|| value.to_owned());
             ours.insert(lower, value);
         } else if let Some(task_log) = task_log(&lower, value) {
             once = Some(task_log);
         } else {
-            // Set Metadata replaces all of it: whatever is not kept here is deleted by our next write.
+            // Set Metadata replaces everything: the next write deletes what is not kept here.
             metadata.others.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -82,7 +81,7 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let token = match token.trim().parse() {
         Ok(number) => number,
         Err(_) => {
-            // Told, and not counted from 0: a resource would take an old holder's token for the newer one.
+            // Reported, and not counted from 0: a resource would take an old holder's token for the newer one.
             metadata.broken_token = Some(
                 token
                     .chars()
@@ -108,38 +107,37 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     metadata
 }
 
-/// What was said of this tenure's command. An older version keeps it as if it were somebody else's, under a
-/// token that is not that tenure's.
+/// Returns the health of this tenure's command. An older version can leave an earlier tenure's, with that
+/// token.
 fn of_tenure(token: u64, health: &str) -> &str {
     let of = health.split_once(' ');
     let of = of.filter(|(number, _)| number.parse() == Ok(token));
     of.map_or("", |(_, health)| health)
 }
 
-/// Results, if they can be read; what cannot is kept as it stands, like what is not ours.
+/// Reads results. Unreadable ones are kept unchanged, like other people's entries.
 fn task_log(key: &str, value: &str) -> Option<TaskLog> {
     (key == ONCE).then(|| TaskLog::parse(&decode(value)?))?
 }
 
-/// Whether this is where results stand.
 pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
 }
 
-/// Whether the blob was left beside a lock by an older version, and is none itself.
+/// Whether an older version left this blob beside a lock, so that it is no lock itself.
 pub(super) fn is_left_beside_a_lock(metadata: &Metadata) -> bool {
     let marked = |key: &String| key.eq_ignore_ascii_case(STANDBY_OF);
     metadata.record.is_none() && metadata.others.keys().any(marked)
 }
 
-/// Whether a blob takes all of it: the service has 8 KiB for names and values together.
+/// Whether a blob has room for all: the service allows 8 KiB for names and values together.
 pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &TaskLog) -> bool {
     let text = encode(&once.text());
-    // The rest as it will be, not as it is: a result that fits only until the drain is announced is lost.
+    // Count the drain's announcement, too: a result that fits only before it would be lost.
     let bare = Record {
         once: TaskLog::EMPTY,
         draining: true,
-        // What is said of health takes nobody's room.
+        // Health takes no room from results.
         health: String::new(),
         ..record.clone()
     };
@@ -147,7 +145,7 @@ pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ta
     text.len() <= ROOM && rest + PREFIX.len() + ONCE.len() + text.len() <= SERVICE
 }
 
-/// As the service counts them.
+/// Returns the length as the service counts it.
 fn length(metadata: &HashMap<String, String>) -> usize {
     let pairs = metadata.iter();
     pairs
@@ -155,7 +153,7 @@ fn length(metadata: &HashMap<String, String>) -> usize {
         .sum()
 }
 
-/// The metadata to write: everybody else's, and our record.
+/// Returns the metadata to write: the others' entries, and the record.
 pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<String, String> {
     let mut metadata: HashMap<String, String> = others
         .iter()
@@ -173,20 +171,20 @@ pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<Stri
         put(ONCE, &record.once.text());
     }
     put(DRAINING, if record.draining { "true" } else { "false" });
-    // A header without a value is dropped by some on the way, and absent reads as empty anyway.
+    // Some proxies drop a header without a value, and a missing one reads as empty anyway.
     if !record.health.is_empty() {
         put(HEALTH, &format!("{} {}", record.token, record.health));
     }
     metadata.retain(|key, value| !value.is_empty() || !OURS.contains(&key.as_str()));
-    // The one thing that nobody needs.
+    // Health is the only dispensable entry.
     if length(&metadata) > SERVICE {
         metadata.remove(HEALTH);
     }
     metadata
 }
 
-/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces
-/// at the ends, which are trimmed on the way.
+/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces at the ends,
+/// which are trimmed on the way.
 fn encode(value: &str) -> String {
     const HARMED: AsciiSet = CONTROLS.add(b'%');
     let mut text = utf8_percent_encode(value, &HARMED).to_string();
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_as_it_was_and_so_does_what_is_not_ours() {
+    fn record_and_foreign_keys_survive_a_round_trip() {
         let others = BTreeMap::from([
             ("Owner".to_owned(), "100% theirs".to_owned()),
             ("trafficcop_twice".to_owned(), "%41".to_owned()),
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_version_left_of_another_tenure_s_health_is_not_this_one_s() {
+    fn health_of_another_tenure_is_ignored() {
         let of = |token: &str, health: &str| {
             let there = [("trafficcop_token", token), ("trafficcop_health", health)];
             read(there.into_iter()).record.expect("a record").health
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_health_takes_nobody_s_room() {
+    fn health_is_dropped_from_full_metadata() {
         let others = |length| BTreeMap::from([("theirs".to_owned(), "x".repeat(length))]);
         let without = Record {
             health: String::new(),
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_cannot_be_read_are_kept_as_they_stand() {
+    fn unreadable_results_are_kept_unchanged() {
         for bad in ["", "%41", "[{", "{}"] {
             let there = [("trafficcop_token", "5"), ("trafficcop_once", bad)];
             let metadata = read(there.into_iter());
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_written_leaves_less_room_for_results() {
+    fn foreign_metadata_leaves_less_room_for_results() {
         let once = record().once;
         let fits_beside = |length: usize| {
             let others = BTreeMap::from([("theirs".to_owned(), "x".repeat(length))]);
@@ -311,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_no_number_is_told_not_taken_for_zero() {
+    fn token_that_is_no_number_is_reported_not_read_as_zero() {
         for bad in ["", "-1", "1e3", "18446744073709551616", "seven"] {
             let metadata =
                 read([("trafficcop_token", bad), ("trafficcop_holder", "h")].into_iter());
             assert_eq!(metadata.broken_token.as_deref(), Some(bad));
         }
-        // Somebody's tool wrote part of the record back and lost the token.
+        // Another tool wrote part of the record back and lost the token.
         assert!(
             read([("trafficcop_holder", "h")].into_iter())
                 .broken_token

@@ -1,5 +1,5 @@
-//! What only `doctor` asks the blob service: what it says of itself and of the container, and to delete a
-//! blob that is no lock.
+//! Requests that only `doctor` makes: the properties of service and container, and deleting a blob that is no
+//! lock.
 
 use azure_core::http::headers::Headers;
 use azure_core::time::{OffsetDateTime, parse_rfc7231};
@@ -8,35 +8,35 @@ use super::client::{BlobApi, view};
 use trafficcop_azure::{ServiceError, header, limited, of_the_service};
 use trafficcop_core::clock::Instant;
 
-/// What the service says of itself and of the container along the way.
+/// Properties of the service and the container.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// The service's clock.
+    /// Time of the service's clock.
     pub date: Option<OffsetDateTime>,
-    /// How the server calls itself.
+    /// Name of the server.
     pub server: Option<String>,
-    /// The blob has versions.
+    /// Whether the blob has versions.
     pub versioned: bool,
-    /// The container keeps its blobs as they are: a policy, or a legal hold.
+    /// Reason why the container's blobs cannot be changed: a policy, or a legal hold.
     pub immutable: Option<&'static str>,
 }
 
 impl BlobApi {
-    /// What the service says of itself with the blob's properties.
+    /// Reads the blob's properties for `doctor`.
     pub async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
         view(answer.headers())?;
         Ok(around(answer.headers()))
     }
 
-    /// What the service says of itself with the container's properties.
+    /// Reads the container's properties for `doctor`.
     pub async fn look_at_container(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.container.get_properties(None)).await?;
         of_the_service(answer.headers())?;
         Ok(around(answer.headers()))
     }
 
-    /// Deletes the blob, whose lease nobody has.
+    /// Deletes the blob, which must not be leased.
     pub async fn delete(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.blob.delete(None)).await?;
         of_the_service(answer.headers())

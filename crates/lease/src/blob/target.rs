@@ -1,6 +1,6 @@
-//! Which blob: `CONTAINER/NAME` or a URL, by Azure's naming rules.
+//! Name of a blob: `CONTAINER/NAME` or a URL, by Azure's naming rules.
 //!
-//! Called when the command line is made sense of. Must never show a URL's query: it is a secret.
+//! The validation of arguments calls it. It must never show a URL's query: that is a secret.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use url::Url;
 use trafficcop_azure::{AccountError, is_label, shown, split_url};
 use trafficcop_core::util::is_unprintable;
 
-/// The blob that is the lock. `Debug` shows no secret.
+/// Blob that is the lock. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     container: String,
@@ -18,7 +18,7 @@ pub struct Target {
     url: Option<Url>,
 }
 
-/// Why a text names no blob. One line each.
+/// Reason why a text names no blob, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No name, or no container.
@@ -48,7 +48,7 @@ impl Target {
     /// Reads `CONTAINER/NAME` or a URL, which may carry a SAS.
     ///
     /// # Errors
-    /// What is wrong, by Azure's rules for names.
+    /// If it breaks Azure's rules for names.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
         let (path, url) = take_apart(text)?;
         let (container, name) = match path.split_once('/') {
@@ -69,11 +69,11 @@ impl Target {
         })
     }
 
-    /// Reads what is to be listed: `CONTAINER`, `CONTAINER/PREFIX` or the URL of either. The name
-    /// is the prefix, and can be empty.
+    /// Reads the place to list: `CONTAINER`, `CONTAINER/PREFIX` or the URL of either. The name is the prefix,
+    /// and can be empty.
     ///
     /// # Errors
-    /// What is wrong, by Azure's rules for names.
+    /// If it breaks Azure's rules for names.
     pub fn of_listing(text: &str) -> Result<Target, TargetError> {
         let (path, url) = take_apart(text)?;
         let (container, prefix) = path.split_once('/').unwrap_or((&path, ""));
@@ -88,25 +88,26 @@ impl Target {
         })
     }
 
-    /// The container.
+    /// Returns the container's name.
     #[must_use]
     pub fn container(&self) -> &str {
         &self.container
     }
 
-    /// The blob's name in the container.
+    /// Returns the blob's name in the container.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The URL, if it was given as one: for [`trafficcop_azure::Account::find`]. May hold a secret.
+    /// Returns the URL, if the blob was named by one: for [`trafficcop_azure::Account::find`]. May contain a
+    /// secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {
         self.url.as_ref()
     }
 
-    /// Another blob beside this one: `NAME` followed by `suffix`.
+    /// Returns the blob beside this one: `NAME` followed by `suffix`.
     ///
     /// # Errors
     /// If the name becomes too long.
@@ -119,7 +120,8 @@ impl Target {
         })
     }
 
-    /// The command that ends another program's lease on this blob, whose address is `lock`: as it was named.
+    /// Returns the command that ends another program's lease on this blob, named as the user did; `lock` is its
+    /// address.
     pub(super) fn how_to_break(&self, lock: &str) -> String {
         let name = match &self.url {
             Some(_) => lock.to_owned(),
@@ -134,7 +136,7 @@ impl Target {
         format!("{}/{}", self.container, self.name)
     }
 
-    /// Another blob in the same container, as the service named it.
+    /// Returns another blob in the same container, as the service named it.
     pub(super) fn named(&self, name: &str) -> Target {
         Target {
             name: name.to_owned(),
@@ -142,7 +144,6 @@ impl Target {
         }
     }
 
-    /// The container's address under `endpoint`.
     pub(super) fn container_url(&self, endpoint: &Url) -> Url {
         let mut url = endpoint.clone();
         let base = url.path().trim_end_matches('/').to_owned();
@@ -150,17 +151,17 @@ impl Target {
         url
     }
 
-    /// The blob's address under `endpoint`.
+    /// Returns the blob's address under `endpoint`.
     pub fn blob_url(&self, endpoint: &Url) -> Url {
         let mut url = self.container_url(endpoint);
-        // Encoded by us: the URL type leaves a `%` as it stands, and `a%2Fb` would be another blob.
+        // Encoded here: the URL type leaves a `%` unchanged, and `a%2Fb` would be another blob.
         let path = format!("{}/{}", url.path(), encode(&self.name));
         url.set_path(&path);
         url
     }
 }
 
-/// The path below the account, decoded, and the URL if it was given as one.
+/// Returns the decoded path below the account, and the URL if the text is one.
 fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
     if !text.contains("://") {
         return Ok((text.to_owned(), None));
@@ -170,7 +171,7 @@ fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
         return Err(TargetError::Url("it has a user name".to_owned()));
     }
     let split = split_url(&url)?;
-    // Passed on, an operation in the query (`comp=lease`) would become a part of every request.
+    // Otherwise an operation in the query (`comp=lease`) would become part of every request.
     if url.query().is_some() && split.sas.is_none() {
         return Err(TargetError::Query);
     }
@@ -201,7 +202,7 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
     if name.split('/').count() > 254 {
         return wrong("has more than 254 parts");
     }
-    // URL libraries and proxies on the way drop such endings: two names would be one lock.
+    // URL libraries and proxies drop such endings: two names would be one lock.
     if name.ends_with('.') || name.ends_with('/') {
         return wrong("must not end with '.' or '/'");
     }
@@ -222,7 +223,6 @@ fn check_name(container: &str, name: &str) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// Percent-encodes everything but unreserved characters and `/`.
 fn encode(name: &str) -> String {
     const RESERVED: AsciiSet = NON_ALPHANUMERIC
         .remove(b'-')
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_may_do_without_a_name() {
+    fn listing_needs_no_name() {
         let read = |text| {
             let target = Target::of_listing(text).expect(text);
             (target.container().to_owned(), target.name().to_owned())
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_azure_would_refuse_is_refused() {
+    fn names_that_azure_refuses_are_refused() {
         let long = format!("locks/{}", "x".repeat(1025));
         let deep = format!("locks/{}x", "a/".repeat(254));
         for bad in [
@@ -330,7 +330,7 @@ mod tests {
             let Err(error) = said else {
                 panic!("{bad} was taken as {said:?}");
             };
-            // One line, whatever was typed, and no secret in it.
+            // One line, whatever the input, and no secret in it.
             let said = error.to_string();
             assert!(!said.contains("s3cret") && !said.contains('\n'), "{said}");
         }

@@ -1,13 +1,12 @@
-//! What is written under the lease: that the holder drains, how its command is, and what a task came to that is to be done once,
-//! whose time is the service's `Date`.
+//! Writes under the lease: the drain, the command's health, and the result of a one-time task, whose time is
+//! the service's `Date`.
 //!
-//! Called by [`Blob`] while it competes, when a drain begins, when the command's health changes and when a run has ended. A result is written on
-//! the condition that nobody wrote since: so an announcement that is still on its way cannot take it away
-//! again, and neither can a record of an earlier attempt.
+//! [`Blob`] calls it. A result is written on the condition that no write came since: so neither a late
+//! announcement nor the record of an earlier attempt can remove it.
 //!
-//! Nobody can write there without the id of the lease, so what stands there is what we wrote last, if that
-//! was answered: or a copy of us (a machine that was cloned, or restored from a snapshot) is in control as
-//! well, and that is told. Only what is answered anyway is looked at. It must never take a write of ours for
+//! A write needs the id of the lease, so the blob has this instance's last write, if that was answered.
+//! Otherwise a copy of this instance (on a machine that was cloned, or restored from a snapshot) is in control
+//! as well, and that is reported. The check costs no request. It must never take a write of this instance for
 //! another's.
 
 use super::metadata::{self, Metadata};
@@ -18,25 +17,24 @@ use trafficcop_azure::{Operation, ServiceError};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Outcome};
 
-// How often a record is written anew in one attempt because something else was written meanwhile. That was a
-// write of ours whose answer was lost, of which there is one or two; more are a second writer, who would be
-// fought for ever.
+// Rounds of one write after other writes came in between. One or two are this instance's own, with lost
+// answers; more mean a second writer, which would be fought for ever.
 const ROUNDS: usize = 4;
 
 impl Blob {
-    /// What the service's clock said in an answer that came just now.
+    /// Takes the service's clock from an answer that came just now.
     pub(super) fn hear(&self, date: Option<u64>) {
         if let (Some(task), Some(date)) = (&self.task, date) {
             task.hear(date, Instant::now());
         }
     }
 
-    /// Whether there is anything to get control for.
+    /// Checks whether there is anything to compete for.
     pub(super) fn check_task(&self, metadata: &Metadata) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        // Refused and not run: a task that is done twice is what --once is there to prevent.
+        // Refuse to run: --once must prevent that a task is done twice.
         if metadata.has_unread_results() {
             return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so it is not known which tasks are done: correct it, or remove it to run all tasks again"));
         }
@@ -44,12 +42,12 @@ impl Blob {
         result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
     }
 
-    /// Before a run, under the lease: which period it belongs to, and whether its result will find room.
+    /// Begins a run, under the lease: decides its period, and checks that its result will find room.
     pub(super) fn begin_task(&self, held: &Held) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        // Our own clock does not take its place: the machines of a fleet would not agree on the period.
+        // This machine's clock is no substitute: the machines of a fleet would not agree on the period.
         if task.lacks_the_time() {
             return Err(transient(
                 "the service's answers have no Date, so the present period is not known".into(),
@@ -62,13 +60,13 @@ impl Blob {
         Ok(())
     }
 
-    /// How often the task had failed in the present run's period before it.
+    /// Returns how often the task had failed before in the present run's period.
     pub(super) fn failed(&self, held: &Held) -> u32 {
         let task = self.task.as_ref();
         task.map_or(0, |task| task.failed(&held.record.once))
     }
 
-    /// Writes that the holder drains, or how its command is.
+    /// Writes that the holder drains, or its command's health.
     pub(super) async fn announce(
         &self,
         drains: bool,
@@ -91,13 +89,13 @@ impl Blob {
             if error.code() != Some("ConditionNotMet") || !unanswered {
                 return Err(error.doubt(Operation::Record));
             }
-            // A write of ours was not answered, and was made.
+            // An earlier write was carried out without an answer.
             self.reread(held, give_up_at).await?;
         }
         Err(again_and_again())
     }
 
-    /// Writes this in the place of what stands there; what went wrong, and whether a write before it was not answered.
+    /// Replaces the metadata. An error also tells whether a write before it was unanswered.
     async fn put(
         &self,
         held: &Held,
@@ -105,8 +103,8 @@ impl Blob {
         give_up_at: Instant,
     ) -> Result<(), (ServiceError, bool)> {
         let unanswered = self.begin_to_write();
-        // Nobody else can write while we have the lease, so what we know still stands there. On
-        // condition all the same: what is delayed on its way must not undo what we wrote later.
+        // No other instance can write under this lease, so the known metadata is still there. The condition
+        // keeps a delayed request from undoing a later one.
         let metadata = metadata::write(&next.others, &next.record);
         let etag = held.etag.as_deref();
         let written = self
@@ -125,7 +123,6 @@ impl Blob {
         }
     }
 
-    /// Takes in what stands there now, while we have the lease.
     async fn reread(&self, held: Held, give_up_at: Instant) -> Result<Held, Failure> {
         let view = match self.client.look(Some(&held.id), give_up_at).await {
             Ok(view) => view,
@@ -141,7 +138,7 @@ impl Blob {
         Ok(known)
     }
 
-    /// See [`LeaseStore::update_record`](crate::LeaseStore::update_record).
+    /// Implements [`LeaseStore::update_record`](crate::LeaseStore::update_record).
     pub(super) async fn write_outcome(
         &self,
         outcome: &Outcome,
@@ -152,7 +149,7 @@ impl Blob {
         };
         let _alone = self.writing.lock().await;
         for _ in 0..ROUNDS {
-            // Read anew in each round: the lease can be lost while we wait for an answer.
+            // Read it in each round: the lease can be lost while an answer is under way.
             let Some(held) = self.state().held.clone() else {
                 return Err(lost("there is no lease to record it under".to_owned()));
             };
@@ -171,10 +168,10 @@ impl Blob {
             if error.code() != Some("ConditionNotMet") {
                 return Err(error.doubt(Operation::Record));
             }
-            // Something of ours was written whose reply we did not get: the result itself, perhaps.
+            // A write of this instance came in between without an answer: perhaps the result itself.
             let known = self.reread(held, give_up_at).await?;
             let done = task.is_noted(&known.record);
-            // A result of ours can only stand there if a write of ours went unanswered.
+            // This instance's result can only be there after an unanswered write.
             if done && unanswered {
                 return Ok(());
             }
@@ -188,7 +185,7 @@ impl Blob {
         Err(again_and_again())
     }
 
-    /// What we know of the metadata has changed, unless the lease is another one by now.
+    /// Updates the known metadata, unless the lease is another one by now.
     pub(super) fn replace_held(&self, known: Held) {
         let mut state = self.state();
         if let Some(held) = state.held.as_mut().filter(|held| held.id == known.id) {
@@ -214,24 +211,24 @@ fn again_and_again() -> Failure {
 }
 
 impl Held {
-    /// Its id, and the ETag of what stands there if nobody but us writes.
+    /// Returns the id, and the ETag that the blob has if only this instance writes.
     pub(super) fn known(&self) -> (String, Option<String>) {
-        // Of a write that was not answered both ETags are possible: then nothing is concluded from either.
+        // After an unanswered write both ETags are possible, and neither proves anything.
         let etag = self.etag.clone().filter(|_| !self.unanswered);
         (self.id.clone(), etag)
     }
 }
 
 impl Blob {
-    /// A write under the lease is sent, and may be done whatever is answered, or not. Whether the one
-    /// before it was so already.
+    /// Notes that a write is sent, which may be carried out whatever the answer. Returns whether the one before
+    /// it was unanswered.
     pub(super) fn begin_to_write(&self) -> bool {
         let mut state = self.state();
         let held = state.held.as_mut();
         held.is_some_and(|held| std::mem::replace(&mut held.unanswered, true))
     }
 
-    /// That write was not answered as it should be; `unanswered` is what [`Blob::begin_to_write`] said.
+    /// Notes a failed write; `unanswered` is what [`Blob::begin_to_write`] returned.
     pub(super) fn not_written(&self, error: &ServiceError, unanswered: bool) {
         if error.is_unclear() {
             return;
@@ -239,16 +236,16 @@ impl Blob {
         if let Some(held) = &mut self.state().held {
             held.unanswered = unanswered;
         }
-        // What stood there was ours, and no write of ours can have changed it.
+        // The metadata was this instance's, and no write of its own can have changed it.
         if error.code() == Some("ConditionNotMet") && !unanswered {
             self.tell_of_a_copy();
         }
     }
 
-    /// The blob bears this ETag: was it as we knew it, and is what we know still the same?
+    /// Compares the blob's ETag with the known one, and reports a copy if another instance wrote.
     pub(super) fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
-        // A write of ours may have been answered while this renewal was under way: what was known when it
-        // was sent must still be what is known now.
+        // A write may have been answered during this renewal: what was known when it was sent must still be
+        // known now.
         let now = self.state().held.as_ref().map(Held::known);
         let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
         if !is_ours && now.as_ref() == Some(known) {
@@ -256,7 +253,7 @@ impl Blob {
         }
     }
 
-    /// Nobody can write there without the id of our lease, which only we know: or a copy of us.
+    /// Reports a copy of this instance, once: no other program knows the id of the lease.
     fn tell_of_a_copy(&self) {
         let mut state = self.state();
         let held = state.held.as_mut();

@@ -1,9 +1,9 @@
 //! Looks at a file's lock without competing for it, lists the locks of a directory, and forgets results of
-//! tasks that are to be done once.
+//! one-time tasks.
 //!
-//! Called by the commands. Looking opens for reading only, creates and locks nothing: who looks needs no
-//! permission to write, and no instance can find the lock taken because somebody looked. That a
-//! lock is held is what the kernel says; the record only tells who wrote it last.
+//! The commands call it. A look opens for reading only, creates and locks nothing: it needs no permission to
+//! write, and no instance finds the lock taken because of it. The kernel tells whether the lock is held; the
+//! record only tells who wrote it last.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,24 +32,23 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::SHORTEST_LEASE;
 use trafficcop_core::util::absolute;
 
-/// The flaw of a lock of the kernel's on a drive that machines share.
+/// Problem of a kernel's lock on a drive that machines share.
 pub const KERNEL_ON_SHARED: &str = "a lock of the kernel's on a shared drive, where it excludes no other machine: 'run' refuses it";
-// How often a file is read again that changed hands while it was read. One that does so more often is shown
-// with the record that was read last.
+// Reads of a file that changes hands meanwhile. After more changes the last record that was read is shown.
 const READS: usize = 4;
 const FLOCKED: &str = "another program has locked it with flock(2)";
 
-/// A path, to be looked at.
+/// Inspector of a path.
 pub struct FileInspector {
     path: PathBuf,
     jobs: BlockingJobs,
 }
 
 impl FileInspector {
-    /// Nothing is opened yet.
+    /// Makes the inspector; opens nothing.
     ///
     /// # Errors
-    /// Where there is no working directory to a relative path.
+    /// If there is no working directory for a relative path.
     pub fn new(path: &Path) -> io::Result<FileInspector> {
         Ok(FileInspector {
             path: absolute(path)?,
@@ -65,7 +64,7 @@ impl FileInspector {
         let path = self.path.clone();
         let done = self.jobs.run(give_up_at, move || job(path)).await;
         done.unwrap_or_else(|stalled| {
-            // Who looks has asked once: whichever request hangs, to a person it is the file system.
+            // The user asked once: whichever request hangs, the cause is the file system.
             let why = match stalled {
                 Stalled::NoThread => stalled.to_string(),
                 Stalled::Occupied | Stalled::Overtime => "its file system does not answer".into(),
@@ -82,8 +81,8 @@ impl Inspector for FileInspector {
     }
 
     fn manner(&self) -> Manner {
-        // The kernel's lock is a process's and cannot be taken from it; a chain of versions can be gone on
-        // with, but nobody knows a lease shorter than the shortest.
+        // The kernel's lock cannot be taken from its process. A chain of versions can be continued, but no
+        // instance accepts a lease below the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Manner {
             shortest_break: shortest.filter(|_| open::is_shared(&self.path).unwrap_or(true)),
@@ -102,7 +101,7 @@ impl Inspector for FileInspector {
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         let suffix = suffix.to_owned();
         self.blocking(give_up_at, move |path| {
-            // What is looked for beside a lock need not be there.
+            // The locks beside a lock need not exist.
             list(&mount::beside(&path, &suffix), suffix.is_empty())
         })
         .await
@@ -116,7 +115,7 @@ impl Inspector for FileInspector {
     ) -> Result<Broken, Failure> {
         let seen = seen.record.unwrap_or_default();
         let period = period.map(|seconds| Duration::from_secs(seconds.into()));
-        // Its holder writes every few seconds, and what we write takes as long as the drive takes for it.
+        // The holder writes every few seconds, and a write here takes as long as the drive needs.
         let end = Instant::now() + REQUEST * 3;
         let mut broken = Broken::Overtaken;
         while broken == Broken::Overtaken && Instant::now() < end {
@@ -143,7 +142,7 @@ impl Inspector for FileInspector {
     }
 }
 
-/// With a slash at its end a path is a directory's, and looks like a file that is not there yet.
+/// Refuses a missing directory (a path that ends with a slash), which would look like a missing file.
 fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
     if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
         return Ok(());
@@ -157,7 +156,7 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
 fn look(path: &Path) -> Result<LockStatus, Failure> {
     refuse_a_missing_directory(path)?;
     let Some(file) = open::open_to_look(path)? else {
-        // What stands at the path is only a hint to where a shared drive's versions are.
+        // The file at the path is only a hint; a shared drive's versions decide.
         return match open::has_versions(path) {
             true => shared_file::look(path),
             false => Ok(status(path, LockState::Missing, None, None)),
@@ -169,7 +168,7 @@ fn look(path: &Path) -> Result<LockStatus, Failure> {
     }
 }
 
-/// What an open file shows; `None` if it holds something that we did not write.
+/// Reads an open file; `None` if its content is another program's.
 fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let failed = |what: &str, errno: Errno| fatal_at(path, what, errno);
     let locked = || lock::locked_by_another(file).map_err(|errno| failed("its lock", errno));
@@ -180,11 +179,11 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     for _ in 0..READS {
         content = open::read(file).map_err(unreadable)?;
         found = once_log::read(file).map_err(unreadable)?;
-        // As for whoever competes: where there are versions, what stands at the path is at best a hint.
+        // Where there are versions, the file at the path is at best a hint, as for a competitor.
         if content == Content::Shared || open::has_versions(path) {
             return shared_file::look(path).map(Some);
         }
-        // The record belongs to the lock only if both were seen as they are.
+        // The record belongs to the lock only if the lock was the same before and after reading.
         let now = locked()?;
         if now == held {
             break;
@@ -216,7 +215,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
     let flaw = flaw.or_else(|| {
         let mount = mount::of(path);
-        // Without a /proc nothing is known, and so nothing said.
+        // Without a /proc nothing is known, so nothing is reported.
         (mount.shared && mount.is_known()).then(|| KERNEL_ON_SHARED.to_owned())
     });
     let once = found.into_task_log();
@@ -249,7 +248,7 @@ fn status(
     }
 }
 
-/// The lock whose versions are kept here, if nothing at its own path says so.
+/// Returns the lock whose versions are in this directory, unless the file at its own path shows them.
 fn without_its_hint(versions: &Path) -> Option<PathBuf> {
     let lock = versions.as_os_str().as_bytes();
     let lock = lock.strip_suffix(shared_file::VERSIONS.as_bytes())?;
@@ -279,7 +278,8 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     let mut found = Vec::new();
     let mut unread = 0_u32;
     let mut named = 0_u32;
-    // What cannot be read is counted and told, and does not hide the others: a directory is often not ours.
+    // Unreadable files are counted and reported, and do not hide the others: a directory often has other
+    // owners.
     for entry in entries.filter_map(Result::ok) {
         if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
             continue;
@@ -294,7 +294,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
             }
             continue;
         }
-        // By its size first: most files of a directory are none of ours, and are not even opened.
+        // The size first: most files of a directory are no locks, and are not even opened.
         let Ok(known) = fs::metadata(&path) else {
             continue;
         };
@@ -313,7 +313,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
             directory.display()
         );
     }
-    // A directory can be empty, and a path that was mistyped would look like one.
+    // A directory can be empty, but a mistyped path would look the same.
     if named == 0 && must_exist && !prefix.is_empty() {
         return Err(fatal(format!(
             "{}: there is no such directory, and nothing in {} has a name that begins with it: name a directory, or the path of a lock in one",
@@ -325,15 +325,15 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     Ok(found)
 }
 
-/// Under the file's lock, so that no instance can have begun, or be just about to; without it only by
-/// force. Creates nothing, and writes nothing but the results.
+/// Forgets results under the file's lock, so that no instance can have begun, or be about to; without it only
+/// by force. Creates and writes nothing else.
 fn forget(
     path: &Path,
     tasks: &Tasks,
     shown: &TaskLog,
     force: bool,
 ) -> Result<ResetResult, Failure> {
-    // Also where the path itself has been removed, which takes nothing from a lock on a shared drive.
+    // Also if the path itself was removed: that takes nothing from a lock on a shared drive.
     if open::bears_versions(path) {
         return shared_file::forget(path, tasks, shown, force);
     }
@@ -344,7 +344,7 @@ fn forget(
     forget_alone(&file, path, tasks, shown, force)
 }
 
-/// Under the lock of this description, which is free again afterwards.
+/// Forgets under the lock of this description, and unlocks it.
 fn forget_alone(
     file: &fs::File,
     path: &Path,
@@ -354,14 +354,14 @@ fn forget_alone(
 ) -> Result<ResetResult, Failure> {
     match lock::try_exclusive(file) {
         Ok(true) => {}
-        // The holder writes its own results when its command has ended, and merges them with what stands there.
+        // The holder writes its results when its command has ended, and merges them with those in the file.
         Ok(false) if force => {}
         Ok(false) => return Ok(ResetResult::Held),
         Err(errno) => return Err(failure_at(path, "locking it", errno)),
     }
     let done = forget_in(file, path, tasks, shown);
-    // Not left to its closing: a process that is just being started may have a copy of it. An error
-    // is the closing's to make good.
+    // Not left to close(2): a process that is just being started may have a copy. If this fails, closing makes
+    // up for it.
     let _ = lock::unlock(file);
     done
 }
@@ -372,7 +372,7 @@ fn forget_in(
     tasks: &Tasks,
     shown: &TaskLog,
 ) -> Result<ResetResult, Failure> {
-    // Under the lock of a file that is not at the path any more nothing is kept from anybody.
+    // The lock of a file that is no longer at the path protects nothing.
     if open::is_replaced(path, file) {
         return Ok(ResetResult::Changed);
     }
@@ -384,8 +384,8 @@ fn forget_in(
     let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
         Lookup::Nothing => return Ok(ResetResult::Nothing),
         Lookup::Results { task_log, .. } => (task_log, false),
-        // Whatever was shown before, it counts as unchanged: nobody can say any more what stood there, and
-        // only --all gets further.
+        // Counts as unchanged, whatever was shown: the earlier text cannot be known, and only --all gets
+        // further.
         Lookup::Damaged => (shown.clone(), true),
     };
     Ok(match tasks.left_out_of(&found, unread, shown) {
@@ -397,7 +397,7 @@ fn forget_in(
     })
 }
 
-/// Into both lines: what is forgotten must not come back when one of them is torn later.
+/// Writes both lines: forgotten results must not come back when one line is torn later.
 fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     once_log::write(file, task_log)?;
     once_log::write(file, task_log)
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_found_where_nothing_at_their_path_says_so() {
+    fn versions_are_found_without_a_hint_at_their_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock.0");
         fs::create_dir_all(dir.path().join(format!("lock.0.versions/{:020}", 1))).unwrap();
@@ -439,7 +439,7 @@ mod tests {
                 Some(path.clone())
             );
         }
-        // One with so many results that it is longer than a record, and one that a crash of the server tore.
+        // A hint that is longer than a record because of its results, and one that a crash of the server tore.
         let long = [crate::version_record::FIRST_LINE, &[b'x'; 3000][..]].concat();
         for hint in [long, vec![0; 8192]] {
             fs::write(&path, &hint).unwrap();
@@ -466,7 +466,7 @@ mod tests {
         let holder = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&holder), Ok(true));
         assert_eq!(look(&path).unwrap().state, LockState::Held);
-        // Looking has not taken it away.
+        // The look has not taken it away.
         let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
         assert!(look(&dir.path().join("no/lock")).is_err());
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap()[..record::WIDTH], record);
         let rest = there(&path);
         assert_eq!(rest.entries().len(), 1);
-        // Whichever of the two lines is torn.
+        // The results hold, whichever of the two lines is torn.
         for place in [4096, 8192] {
             let bytes = fs::read(&path).unwrap();
             let file = open::open_existing(&path).unwrap();
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_changed_while_it_is_held_or_when_it_is_not_what_was_shown() {
+    fn unforced_reset_changes_nothing_if_held_or_not_as_shown() {
         let (_dir, path) = file_with(&known(TWO));
         let before = fs::read(&path).unwrap();
         assert_eq!(
@@ -559,13 +559,13 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), before);
         assert_eq!(all(true), Ok(ResetResult::Done));
         assert_eq!(there(&path), TaskLog::EMPTY);
-        // The holder has its lock still.
+        // The holder still has its lock.
         let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
     }
 
     #[test]
-    fn the_lock_is_free_afterwards_though_somebody_has_a_copy_of_the_descriptor() {
+    fn reset_unlocks_even_if_a_copy_of_the_descriptor_is_open() {
         let (_dir, path) = file_with(&known(TWO));
         let file = open::open_existing(&path).unwrap();
         let copy = file.try_clone().unwrap();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_and_what_cannot_be_read_goes_with_all() {
+    fn reset_creates_nothing_and_only_all_forgets_unreadable_results() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none");
         let all = |path: &Path| forget(path, &Tasks::All, &TaskLog::EMPTY, false);
@@ -604,13 +604,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_on_a_shared_drive_forgets_without_the_path_too() {
+    fn reset_finds_a_shared_lock_without_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        // Version 1 is being made, and its record is to come: the lock is somebody's, and not one that never was.
+        // Version 1 is being made, and its record is to come: an instance has the lock.
         fs::create_dir_all(dir.path().join("lock.versions/00000000000000000000/next")).unwrap();
         fs::create_dir(dir.path().join("lock.versions/00000000000000000001")).unwrap();
         let seen = forget(&path, &Tasks::All, &TaskLog::EMPTY, false);
-        assert_eq!(seen, Ok(ResetResult::Held), "by whoever makes its record");
+        assert_eq!(seen, Ok(ResetResult::Held), "by its maker");
     }
 }

@@ -1,13 +1,13 @@
-//! The system calls that lock a file, and [`Probe`]: whether they exclude anybody on this mount, tried on a file
-//! beside the lock.
+//! System calls that lock a file, and [`Probe`], which tries on a file beside the lock whether they exclude
+//! other processes on this mount.
 //!
 //! A locked file has two locks on one description: an open-file-description lock, which excludes other
-//! instances and programs that use lockf(3), and that of flock(2), which excludes flock(1). Linux keeps the two
+//! instances and programs that use lockf(3), and flock(2)'s lock, which excludes flock(1). Linux keeps the two
 //! apart. Every process that shares the description has both.
 //!
-//! [`LockedFile`] is a file that one of our descriptions has locked. Called by `store`, `waiter` and `inspect`; the
-//! probe by `doctor`, in a thread that may hang with the file system. Must never tell "held by another" from anything but EAGAIN and EACCES, and the probe must never
-//! lock or write the lock's own file.
+//! [`LockedFile`] is a file that a description of this process has locked. `store`, `waiter` and `inspect` call
+//! this file; `doctor` calls the probe, in a thread that may hang with the file system. Only EAGAIN and EACCES
+//! may count as "held by another". The probe must never lock or write the lock's own file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -27,15 +27,15 @@ use crate::mount::beside;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{flock, is_locked_by_another, whole_file};
 
-// How often flock(2) is tried again that another has, and the first pause before that, doubled each time: 102 ms.
+// Retries of flock(2) while another process has it, and the first pause, doubled each time: 102 ms in all.
 const FLOCK_RETRIES: u32 = 10;
 const FIRST_NAP: Duration = Duration::from_micros(100);
 
-/// Locks the file in both ways if no other description has it locked in either: `false` means "held by
-/// another". Locking again what this description has locked already succeeds and changes nothing.
+/// Takes both locks if no other description has either; `false` means "held by another". If this description
+/// has them already, succeeds and changes nothing.
 pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
-    // In this order in every instance: an instance that has the first gets the second, or finds that another
-    // program has it.
+    // Every instance uses this order: with the first lock it gets the second, or finds that another program has
+    // that.
     if !set_ofd(file, Wait::Never, libc::F_WRLCK)? {
         return Ok(false);
     }
@@ -48,14 +48,14 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
 
 /// Unlocks the file for every process that shares the description.
 pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
-    // Said and not left to close(2): the description lives on in the guardian and in the command. In this order
-    // a waiter, which is woken by the second, finds the first free.
+    // Explicit and not left to close(2): the description lives on in the guardian and the command. In this
+    // order a waiter, which the second unlock wakes, finds the first lock free.
     let done = flock(file, FlockArg::Unlock);
     set_ofd(file, Wait::Never, libc::F_UNLCK)?;
     done
 }
 
-/// Which lock of another description keeps a description from locking the file.
+/// Lock of another description that keeps this one from locking the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The open-file-description lock: an instance has it, or a program that uses lockf(3).
@@ -67,14 +67,14 @@ pub(super) enum Kind {
 /// Looks which lock of another description keeps `file`, which has none itself, from being locked. Leaves
 /// nothing locked.
 pub(super) fn locked_by_another(file: &fs::File) -> Result<Option<Kind>, Errno> {
-    // The question that disturbs no other program first: it settles the matter where an instance has the lock.
+    // First the question that disturbs no other program: it is enough if an instance has the lock.
     if is_locked_by_another(file)? {
         return Ok(Some(Kind::Ofd));
     }
     Ok(is_flocked_by_another(file)?.then_some(Kind::Flock))
 }
 
-/// Whether other descriptions keep `file`, which has no lock itself, from both locks. Leaves nothing locked.
+/// Whether other descriptions have both locks of `file`, which has none itself. Leaves nothing locked.
 pub(super) fn is_excluded(file: &fs::File) -> Result<bool, Errno> {
     Ok(is_locked_by_another(file)? && is_flocked_by_another(file)?)
 }
@@ -104,8 +104,8 @@ fn set_ofd(file: &fs::File, wait: Wait, kind: libc::c_int) -> Result<bool, Errno
         };
         match fcntl(file, request) {
             Ok(_) => return Ok(true),
-            // POSIX lets the kernel answer either. Nothing else means that it is held: ENOLCK taken for it
-            // would have a standby wait for a holder who is not there.
+            // POSIX lets the kernel answer either. Nothing else means "held": with ENOLCK taken for it, a
+            // standby would wait for a holder that does not exist.
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -121,10 +121,10 @@ fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
     }
 }
 
-/// Locks the file by flock(2), on a description that has the other lock.
+/// Takes flock(2)'s lock on a description that has the other one.
 fn try_flock(file: &fs::File) -> Result<bool, Errno> {
-    // A look, a cleaner of temporary files, and a waiter that finds the other lock taken have it for a moment only.
-    // Without another try an instance with -n would take them for a holder.
+    // A look, a cleaner of temporary files, or a waiter that finds the other lock taken has it only for a
+    // moment. Without retries an instance with -n would take them for a holder.
     for nap in 0..FLOCK_RETRIES {
         if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
             return Ok(true);
@@ -134,24 +134,24 @@ fn try_flock(file: &fs::File) -> Result<bool, Errno> {
     flock_at_once(file, FlockArg::LockExclusiveNonblock)
 }
 
-/// A file that one of our descriptions has locked; dropped, it is unlocked.
+/// File that a description of this process has locked; dropping it unlocks.
 pub(super) struct LockedFile {
     file: Arc<fs::File>,
     kept: bool,
 }
 
 impl LockedFile {
-    /// Locks the file if nobody else has it locked: `None` means "held by another".
+    /// Locks the file if no other description has it; `None` means "held by another".
     pub(super) fn of(file: &Arc<fs::File>) -> Result<Option<LockedFile>, Errno> {
         Ok(try_exclusive(file)?.then(|| LockedFile::new(Arc::clone(file))))
     }
 
     /// Locks the file, however long that takes.
     pub(super) fn wait(file: fs::File) -> Result<LockedFile, Errno> {
-        // Dropped by what fails, and with that unlocked.
+        // Any failure below drops it, which unlocks.
         let locked = LockedFile::new(Arc::new(file));
         let file = locked.file();
-        // Waits for one lock only while it has none: another program may wait for the two in the other order.
+        // Wait for one lock only without the other: another program may wait for them in the other order.
         loop {
             set_ofd(file, Wait::UntilFree, libc::F_WRLCK)?;
             if try_flock(file)? {
@@ -175,7 +175,7 @@ impl LockedFile {
         &self.file
     }
 
-    /// It stays locked until it is unlocked, or the last copy of its descriptor is closed.
+    /// Keeps the file locked until it is unlocked, or the last copy of its descriptor is closed.
     pub(super) fn keep(mut self) -> Arc<fs::File> {
         self.kept = true;
         Arc::clone(&self.file)
@@ -184,7 +184,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // It can fail only where there is nothing to unlock any more.
+        // This fails only if there is nothing left to unlock.
         if !self.kept
             && let Err(errno) = unlock(&self.file)
         {
@@ -193,13 +193,13 @@ impl Drop for LockedFile {
     }
 }
 
-/// Opens the lock's file for reading and writing, as an instance would, and says in words what stands in it,
-/// or what is wrong with that; `None` if there is no file.
+/// Opens the lock's file for reading and writing, as an instance would, and describes its record, or the
+/// problem with it; `None` if there is no file.
 ///
 /// # Errors
-/// One line, as `run` would say it.
+/// The line that `run` would report.
 pub fn examine(path: &Path) -> Result<Option<Result<String, String>>, open::OpenError> {
-    // Closed again without a lock: closing a description ends no lock but its own.
+    // Closed again without a lock: closing a description ends no other lock.
     let file = match open::open(path, false) {
         Ok(file) => file,
         Err(_) if matches!(open::open_to_look(path), Ok(None)) => return Ok(None),
@@ -216,7 +216,7 @@ pub fn examine(path: &Path) -> Result<Option<Result<String, String>>, open::Open
     }))
 }
 
-/// A file to try things on.
+/// File to try locks and writes on.
 pub struct Probe {
     path: PathBuf,
     file: fs::File,
@@ -226,10 +226,10 @@ impl Probe {
     /// Makes it: the lock's path followed by `suffix`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls.
     pub fn beside(path: &Path, suffix: &str) -> io::Result<Probe> {
-        // Beside it, because that is the same mount; new, so that nothing of anybody's is written to; and
-        // private, so that nobody locks it meanwhile and we call the mount broken.
+        // Beside the lock, for the same mount; new, so that no other file is written to; and private, so that
+        // no other process locks it, which would make the mount look broken.
         let path = beside(path, suffix);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
@@ -237,16 +237,16 @@ impl Probe {
         Ok(Probe { path, file })
     }
 
-    /// Its path.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Locks it, and tells whether a second descriptor of this process finds it locked.
+    /// Locks it, and returns whether a second descriptor of this process finds it locked.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls.
     pub fn excludes(&self) -> io::Result<bool> {
         if !try_exclusive(&self.file)? {
             return Err(io::Error::other("another process has locked it"));
@@ -254,21 +254,21 @@ impl Probe {
         Probe::is_excluded(&self.path)
     }
 
-    /// Whether whoever opens this path anew finds it locked, and cannot lock it. What it locked
-    /// nevertheless is unlocked with its descriptor.
+    /// Whether a new descriptor of this path finds it locked, and cannot lock it. A lock that it gets
+    /// nevertheless ends with it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls.
     pub fn is_excluded(path: &Path) -> io::Result<bool> {
-        // Asked and tried: a mount on which the two disagree keeps nobody out.
+        // Ask and try: a mount on which the two disagree excludes no process.
         let other = open::open_existing(path)?;
         Ok(is_excluded(&other)? && !try_exclusive(&other)?)
     }
 
-    /// Writes a record's length and sees it to the disk, so many times: how long each took.
+    /// Writes a record's length to the disk, so many times; returns how long each took.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls.
     pub fn writes(&self, times: usize) -> io::Result<Vec<Duration>> {
         let mut bytes = vec![b' '; record::WIDTH];
         bytes[record::WIDTH - 1] = b'\n';
@@ -281,10 +281,10 @@ impl Probe {
         (0..times).map(once).collect()
     }
 
-    /// Writes, and tells when that was by the file system's clock.
+    /// Writes, and returns the time of that by the file system's clock.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the system calls.
     pub fn written_at(&mut self) -> io::Result<OffsetDateTime> {
         self.file.write_all(b"\n")?;
         self.file.sync_all()?;
@@ -294,7 +294,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // Where it cannot be removed it is empty enough to be left.
+        // A file that cannot be removed is small enough to stay.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_locked_is_free_when_it_is_dropped_and_not_kept() {
+    fn locked_file_is_unlocked_on_drop_unless_kept() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         let [first, second] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
         let locked = LockedFile::of(&first).expect("asked").expect("free");
@@ -344,7 +344,7 @@ mod tests {
         ] {
             flock(&stranger, how).expect("free");
             assert_eq!(try_exclusive(&ours), Ok(false));
-            // What was got of the two is given back.
+            // The attempt gave back the one lock that it got.
             assert_eq!(is_locked_by_another(&other), Ok(false));
             assert_eq!(is_excluded(&other), Ok(false));
             flock(&stranger, FlockArg::Unlock).expect("to unlock");
@@ -359,7 +359,7 @@ mod tests {
         flock(&stranger, FlockArg::LockExclusiveNonblock).expect("free again");
     }
 
-    /// More than one round: a busy machine may hold the look up for longer than the attempt is patient.
+    /// Runs several rounds: on a busy machine the look may last longer than the attempt waits.
     #[test]
     fn an_attempt_outlasts_a_look_that_it_meets() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -369,7 +369,7 @@ mod tests {
             let locked = thread::scope(|scope| {
                 let attempt = scope.spawn(|| try_exclusive(&ours).expect("asked"));
                 while is_locked_by_another(&asks) == Ok(false) && !attempt.is_finished() {}
-                // Long enough for the attempt to have met it.
+                // Long enough for the attempt to meet it.
                 thread::sleep(FIRST_NAP * 50);
                 flock(&looks, FlockArg::Unlock).expect("to unlock");
                 attempt.join().expect("it ends")
@@ -416,7 +416,7 @@ mod tests {
     fn a_probe_proves_exclusion_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let mut probe = Probe::beside(&dir.path().join("lock"), ".probe").unwrap();
-        assert!(!Probe::is_excluded(probe.path()).unwrap(), "nobody has it");
+        assert!(!Probe::is_excluded(probe.path()).unwrap(), "it is free");
         assert!(probe.excludes().unwrap());
         assert_eq!(probe.writes(3).unwrap().len(), 3);
         let skew = OffsetDateTime::now_utc() - probe.written_at().unwrap();

@@ -1,13 +1,12 @@
-//! A task that is to be done once, on a file: its result behind the record, its time from the file system's
-//! clock.
+//! Results of a one-time task on a file: two lines behind the record, with the file system's time.
 //!
-//! Results are two lines of JSON, the same in turn, each in a page of its own. Called by `store` while it
-//! competes and when a run has ended, under the lock but for [`read`]; and by `inspect`. A result that was once confirmed
-//! survives whatever is written later, and a crash in the middle of it: a new state of things is
-//! written over the older line only, and counts when its check is right; the record at the
-//! beginning of the file is written into another page. A file that never had results has no such
-//! lines. A result counts when it was written, and the lock and the file at the path were still ours after
-//! that. It must never write over the newer line, nor take a line for good that is not whole.
+//! Each line is JSON in a page of its own, and they are written in turn. `store` calls this file while it
+//! competes and when a run has ended, under the lock except for [`read`]; `inspect` calls it, too.
+//!
+//! A confirmed result survives every later write, and a crash during one. New results replace only the older
+//! line, and count if their check is right; the record is in another page. A file that never had results has no
+//! such lines. A result is confirmed when it was written, and the lock and the file at the path were still this
+//! instance's after that. The newer line must never be overwritten, nor a line accepted that is not whole.
 
 use std::fs;
 use std::io;
@@ -25,50 +24,48 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{self, read_up_to};
 use trafficcop_core::{Failure, HolderInfo, Outcome};
 
-// Where the two lines begin, and the length of each with its newline. A page each, as the record has one: a
-// disk writes pages, and a torn one must not take the older line along.
+// Offsets of the two lines, and the length of each with its newline. Each has a page of its own, like the
+// record: a disk writes pages, and a torn one must not damage the older line.
 const PLACES: [u64; 2] = [4096, 8192];
 const WIDTH: usize = 4096;
-/// The length of a file with results.
+/// Length of a file with results.
 pub(super) const LENGTH: usize = 3 * 4096;
 
-/// One line.
 #[derive(Serialize, Deserialize)]
 struct Row {
     once: TaskLog,
-    // Grows with every line that is written: the greater of two whole lines is the newer.
+    // Grows with every write: of two whole lines the greater is the newer.
     edition: u64,
-    /// Of the two before it.
+    /// Hash of the two fields above.
     check: String,
 }
 
-/// What a place holds.
+/// Content of one of the two places.
 enum Position {
-    /// Nothing was ever written there.
+    /// The place was never written.
     Blank,
     /// A whole line.
     Whole(u64, TaskLog),
-    /// Something else: torn by a crash, or written by somebody else.
+    /// Something else: torn by a crash, or written by another program.
     Torn,
 }
 
-/// What stands behind a record.
+/// Results behind a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// No results, and no room for them yet.
     Nothing,
-    /// These, and where the next ones go with which edition.
+    /// Results, with the place and the edition of the next ones.
     Results {
         task_log: TaskLog,
         next: usize,
         edition: u64,
     },
-    /// Lines that cannot be read, both of them.
+    /// Two lines, neither of which can be read.
     Damaged,
 }
 
 impl Lookup {
-    /// The results, as far as there are any.
     pub(super) fn into_task_log(self) -> TaskLog {
         match self {
             Lookup::Results { task_log, .. } => task_log,
@@ -77,7 +74,6 @@ impl Lookup {
     }
 }
 
-/// Reads what stands behind the record.
 pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
     let (first, second) = (place(file, 0)?, place(file, 1)?);
     Ok(match (first, second) {
@@ -87,7 +83,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
         }
         (Position::Whole(edition, task_log), _) => results(task_log, 1, edition),
         (_, Position::Whole(edition, task_log)) => results(task_log, 0, edition),
-        // Room is made before there is any result; a crash in the middle of that costs nothing.
+        // Room is made before there is any result; a crash in the middle of that loses nothing.
         (Position::Blank, _) | (_, Position::Blank) => Lookup::Nothing,
         (Position::Torn, Position::Torn) => Lookup::Damaged,
     })
@@ -101,25 +97,25 @@ fn results(task_log: TaskLog, next: usize, edition: u64) -> Lookup {
     }
 }
 
-/// Makes room, and sees it to the disk: a full one is noticed before anything is run.
+/// Makes room, and syncs it to the disk: a full disk is noticed before the command runs.
 pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     let mut gap = vec![b' '; 4096 - record::WIDTH];
     if let Some(last) = gap.last_mut() {
         *last = b'\n';
     }
     file.write_all_at(&gap, record::WIDTH as u64)?;
-    // Both lines with what there is: until the first result is written a crash finds one of them whole.
+    // Both lines with the present results: until the first new one is written, a crash leaves one line whole.
     for (place, edition) in PLACES.iter().zip(1..) {
         file.write_all_at(&encode(task_log, edition), *place)?;
     }
     file.sync_data()
 }
 
-/// Writes new results, over the older ones of the two, and sees them to the disk.
+/// Writes new results over the older line, and syncs them to the disk.
 pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     match read(file)? {
-        // There is no greater number: the next line would not be the newer one. Counted from the
-        // beginning again, with the results that stand there in both places until they are replaced.
+        // With the greatest number, the next line could not be the newer one. Count from the beginning again,
+        // with the present results in both places until they are replaced.
         Lookup::Results {
             task_log: there,
             next,
@@ -134,14 +130,15 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
             file.write_all_at(&encode(task_log, edition), PLACES[next])?;
             file.sync_data()
         }
-        // Somebody emptied the file while we had it.
+        // Another program emptied the file during the tenure.
         Lookup::Nothing | Lookup::Damaged => make_room(file, task_log),
     }
 }
 
-/// Results as a line of this edition; what does not [fit](TaskLog::fits) is cut, and is no line.
+/// Encodes results as a line of this edition. Results that do not [fit](TaskLog::fits) are cut, which makes no
+/// valid line.
 pub fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
-    // To the full width, so that nothing of a longer line before it is left behind.
+    // Padded to the full width, so that nothing of a longer line before it is left.
     let line = Row {
         once: task_log.clone(),
         edition,
@@ -166,7 +163,7 @@ fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     })
 }
 
-/// Reads what [`encode`] wrote: the edition and the results; `None` if it is not that, or not whole.
+/// Decodes a line of [`encode`] to its edition and results; `None` if it is another text, or not whole.
 pub fn decode(bytes: &[u8]) -> Option<(u64, TaskLog)> {
     let line: Row = serde_json::from_slice(bytes).ok()?;
     (line.check == check(&line.once, line.edition)).then_some((line.edition, line.once))
@@ -176,15 +173,15 @@ fn check(task_log: &TaskLog, edition: u64) -> String {
     util::check(format!("{edition} {}", task_log.text()).as_bytes())
 }
 
-// Whoever has the lock writes its record at once; a standby that looks in between waits for it, because it
-// asks the time by the newline at the record's end.
+// The holder writes its record at once. A standby that looks before that waits for it, because it asks the time
+// by the newline at the record's end.
 const MOMENT: Duration = Duration::from_millis(20);
 const MOMENTS: usize = 10;
 
 impl LockFile {
-    /// What there is to say when another has the lock.
+    /// Returns the failure of an attempt while another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
-        // By flock(2) alone a program has it that writes no record: what stands there is of an earlier holder.
+        // A program with flock(2) alone writes no record: the one in the file is an earlier holder's.
         let info = match lock::locked_by_another(file) {
             Ok(Some(lock::Kind::Flock)) => HolderInfo::default(),
             _ => open::holder_info(file),
@@ -201,7 +198,8 @@ impl LockFile {
                 }
                 thread::sleep(MOMENT);
             }
-            // Not everybody lets us write where another has a lock; then we learn it under our own.
+            // Some file systems refuse writes while another has a lock; then the time is asked under this
+            // instance's own.
             if let Err(error) = self.ask_the_time(task, file) {
                 tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
@@ -213,9 +211,9 @@ impl LockFile {
         result.map_or(held, Failure::AlreadyDone)
     }
 
-    /// Without the lock: whether the task is over.
+    /// Checks, without the lock, whether the task is over.
     pub(super) fn check_result(&self) -> Result<(), Failure> {
-        // What lies at the path now: nobody of ours waits behind an earlier file's lock meanwhile.
+        // Open the file at the path: meanwhile no attempt waits behind an earlier file's lock.
         let file = match open::open_existing(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -227,14 +225,13 @@ impl LockFile {
         }
     }
 
-    /// Under the lock, before anything is written: the results there are, if the task is still to
-    /// be done, and how often it has failed.
+    /// Returns the results, under the lock and before any write, unless the task is over.
     pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
         let found = read(file).map_err(|error| self.results_failure("reading", &error))?;
         let Some(task) = &self.task else {
             return Ok(found.into_task_log());
         };
-        // Refused and not run: a task that is done twice is what --once is there to prevent.
+        // Refuse to run: --once must prevent that a task is done twice.
         if found == Lookup::Damaged {
             return Err(fatal(format!(
                 "{}: its results cannot be read, so it is not known which tasks are done: empty it to run all tasks again",
@@ -253,13 +250,13 @@ impl LockFile {
         }
     }
 
-    /// Under the lock, when the record was written: there is room for the result, and it is known
-    /// which period the run belongs to; how often it failed in it before.
+    /// Begins the task, under the lock and after the record was written: makes room for the result, and decides
+    /// the run's period. Returns how often the task failed in it before.
     pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        // Before the command runs: of a full disk one wants to hear before the work is done and not after.
+        // Before the command runs: a full disk must be reported before the work is done, not after.
         let failed = |error| self.results_failure("making room for", &error);
         if read(file).map_err(failed)? == Lookup::Nothing {
             make_room(file, task_log).map_err(failed)?;
@@ -272,11 +269,11 @@ impl LockFile {
         begun.map_err(|why| self.fatal(why))
     }
 
-    /// Writes down what the run came to.
+    /// Writes the outcome of the run.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
         let (file, mut record) = self.tenure()?;
-        // What stands there counts, and not what was read when the tenure began: somebody may have
-        // had a result forgotten since (`reset --force`).
+        // Start from the results in the file, not from those that were read when the tenure began: an operator
+        // may have had one forgotten since (`reset --force`).
         if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
             record.once = task_log;
         }
@@ -290,19 +287,19 @@ impl LockFile {
             ))
         })?;
         self.set_record(record);
-        // Nobody finds what was written into a file that is not at the path any more, and a lock
-        // that was lost meanwhile is somebody else's.
+        // A result in a file that is no longer at the path is never found, and a lock that was lost meanwhile
+        // is another instance's.
         self.confirm()
     }
 
-    /// Has the file system tell its time.
+    /// Asks the file system for its time.
     fn ask_the_time(&self, task: &OnceTask, file: &fs::File) -> io::Result<()> {
         let found = file.metadata()?;
         if found.len() < record::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
         }
-        // The file system's clock and not this machine's: ten machines have ten clocks, and one file. The newline
-        // is always the same byte, and so harms no record, whoever has the lock.
+        // The file system's clock, not this machine's: ten machines have ten clocks, and one file. The newline
+        // is always the same byte, so it harms no record, whichever instance has the lock.
         file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
         let asked = Instant::now();
         let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
@@ -339,7 +336,7 @@ mod tests {
         task_log
     }
 
-    /// A file whose results were written twice, the newer ones being those of `key`.
+    /// Makes a file whose results were written twice; the newer ones are those of `key`.
     fn file(key: &str) -> fs::File {
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(&[b' '; record::WIDTH], 0).unwrap();
@@ -350,7 +347,7 @@ mod tests {
     }
 
     fn task_log(file: &fs::File) -> TaskLog {
-        read(file).expect("to be read").into_task_log()
+        read(file).expect("read").into_task_log()
     }
 
     #[test]
@@ -395,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_kept_behind_the_greatest_number_that_a_line_can_bear() {
+    fn results_survive_the_greatest_edition_number() {
         for greatest in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
             for place in PLACES {
                 let file = file("new");
@@ -411,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_from_what_cannot_be_read() {
+    fn unreadable_lines_give_no_results() {
         let file = tempfile::tempfile().expect("a file");
         assert_eq!(read(&file).unwrap(), Lookup::Nothing);
         file.set_len(LENGTH as u64).unwrap();

@@ -1,6 +1,6 @@
-//! Opening the lock file: what it may be, what is refused, and in which words. Called once before
-//! any thread exists, and again when the file was replaced while we stood by. It must never
-//! truncate, rename or unlink, and never block on what is not a file.
+//! Opens the lock file: what it may be, what is refused, and why. Called once before any thread exists, and
+//! again when the file was replaced during standby. It must never truncate, rename or unlink, and never block
+//! on what is not a file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
@@ -19,15 +19,15 @@ pub(super) use trafficcop_core::util::is_same_file as is_same;
 use trafficcop_core::util::read_up_to;
 use trafficcop_core::{Failure, HolderInfo};
 
-/// Why a file cannot serve as a lock; one line that says what to do.
+/// Reason why a file cannot serve as a lock; one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct OpenError {
-    /// No permission (exit status 77) rather than not usable (69).
+    /// Whether permission is missing (exit status 77), rather than the file unusable (69).
     pub denied: bool,
-    /// The line.
+    /// Text of the reason.
     pub why: String,
-    /// It may go better the next time.
+    /// Whether the next try may succeed.
     pub(crate) passing: bool,
 }
 
@@ -36,7 +36,7 @@ impl OpenError {
         OpenError::in_words(format!("{}: {why}", path.display()))
     }
 
-    /// A refusal for good, with this line.
+    /// Makes a lasting refusal with this line.
     pub(crate) fn in_words(why: String) -> OpenError {
         OpenError {
             denied: false,
@@ -49,7 +49,7 @@ impl OpenError {
         OpenError::of(path, create, "reading and writing", error)
     }
 
-    /// `purpose`: what it was to be opened for.
+    /// Maps an error of opening the file for `purpose`.
     fn of(path: &Path, create: bool, purpose: &str, error: &io::Error) -> OpenError {
         let errno = errno_of(error);
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -96,18 +96,17 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Opens the lock file, creating it if that is allowed and needed.
+/// Opens the lock file, or creates it if that is allowed and needed.
 pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
-    // Looked at before it is opened: opening a device can do things.
-    // O_NONBLOCK helps with a fifo, not with a tape.
+    // Look before opening: opening a device can have effects. O_NONBLOCK helps with a fifo, not with a tape.
     if let Ok(found) = fs::metadata(path) {
         refuse_all_but_files(path, &found)?;
     }
     let failed = |error| OpenError::from_io(path, create, &error);
     let (file, created) = match open_existing(path) {
         Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
-            // Not in one step: in a sticky directory such as /tmp the kernel can deny O_CREAT on
-            // another user's file that may well be opened without.
+            // Not in one step: in a sticky directory such as /tmp the kernel can deny O_CREAT on another user's
+            // file that opens without it.
             let made = options().create(true).truncate(false).open(path);
             match made {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -118,20 +117,20 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         }
         opened => (opened.map_err(failed)?, false),
     };
-    // And once more at what was opened: the path may have changed in between.
+    // Check again what was opened: the path may have changed in between.
     let found = file.metadata().map_err(failed)?;
     refuse_all_but_files(path, &found)?;
-    // The command inherits the description: it shall find an ordinary one.
+    // The command inherits the description, and needs an ordinary one.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|errno| failed(errno.into()))?;
     if created {
-        // So that a crash of the machine cannot take the file, and the token in it, away again.
-        // Some file systems cannot do that to a directory; then it was not needed or cannot be had.
+        // Otherwise a crash of the machine could take away the file, and the token in it. Some file systems
+        // cannot sync a directory; then it is unnecessary or impossible.
         let directory = path.parent().map(fs::File::open);
         if let Some(Ok(directory)) = directory {
             drop(directory.sync_all());
         }
     }
-    // Unreadable (a mandatory lock of another's) is fine here: it is read again under the lock.
+    // An unreadable file (another's mandatory lock) is fine here: it is read again under the lock.
     match read(&file) {
         Ok(Content::Foreign) => Err(foreign(path)),
         Ok(Content::Shared) => Err(shared(path)),
@@ -139,14 +138,14 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     }
 }
 
-/// Opens what is there, for reading only; `None` if there is nothing, in a directory that is there.
+/// Opens the file for reading only; `None` if it is missing from an existing directory.
 pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
     let failed = |error: io::Error| OpenError::of(path, false, "reading", &error);
     match fs::metadata(path) {
         Ok(found) => refuse_all_but_files(path, &found)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            // A mistyped directory must not pass for a lock that is free.
+            // A mistyped directory must not look like a free lock.
             return match parent.is_none_or(Path::is_dir) {
                 true => Ok(None),
                 false => Err(failed(error)),
@@ -161,7 +160,7 @@ pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
     options.open(path).map(Some).map_err(failed)
 }
 
-/// The refusal of a file with other content.
+/// Makes the refusal of a file with other content.
 pub(super) fn foreign(path: &Path) -> OpenError {
     OpenError::refused(
         path,
@@ -169,7 +168,7 @@ pub(super) fn foreign(path: &Path) -> OpenError {
     )
 }
 
-/// The refusal of a lock that is a chain of versions.
+/// Makes the refusal of a lock that is a chain of versions.
 pub(super) fn shared(path: &Path) -> OpenError {
     OpenError::refused(
         path,
@@ -177,18 +176,17 @@ pub(super) fn shared(path: &Path) -> OpenError {
     )
 }
 
-/// Whether the lock at this path is one of a shared drive: because it lies on one, or because it says
-/// so itself (on the server's own disk). What lies on a shared drive is not asked.
+/// Whether the lock at this path is one of a shared drive: the path lies on one, or the file shows it (on the
+/// server's own disk). Asks a shared drive nothing.
 ///
 /// # Errors
-/// Where the kernel's table of mounts cannot be read: a guess could make a local lock a shared one for good.
+/// If the kernel's table of mounts cannot be read: a guess could make a local lock a shared one for good.
 pub fn is_shared(path: &Path) -> Result<bool, OpenError> {
-    // In this order: a shared drive whose server is gone hangs whoever asks it anything.
+    // In this order: any request to a shared drive hangs if its server is gone.
     Ok(mount::known(path)?.shared || bears_versions(path))
 }
 
-/// Whether the path bears a lock of a shared drive, or has its versions beside it: then others may
-/// have it by those.
+/// Whether the path bears a lock of a shared drive, or has its versions beside it, by which others may have it.
 pub(super) fn bears_versions(path: &Path) -> bool {
     let begins = |mut file: fs::File| {
         let mut bytes = [0; version_record::FIRST_LINE.len()];
@@ -197,24 +195,23 @@ pub(super) fn bears_versions(path: &Path) -> bool {
     open_to_look(path).ok().flatten().is_some_and(begins) || has_versions(path)
 }
 
-/// Whether there is a directory of versions beside the path.
 pub(super) fn has_versions(path: &Path) -> bool {
     mount::beside(path, shared_file::VERSIONS).is_dir()
 }
 
-/// What stands in the file.
+/// Reads and classifies the file's content.
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
-    // One byte more than a file of ours can have: a longer one is somebody's, however it begins.
+    // One byte more than a lock file can have: a longer file is another program's, however it begins.
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let filled = read_up_to(file, &mut bytes, 0)?;
-    // However much stands behind it: of a shared drive it is a hint, and the versions are read.
+    // Whatever follows it: on a shared drive this is a hint, and the versions are read.
     if bytes[..filled].starts_with(version_record::FIRST_LINE) {
         return Ok(Content::Shared);
     }
     if filled <= record::READ_LIMIT {
         return Ok(record::decode(&bytes[..filled]));
     }
-    // A longer one is ours if results follow the record, and nothing stands between them.
+    // A longer file is a lock's if results follow the record, with nothing in between.
     let (record, rest) = bytes[..filled].split_at(record::WIDTH);
     let gap = &rest[..record::READ_LIMIT - record::WIDTH];
     if filled > once_log::LENGTH || !record::is_blank(gap) {
@@ -223,7 +220,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     Ok(record::decode(record))
 }
 
-/// What the file tells of the holder; nothing, where it tells nothing that can be read.
+/// Reads what the file tells of the holder; empty if it is unreadable.
 pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match read(file) {
@@ -239,14 +236,14 @@ pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     }
 }
 
-/// Opens what is there, for reading and writing, without ever waiting for the other end of a fifo.
+/// Opens an existing file for reading and writing; never waits for the other end of a fifo.
 pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
     options().open(path)
 }
 
-/// Opens the very file that `file` is, wherever its path leads by now: a description of its own.
+/// Opens the same file as `file`, wherever its path leads by now, with a description of its own.
 pub(super) fn reopen(file: &fs::File) -> io::Result<fs::File> {
-    // An ordinary one, without O_NONBLOCK: it is a file for certain, and the command may inherit it.
+    // Ordinary, without O_NONBLOCK: it is certainly a file, and the command may inherit it.
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().read(true).write(true).open(link)
 }
@@ -260,10 +257,9 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Whether `path` has come to name another file than `ours`, or none. Where that cannot be seen, it
-/// is not claimed.
+/// Whether `path` now names another file than `ours`, or none; `false` if that cannot be seen.
 pub(super) fn is_replaced(path: &Path, ours: &fs::File) -> bool {
-    // Opened, not only looked at: that makes a network file system ask its server.
+    // Open it, not only stat it: that makes a network file system ask its server.
     let found = open_existing(path)
         .and_then(|other| other.metadata())
         .or_else(|_| fs::metadata(path));
@@ -291,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_not_created_for_those_who_only_intervene() {
+    fn missing_file_is_not_created_for_an_intervention() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let refused = open(&path, false).unwrap_err();

@@ -1,45 +1,43 @@
-//! The record as it stands in the lock file: one line of JSON, padded to a fixed width, the token
-//! first. Called by `store` and `open`.
+//! Record in the lock file: one line of JSON, padded to a fixed width, the token first. `store` and `open` call
+//! it.
 //!
-//! The width makes every record overwrite the one before it completely and in one write, inside
-//! one page; a write that was torn by a crash leaves a token that is the old or the new one. Who
-//! asks for the time writes the newline at the end once more: it can never change a record.
+//! The width makes every record replace the one before it completely, in one write and inside one page. A write
+//! torn by a crash leaves the old token or the new one. Asking for the time writes the newline at the end once
+//! more, which never changes a record.
 //!
-//! A damaged record must not make the token go back: whatever number can still be read behind
-//! "token" counts, and where there is none the wall clock takes its place, which is greater than
-//! any number of tenures. A file that holds something else is refused: `--file ./job.sh` must not
-//! destroy a script.
+//! A damaged record must not make the token go back: any number that can still be read behind "token" counts.
+//! If there is none, the wall clock takes its place, which is greater than any number of tenures. A file with
+//! other content is refused: `--file ./job.sh` must not destroy a script.
 
 use crate::record::{Record, cut_longest};
 use crate::version_record::FIRST_LINE;
 
-/// The length of every record with its newline, in bytes: less than a page, which a disk writes whole.
+/// Length of every record with its newline, in bytes: less than a page, which a disk writes whole.
 pub const WIDTH: usize = 2048;
-// A file with nothing but a record is not longer; a longer one is ours only if results follow.
+// A file with only a record is not longer; a longer one is a lock's only if results follow.
 pub(super) const READ_LIMIT: usize = 4096;
-// How every record begins: the token first, so that it stands in the first sector whatever follows.
+// Start of every record: with the token first, it is in the first sector whatever follows.
 const OPENING: &[u8] = b"{\"token\":";
-// The digits of the greatest token. Every token has a field as wide: a torn write shows the old or the new
+// Digits of the greatest token. Every token has a field of this width: a torn write shows the old or the new
 // number, and never the beginning of one with the end of the other.
 const DIGITS: usize = 20;
 
-/// What stands in a file.
+/// Content of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing yet.
+    /// No record yet.
     Empty,
     /// A record.
     Record(Record),
-    /// What is left of a record; the greatest token that can still be read in it.
+    /// Rest of a record, with the greatest token that can still be read in it.
     Damaged(Option<u64>),
-    /// The hint of a lock that is a chain of versions: see [`crate::shared_file`].
+    /// Hint of a lock that is a chain of versions: see [`crate::shared_file`].
     Shared,
-    /// Something that we did not write.
+    /// Content of another program.
     Foreign,
 }
 
 impl Content {
-    /// The token that can be read in it.
     pub(super) fn token(&self) -> Option<u64> {
         match self {
             Content::Record(record) => Some(record.token),
@@ -49,7 +47,7 @@ impl Content {
     }
 }
 
-/// The record as bytes, [`WIDTH`] of them. Texts that are too long are cut, the longest first.
+/// Encodes the record in [`WIDTH`] bytes. Cuts texts that are too long, the longest first.
 pub fn encode(record: &Record) -> Vec<u8> {
     let mut record = record.clone();
     loop {
@@ -64,7 +62,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
             bytes.push(b'\n');
             return bytes;
         }
-        // All of them: what was read can be longer anywhere than what we write.
+        // All texts: any that was read can be longer than what trafficcop writes.
         cut_longest([
             &mut record.command,
             &mut record.holder,
@@ -76,13 +74,13 @@ pub fn encode(record: &Record) -> Vec<u8> {
     }
 }
 
-/// Whether nothing was ever written there, or nothing is left of it.
+/// Whether the bytes were never written, or nothing is left of them.
 pub(super) fn is_blank(bytes: &[u8]) -> bool {
     let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
     bytes.iter().all(blank)
 }
 
-/// Makes out what `bytes` are.
+/// Classifies the content of a lock file.
 pub fn decode(bytes: &[u8]) -> Content {
     if bytes.starts_with(FIRST_LINE) {
         return Content::Shared;
@@ -90,8 +88,8 @@ pub fn decode(bytes: &[u8]) -> Content {
     decode_record(bytes)
 }
 
-/// The same, as it was before there was another protocol: versions of then must take its hint for a
-/// stranger's.
+/// Classifies content as versions did before there was another protocol: they must take its hint for another
+/// program's file.
 pub fn decode_record(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
@@ -110,7 +108,7 @@ pub fn decode_record(bytes: &[u8]) -> Content {
     Content::Foreign
 }
 
-/// Whether the first bytes are those of [`encode`], as far as they are there: a disk may show zeros for some.
+/// Whether the bytes begin like those of [`encode`], as far as they go: a disk may show zeros for some.
 ///
 /// Only a record has its token in a field of [`DIGITS`] bytes; other JSON that begins with a token has not.
 fn begins_like_a_record(bytes: &[u8]) -> bool {
@@ -122,7 +120,7 @@ fn begins_like_a_record(bytes: &[u8]) -> bool {
             .all(|byte| matches!(byte, 0 | b' ' | b'0'..=b'9'))
 }
 
-/// The greatest number that follows `"token"` and a colon anywhere in `bytes`, and is complete.
+/// Finds the greatest complete number that follows `"token"` and a colon anywhere in `bytes`.
 fn greatest_token(bytes: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"token\"";
     bytes
@@ -133,7 +131,7 @@ fn greatest_token(bytes: &[u8]) -> Option<u64> {
             let rest = bytes[at + KEY.len()..].trim_ascii_start();
             let digits = rest.strip_prefix(b":")?.trim_ascii_start();
             let end = digits.iter().take_while(|b| b.is_ascii_digit()).count();
-            // Cut off, 1007 would be 10: a number counts only with what follows a whole one.
+            // Cut off, 1007 would be 10: a number counts only with a character that follows a whole one.
             matches!(digits.get(end)?, b',' | b'}' | b' ').then_some(())?;
             std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
         })
@@ -157,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_log_is_no_record_that_was_torn() {
+    fn event_log_is_not_taken_for_a_torn_record() {
         let line = r#"{"v":1,"time":"2026-01-01T00:00:00Z","event":"acquired","token":7}"#;
         let log = format!("{line}\n{line}\n");
         assert_eq!(decode(log.as_bytes()), Content::Foreign);
     }
 
     #[test]
-    fn a_record_comes_back_and_has_the_width() {
+    fn record_round_trips_at_its_fixed_width() {
         let bytes = encode(&record(41));
         assert_eq!(bytes.len(), WIDTH);
         assert!(bytes.starts_with(b"{\"token\":                  41,") && bytes.ends_with(b" \n"));
@@ -187,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_whose_other_texts_are_long_is_written_all_the_same() {
+    fn record_with_other_long_texts_is_still_written() {
         let mut long = record(41);
         long.since = "x".repeat(3000);
         long.bell = "y".repeat(3000);
@@ -207,7 +205,7 @@ mod tests {
                 Content::Damaged(Some(token)) => assert!(token >= 99, "cut at {cut}"),
                 other => panic!("cut at {cut}: {other:?}"),
             }
-            // A shorter file: the number may be cut too, and must not be taken for a whole one.
+            // In a shorter file the number may be cut, too, and must not count as a whole one.
             match decode(&new[..cut]) {
                 Content::Empty => assert_eq!(cut, 0),
                 Content::Damaged(token) => assert!(token.is_none_or(|t| t == 100), "{cut}"),

@@ -1,6 +1,6 @@
-//! [`File`]: the steps of acquiring and giving back a file's lock, and what each of
-//! their errors means. Called through [`LeaseStore`]. It must never take an error for "held by
-//! another", nor hold the lock of a file that is no longer the one at the path.
+//! [`File`]: the steps of acquiring and giving back a file's lock, and the meaning of each of their errors.
+//! Called through [`LeaseStore`]. It must never take an error for "held by another", nor hold the lock of a
+//! file that is no longer the one at the path.
 
 use std::fs;
 use std::io;
@@ -30,32 +30,32 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::{Failure, Grant, util};
 
-// How often an attempt goes over to a new file before it leaves that to the next attempt: a script that
-// replaces it all the time must not keep us here.
+// New files that one attempt goes over to before it leaves that to the next: a script that keeps replacing the
+// file must not hold it up.
 const REPLACEMENTS: usize = 4;
-// Why a lock that nobody has taken away is lost all the same.
+// Reason why a lock is lost although no process took it.
 const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
 
-/// A file's lock, as one instance competes for it.
+/// Store of a file's lock, for one instance.
 ///
-/// Dropping it while a tenure lasts does not unlock: the descriptors that guardian and command
-/// have keep the lock until the last of them is gone.
+/// Dropping it during a tenure does not unlock: the descriptors of guardian and command keep the lock until the
+/// last of them is closed.
 pub struct File {
     name: String,
     jobs: BlockingJobs,
-    // The next attempt runs in the caller's thread, unless there is a task: it saves a thread, much of what a
-    // start costs, for a process that has nothing else to do yet. Everything after it has threads of its own:
-    // no disk may hold up the end of a command, and a standby's may run by then.
+    // Whether the next attempt runs in the caller's thread, unless there is a task. That saves a thread, much
+    // of the cost of a start. Everything later has threads of its own: no disk may hold up the end of a
+    // command, and a standby command may run by then.
     in_place: AtomicBool,
     waiter: Arc<Waiter>,
     place: LockFile,
 }
 
-/// A lock on a file of a local disk, as it was named by its path.
+/// Lock on a file of a local disk, by its path.
 pub struct FileLock(pub PathBuf);
 
 impl NamedLock for FileLock {
-    // The kernel wakes who waits: there is nobody to ring for.
+    // The kernel wakes the waiters, so no standby needs a ring.
     fn rings(&self) -> bool {
         false
     }
@@ -74,7 +74,7 @@ impl NamedLock for FileLock {
     }
 }
 
-/// What the threads work on.
+/// Part of the store that its threads share.
 #[derive(Clone)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
@@ -83,20 +83,20 @@ pub(super) struct LockFile {
     pub(super) task: Option<Arc<OnceTask>>,
 }
 
-/// What is known from one step to the next.
 struct State {
-    // The description that attempts are made on, and a tenure stands on. Kept open in between: so we stay
-    // behind whoever has this file locked when another lies at its path.
+    // Description of the attempts and of the tenure, open also in between: so a standby stays behind this
+    // file's holder when another file lies at its path.
     file: Arc<fs::File>,
-    /// The record of our tenure, as it stands in the file.
+    /// Record of the present tenure, as it is in the file.
     record: Option<Record>,
-    // The greatest token ever seen, here or in a file that was replaced: removing it must not begin the count anew.
+    // Greatest token ever seen, here or in a file that was replaced: removing that must not restart the count.
     seen: u64,
-    // A release was asked for: the step under way makes it, where the disk hangs for longer than anybody waits.
+    // Whether a release was requested. If the disk hangs for longer than the caller waits, the step under way
+    // makes it.
     leaving: bool,
 }
 
-/// An attempt that succeeded; dropped, it is undone.
+/// Successful attempt; dropping it undoes it.
 struct Won {
     locked: LockedFile,
     record: Record,
@@ -104,14 +104,13 @@ struct Won {
 }
 
 impl File {
-    /// Opens the lock file, or creates it. Synchronous: for the time before there is any thread.
-    /// Writes nothing.
+    /// Opens the lock file, or creates it. Synchronous, for the time before there are threads. Writes nothing.
     ///
     /// # Errors
-    /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a
-    /// regular file, or holds something else.
+    /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a regular file,
+    /// or has other content.
     pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
-        // The command may start elsewhere, and the path is looked at again and again.
+        // The command may start elsewhere, and the path is used again later.
         let path = std::path::absolute(path).map_err(|error| {
             OpenError::refused(path, &format!("cannot be made absolute: {error}"))
         })?;
@@ -136,12 +135,11 @@ impl File {
         })
     }
 
-    /// Whether this attempt, once asked for, may be made in the caller's thread.
+    /// Whether this attempt may run in the caller's thread; `true` at most once.
     fn begins_in_place(&self) -> bool {
         self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
 
-    /// Runs a step of `place` in a thread of its own.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &str,
@@ -162,7 +160,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Nobody will come for it any more. A tenure's lock stays: it belongs to the tree too.
+        // No attempt will take it any more. A tenure's lock stays: it belongs to the tree, too.
         drop(self.waiter.take());
     }
 }
@@ -188,8 +186,7 @@ impl LeaseStore for File {
                 .await?
         };
         let (token, failed) = (won.record.token, won.failed);
-        // Only now that somebody is there to have it: a caller who gave up has dropped it, and with that
-        // unlocked.
+        // Only now that the caller has it: one that gave up dropped the result, which unlocked.
         self.place.begin_tenure(won);
         Ok(Grant { t0, token, failed })
     }
@@ -246,7 +243,7 @@ impl LockFile {
         Arc::clone(&self.state().file)
     }
 
-    /// The file of the tenure and its record; `Lost` where there is none.
+    /// Returns the tenure's file and record; `Lost` without a tenure.
     pub(super) fn tenure(&self) -> Result<(Arc<fs::File>, Record), Failure> {
         let state = self.state();
         let record = state.record.clone();
@@ -254,12 +251,11 @@ impl LockFile {
         Ok((Arc::clone(&state.file), record))
     }
 
-    /// Remembers what now stands in the tenure's file.
     pub(super) fn set_record(&self, record: Record) {
         self.state().record = Some(record);
     }
 
-    /// The greatest token seen, `token` included.
+    /// Returns the greatest token seen, `token` included.
     fn see(&self, token: u64) -> u64 {
         let mut state = self.state();
         state.seen = state.seen.max(token);
@@ -274,10 +270,9 @@ impl LockFile {
         state.record = Some(won.record);
     }
 
-    /// Locks the file at the path, or goes on with what the waiter was granted; raises the token and
-    /// writes the record.
+    /// Locks the file at the path, or continues with the waiter's lock; raises the token and writes the record.
     fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
-        // What a release that failed has left is this attempt's now, and undone with it.
+        // This attempt takes over what a failed release left, and undoes it with its own.
         let mut state = self.state();
         (state.record, state.leaving) = (None, false);
         drop(state);
@@ -296,8 +291,8 @@ impl LockFile {
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
             };
-            // Locked first, then looked at: the other way round, a file that is replaced in between would
-            // leave us with the lock of one that nobody else opens any more.
+            // Lock first, then look: the other way round, a file replaced in between would leave this instance
+            // with the lock of one that no other process opens any more.
             if self.is_at_path(locked.file())? {
                 let (record, failed) = self.begin_record(locked.file())?;
                 return Ok(Won {
@@ -306,12 +301,12 @@ impl LockFile {
                     failed,
                 });
             }
-            // Whoever had the old file has ended. Its token must not be undercut in the new one.
+            // The old file's holder has ended. Tokens in the new file must not be below its token.
             if let Ok(content) = open::read(locked.file()) {
                 self.see(content.token().unwrap_or(0));
             }
             self.go_over()?;
-            // Only now: where there is none, that is what is told, and not with each attempt.
+            // Only now: if there is no new file, that error is reported, and not this with each attempt.
             tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
         }
         Err(transient(format!(
@@ -320,19 +315,17 @@ impl LockFile {
         )))
     }
 
-    /// Opens what lies at the path now.
     fn go_over(&self) -> Result<(), Failure> {
         let file = Arc::new(open::open(&self.path, true)?);
         self.state().file = file;
         Ok(())
     }
 
-    /// Whether `file`, which we have locked, is the file at the path, and whether a stranger to
-    /// our description finds it locked.
+    /// Whether `file`, which this instance has locked, is the file at the path, and another description finds
+    /// it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
-        // Through a description of its own, for two questions: whether it is the same file, and whether a
-        // stranger finds it locked. There are file systems that grant every lock to everybody.
+        // Ask both through a separate description: some file systems grant every lock to everyone.
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -353,10 +346,10 @@ impl LockFile {
         }
     }
 
-    /// Raises the token and writes the record of a tenure that begins. Also how often the task has
+    /// Raises the token and writes the record of a tenure that begins. Also returns how often the task has
     /// failed.
     fn begin_record(&self, file: &fs::File) -> Result<(Record, u32), Failure> {
-        // Read again under the lock: what was opened as a lock may have become a script since.
+        // Read again under the lock: since it was opened, the file may have become a script.
         let content =
             open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
@@ -375,7 +368,7 @@ impl LockFile {
             }
             readable => readable.token().unwrap_or(0),
         };
-        // Before anything is written: a task that is done leaves no trace of us.
+        // Before any write: a task that is done leaves no trace of this instance.
         let once = self.results(file)?;
         let token = self.see(old).checked_add(1).ok_or(fatal(format!(
             "{}: its fencing token is the greatest there is: correct the number in it",
@@ -386,8 +379,8 @@ impl LockFile {
             ..Record::begun(&self.candidate, token)
         };
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
-        // Whoever has this path by the versions of a shared drive made their directory before it looked
-        // for our record: one of the two sees the other.
+        // An instance with this path as a shared drive's lock makes the directory of versions before it looks
+        // for this record: one of the two sees the other.
         if open::has_versions(&self.path) {
             return Err(fatal(open::shared(&self.path).why));
         }
@@ -395,17 +388,17 @@ impl LockFile {
         Ok((record, failed))
     }
 
-    /// What an error means before there is a tenure.
+    /// Maps an error of a write before there is a tenure.
     pub(super) fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
         let why = format!("{}: {what}: {error}", self.path.display());
         match errno_of(error) {
-            // Not passing while we look: a full or broken disk is for a person to mend.
+            // These do not pass by themselves: a person must mend the disk.
             Errno::EROFS | Errno::EIO => fatal(why),
             errno => no_room(&why, errno).unwrap_or_else(|| self.failure(what, errno)),
         }
     }
 
-    /// Confirms that what we have locked is the file at the path.
+    /// Confirms that the locked file is the file at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let (file, _) = self.tenure()?;
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
@@ -416,7 +409,7 @@ impl LockFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(lost_at(&self.path, REPLACED));
             }
-            // It may be there all the same, and no longer ours to open.
+            // The file may still be there, and no longer open to this user.
             Err(error) => {
                 let found = fs::metadata(&self.path).map_err(|_| failed(error))?;
                 return if open::is_same(&ours, &found) {
@@ -436,30 +429,30 @@ impl LockFile {
         }
     }
 
-    /// Writes that the holder drains, or how its command is.
+    /// Writes that the holder drains, or its command's health.
     fn announce(&self, drains: bool, health: String) -> Result<(), Failure> {
         let (file, mut record) = self.tenure()?;
         record.tell(drains, health);
-        // Not seen to the disk: the token stands there already, and a release must wait for this write.
+        // Not synced: the token is on the disk already, and a release must wait for this write.
         file.write_all_at(&record::encode(&record), 0)
             .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
         self.set_record(record);
         Ok(())
     }
 
-    /// Unlocks what the tenure has locked, and tells of a file that was replaced meanwhile, which
-    /// nobody looks for before.
+    /// Unlocks the tenure's file, and reports a file that was replaced meanwhile; no earlier step looks for
+    /// that.
     fn give_back(&self) -> Result<(), Failure> {
         self.state().leaving = false;
         let Ok((file, mut record)) = self.tenure() else {
-            return Ok(()); // An attempt that nobody waits for any more has undone itself.
+            return Ok(()); // An abandoned attempt has undone itself.
         };
-        // Before it is unlocked: what becomes of it later is another's concern.
+        // Before the unlock: what happens to the file later is another's concern.
         let replaced = open::is_replaced(&self.path, &file);
-        // Before the unlock: after it the next holder's record stands there, and would be written over.
+        // Before the unlock: after it the next holder's record is there, and would be overwritten.
         if record.draining || !record.health.is_empty() {
             (record.draining, record.health) = (false, String::new());
-            // Best effort: the next holder writes a record of its own.
+            // Best effort: the next holder writes its own record.
             drop(file.write_all_at(&record::encode(&record), 0));
         }
         lock::unlock(&file).map_err(|errno| {
@@ -482,10 +475,10 @@ impl LockFile {
     }
 }
 
-/// Writes a record over the one before it, then cuts off what was longer and are no results, and
-/// sees it to the disk. Results that somebody has emptied out meanwhile are put back.
+/// Overwrites the record, cuts off a longer rest unless it is results, and syncs the file. Puts back results
+/// that another program emptied meanwhile.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
-    // Written over and cut afterwards, never truncated first: a crash in between would take the token.
+    // Overwrite, then cut, and never truncate first: a crash in between would lose the token.
     file.write_all_at(&record::encode(record), 0)?;
     let length = file.metadata()?.len();
     if length > record::WIDTH as u64 && length <= record::READ_LIMIT as u64 {

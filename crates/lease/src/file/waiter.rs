@@ -1,13 +1,12 @@
-//! The thread that waits until the kernel grants the lock, on a description of its own, and hands the locked
-//! one to the next attempt.
-//! Called by `store`. It must never keep a lock that nobody of us is about to use.
+//! Thread that waits until the kernel grants the lock, on a description of its own, and hands it to the next
+//! attempt. `store` calls it. It must never keep a lock that no attempt of this process is about to use.
 //!
-//! To the kernel the waiter's description and that of the attempts are two owners, so neither can
-//! unlock what the other has locked. What was granted is an owned value: whoever drops it unlocks.
+//! To the kernel the descriptions of the waiter and of the attempts are two owners, so neither can unlock what
+//! the other has locked. The granted lock is an owned value: dropping it unlocks.
 //!
-//! A waiter blocked in the kernel is not interrupted when nobody listens any more: signals are the
-//! supervisor's and the command's. It is left behind, does not keep the process from ending, and
-//! unlocks at once if it is granted the lock.
+//! A waiter blocked in the kernel is not interrupted when the last listener goes: signals are the supervisor's
+//! and the command's. It is left behind, does not keep the process from ending, and unlocks at once if it is
+//! granted the lock.
 
 use std::fs;
 use std::io;
@@ -22,38 +21,35 @@ use super::open;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// For how long a lock that the waiter obtained is kept for an attempt that does not come: short enough that an
-// instance that hangs does not shut the others out.
+// Time that a granted lock is kept for an attempt that does not come: short, so that an instance that hangs
+// does not shut the others out.
 const PATIENCE: Duration = Duration::from_secs(10);
-// How long a waiter that failed waits before it makes anybody try again: without it a lock that cannot be
-// waited for (ENOLCK) is asked for as fast as the processor can.
+// Pause of a failed waiter before it causes another attempt: without it a lock that cannot be waited for
+// (ENOLCK) is requested as fast as the processor can.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
-/// The state behind the mutex.
 #[derive(Default)]
 struct State {
-    // The file whose lock the latest thread waits for. There is one for each file at most: it cannot be
-    // interrupted, so each that is left behind stays until the lock is free. Weak, because it may be behind a
-    // tenure of ours on this description, whose last copy must be closed when the tenure's owner is gone.
+    // File whose lock the latest thread waits for. Each file has one thread at most: it cannot be interrupted,
+    // and stays until the lock is free. Weak, because it may wait behind this instance's tenure on this
+    // description, whose last copy must close when the tenure's owner is gone.
     waits_for: Weak<fs::File>,
-    /// How many futures wait to hear that the lock is free.
     listeners: usize,
-    /// What was granted, until an attempt takes it, and by which thread, which takes it back.
+    /// Granted lock until an attempt takes it, and the thread that takes it back otherwise.
     granted: Option<(u64, LockedFile)>,
-    /// How many threads were started.
     threads: u64,
-    /// The waiter failed; an attempt will tell why.
+    /// Whether the waiter failed; an attempt will report why.
     failed: bool,
 }
 
 impl State {
-    /// What was granted to this thread was not taken yet.
+    /// Whether the lock granted to this thread was not taken yet.
     fn is_mine(&self, me: u64) -> bool {
         self.granted.as_ref().is_some_and(|(by, _)| *by == me)
     }
 }
 
-/// See the text of this file.
+/// Waiter for a file's lock: see the text of this file.
 #[derive(Default)]
 pub(super) struct Waiter {
     state: Mutex<State>,
@@ -66,20 +62,20 @@ impl Waiter {
         lock(&self.state)
     }
 
-    /// What was granted to the waiter, for an attempt to go on with, or to be dropped.
+    /// Takes the granted lock, for an attempt to continue with, or to drop.
     pub(super) fn take(&self) -> Option<LockedFile> {
         let granted = self.state().granted.take();
         self.taken.notify_all();
         granted.map(|(_, locked)| locked)
     }
 
-    /// Resolves when the lock of `file` was granted (and is kept for the next attempt), or waiting
-    /// has failed in a way that an attempt will tell.
+    /// Resolves when the lock of `file` was granted (and is kept for the next attempt), or waiting has failed
+    /// in a way that an attempt will report.
     pub(super) async fn until_free(self: &Arc<Waiter>, file: &Arc<fs::File>) {
         let mut listening = Listening::new(self);
         loop {
-            // Registered before the state is looked at: a waiter that is granted the lock in between would
-            // tell nobody, and we would wait for a lock that we have.
+            // Register before looking at the state: otherwise a grant in between would notify no listener, and
+            // this future would wait for a lock that it has.
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -100,7 +96,7 @@ impl Waiter {
     fn start_thread(self: &Arc<Waiter>, state: &mut State, file: Weak<fs::File>) {
         state.threads += 1;
         let me = state.threads;
-        // Never joined: it ends when the kernel grants the lock, which may be never. The process ends without.
+        // Never joined: it ends when the kernel grants the lock, perhaps never. The process ends without it.
         let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
         let wait = move || waiter.wait(me, &on);
         let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
@@ -108,7 +104,7 @@ impl Waiter {
         let look = move || waiter.look(me, &on, &mut until);
         match clock::start_waiting("lock-waiter", wait, look) {
             Ok(()) => state.waits_for = file,
-            // The attempt that follows needs a thread too, and tells why there is none.
+            // The attempt that follows needs a thread, too, and reports why there is none.
             Err(_error) => {
                 state.failed = true;
                 self.changed.notify_waiters();
@@ -116,7 +112,6 @@ impl Waiter {
         }
     }
 
-    /// The waiter's thread.
     fn wait(&self, me: u64, file: &Weak<fs::File>) {
         let outcome = wait_for(file);
         if let Err(error) = &outcome {
@@ -134,7 +129,7 @@ impl Waiter {
         self.take_back(me);
     }
 
-    /// The same in a simulation, step by step: the kernel grants what it has when it is asked.
+    /// Takes the place of `wait` in a simulation, step by step: the kernel grants what it has when it is asked.
     fn look(&self, me: u64, file: &Weak<fs::File>, until: &mut Option<Instant>) -> Option<Instant> {
         if let Some(until) = *until {
             if self.state().is_mine(me) && Instant::now() < until {
@@ -157,16 +152,16 @@ impl Waiter {
         *until
     }
 
-    /// What came of waiting is for the next attempt; tells whether anything is to be waited for.
+    /// Leaves the outcome to the next attempt. Returns whether the thread should wait for that.
     fn hand_over(&self, me: u64, file: &Weak<fs::File>, outcome: io::Result<LockedFile>) -> bool {
         let mut state = self.state();
-        // The file was replaced meanwhile, and another thread waits: nobody of us wants the old one's lock.
+        // The file was replaced and another thread waits: no attempt wants the old file's lock.
         if !Weak::ptr_eq(&state.waits_for, file) {
             return false;
         }
         state.waits_for = Weak::new();
         match outcome {
-            // Nobody of ours waits, and every moment that we keep it all others are shut out.
+            // No listener is left, and keeping the lock shuts the others out.
             Ok(unwanted) if state.listeners == 0 => drop(unwanted),
             Ok(locked) => state.granted = Some((me, locked)),
             Err(_) => state.failed = true,
@@ -175,7 +170,7 @@ impl Waiter {
         true
     }
 
-    /// Nobody has come for it in time.
+    /// Takes the lock back if no attempt came for it in time.
     fn take_back(&self, me: u64) {
         let mut state = self.state();
         if state.is_mine(me) {
@@ -184,14 +179,13 @@ impl Waiter {
     }
 }
 
-/// Opens `file` once more and locks it, however long that takes.
 fn wait_for(file: &Weak<fs::File>) -> io::Result<LockedFile> {
     let again = file.upgrade().map(|file| open::reopen(&file));
     let again = again.ok_or(io::ErrorKind::NotFound)??;
     Ok(LockedFile::wait(again)?)
 }
 
-/// A future that waits to hear that the lock is free.
+/// Future that waits for the lock.
 struct Listening<'a> {
     waiter: &'a Waiter,
     received: bool,
@@ -214,7 +208,7 @@ impl Drop for Listening<'_> {
             state.listeners -= 1;
             state.listeners
         };
-        // Dropped without having been told (a stop, a signal): what was obtained for us goes back at once.
+        // Dropped before it knew (a stop, a signal): give back at once what was obtained for it.
         if !self.received && listeners == 0 {
             drop(self.waiter.take());
         }

@@ -7,24 +7,22 @@ use std::path::{Path, PathBuf};
 use trafficcop_core::machine::procfs;
 
 const FSTAB: &str = "/etc/fstab";
-/// Directories of mount units, systemd.unit(5). What systemd makes of fstab is in another.
+/// Directories of mount units, systemd.unit(5). Those that systemd makes of fstab are in another.
 const UNITS: [&str; 3] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/lib/systemd/system",
 ];
-/// File systems of the network, as mount(8) and systemd.mount(5) know them; `_netdev` marks all others.
+/// Network file systems, as mount(8) and systemd.mount(5) know them; `_netdev` marks all others.
 const NETWORK: &str = "nfs nfs4 cifs smb3 smbfs ceph fuse.ceph glusterfs fuse.glusterfs fuse.sshfs sshfs lustre beegfs \
     gpfs gfs2 ocfs2 9p virtiofs afs davfs ncpfs";
 
-/// A mount point that is to have a network file system.
+/// Mount point that is to have a network file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Planned {
-    /// Where.
     pub(super) at: PathBuf,
-    /// Its type.
     pub(super) kind: String,
-    /// File that says so.
+    /// Configuration file with it.
     pub(super) by: PathBuf,
 }
 
@@ -33,7 +31,7 @@ fn is_network(kind: &str, options: &str) -> bool {
         || options.split(',').any(|option| option == "_netdev")
 }
 
-/// The mount points of fstab(5).
+/// Returns the network file systems' mount points of fstab(5).
 fn of_fstab(text: &[u8]) -> Vec<Planned> {
     let line = |line: &[u8]| {
         let fields: Vec<&[u8]> = line
@@ -54,7 +52,7 @@ fn of_fstab(text: &[u8]) -> Vec<Planned> {
     text.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-/// The mount point of a unit of systemd.mount(5).
+/// Returns the mount point of a unit of systemd.mount(5), if it is a network file system's.
 fn of_unit(text: &str, by: &Path) -> Option<Planned> {
     let value = |key: &str| {
         let mut values = text.lines().filter_map(|line| {
@@ -73,7 +71,7 @@ fn of_unit(text: &str, by: &Path) -> Option<Planned> {
     })
 }
 
-/// Reads the configuration of this machine. What cannot be read plans nothing: most machines have none of it.
+/// Reads this machine's configuration. Missing files plan nothing: most machines have none of them.
 pub(super) fn all() -> Vec<Planned> {
     let mut found = of_fstab(&std::fs::read(FSTAB).unwrap_or_default());
     for entry in UNITS.iter().flat_map(std::fs::read_dir).flatten().flatten() {

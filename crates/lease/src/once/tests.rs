@@ -1,4 +1,4 @@
-//! What a task log says of a task, what it keeps, and which period a run belongs to.
+//! Tests of a task log: what it reports of a task, what it keeps, and which period a run belongs to.
 
 use super::*;
 use trafficcop_core::Exit;
@@ -35,7 +35,7 @@ fn with(task: &Task, period: u64, token: u64) -> TaskLog {
 }
 
 #[test]
-fn what_is_written_down_comes_back_from_the_text() {
+fn task_log_round_trips_as_text() {
     let odd = "k\n\"é\u{1}%=;,\u{1f600} ";
     let mut task_log = with(&task(odd), 0, 7);
     task_log.note(&hourly(odd), NOW, &outcome(3, false), 8, "b", "then");
@@ -57,7 +57,7 @@ fn what_is_written_down_comes_back_from_the_text() {
 }
 
 #[test]
-fn each_key_is_a_task_of_its_own_and_so_is_one_with_slots() {
+fn each_key_is_a_separate_task_and_so_is_one_with_periods() {
     let task_log = with(&task("v7"), 0, 7);
     let result = task_log.result(&task("v7"), 0, 0).expect("it is done");
     assert_eq!((result.status, result.token), (0, 7));
@@ -78,7 +78,7 @@ fn a_signal_is_kept_as_128_and_its_number() {
 }
 
 #[test]
-fn failures_are_counted_in_their_slot_and_end_with_a_result() {
+fn failures_count_in_their_period_and_end_with_a_result() {
     let task = hourly("a");
     let mut task_log = TaskLog::default();
     for (token, failed) in [(1, 1), (2, 2), (3, 3)] {
@@ -94,24 +94,24 @@ fn failures_are_counted_in_their_slot_and_end_with_a_result() {
 }
 
 #[test]
-fn a_candidate_is_served_by_the_slot_it_came_in_or_a_later_one() {
+fn result_of_the_candidate_s_period_or_a_later_one_counts() {
     let task = hourly("a");
     let (before, this, next) = (NOW - 600 - HOUR, NOW - 600, NOW - 600 + HOUR);
     assert_eq!(task.period(NOW), this);
     let came_now = |task_log: &TaskLog, now| task_log.result(&task, this, now).is_some();
     assert!(!came_now(&with(&task, before, 1), NOW));
     assert!(came_now(&with(&task, this, 1), NOW));
-    // The run began in our period and ended in the next: its result is ours.
+    // The run began in this period and ended in the next: its result counts.
     assert!(came_now(&with(&task, this, 1), next + 60));
-    // Nobody succeeded in our period, but somebody did in the next.
+    // No instance succeeded in this period, but one did in the next.
     assert!(came_now(&with(&task, next, 1), next + 60));
-    // The store's clock was set back: by a little, and by what cannot be true.
+    // The store's clock was set back: by a little, and by an impossible time.
     assert!(came_now(&with(&task, next, 1), NOW));
     assert!(!came_now(&with(&task, this + 24 * HOUR, 1), NOW));
 }
 
 #[test]
-fn another_division_of_time_reads_the_same_results() {
+fn results_are_read_with_another_period_length() {
     let daily = Task {
         per: Some(Duration::from_secs(24 * HOUR)),
         ..task("a")
@@ -126,7 +126,7 @@ fn another_division_of_time_reads_the_same_results() {
 }
 
 #[test]
-fn what_falls_out_is_what_was_run_the_longest_ago_and_never_the_task_itself() {
+fn oldest_runs_are_forgotten_first_and_never_the_task_itself() {
     let mut task_log = TaskLog::default();
     for token in 1..=40 {
         let task = task(&format!("k{token}"));
@@ -148,7 +148,7 @@ fn what_falls_out_is_what_was_run_the_longest_ago_and_never_the_task_itself() {
 }
 
 #[test]
-fn what_is_forgotten_can_be_run_again() {
+fn forgotten_key_can_run_again() {
     let mut task_log = with(&task("a"), 0, 1);
     task_log.note(&hourly("a"), NOW, &outcome(0, true), 2, "b", "then");
     task_log.note(&task("b"), 0, &outcome(0, true), 3, "b", "then");
@@ -158,7 +158,7 @@ fn what_is_forgotten_can_be_run_again() {
 }
 
 #[test]
-fn thirty_two_results_of_usual_length_find_room() {
+fn thirty_two_results_of_usual_length_fit() {
     let mut task_log = TaskLog::default();
     for token in 1..=KEPT as u64 {
         let task = task(&format!("migrate-v{token}"));
@@ -176,7 +176,7 @@ fn thirty_two_results_of_usual_length_find_room() {
 }
 
 #[test]
-fn the_slot_of_a_run_is_decided_at_its_start_and_never_before_we_came() {
+fn period_of_a_run_is_fixed_at_its_start_and_never_before_the_instance_came() {
     let task = hourly("a");
     let at = Instant::now();
     let ours = OnceTask::new(task.clone());

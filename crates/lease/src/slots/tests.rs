@@ -1,30 +1,28 @@
-//! One instance among several slots, against locks that do what the test says.
+//! Tests of one instance among several slots, against scripted locks.
 
 use std::future::pending;
 
 use super::*;
 
-/// What a slot does when it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Free,
     Taken,
-    /// It grants, and the answer is lost; so is every answer about giving it back.
+    /// Grants, but the answer is lost; so is every answer to a release.
     Mute,
-    /// It grants, and the answer is lost; what comes later is answered.
+    /// Grants, but the answer is lost; later requests are answered.
     LosesTheAnswer,
-    /// It never answers at all.
+    /// Grants, and never answers at all.
     Hangs,
     Broken,
-    /// Somebody took it from whoever had it.
+    /// Taken away from its holder.
     Stolen,
 }
 
 struct World {
     fates: Mutex<Vec<Fate>>,
-    /// Which slots were asked, in order.
     asked: Mutex<Vec<u32>>,
-    /// Which slots have us as their holder.
+    /// Slots that this instance holds.
     ours: Mutex<BTreeSet<u32>>,
 }
 
@@ -149,7 +147,7 @@ fn later() -> Instant {
 use Fate::{Broken, Free, Hangs, LosesTheAnswer, Mute, Stolen, Taken};
 
 #[tokio::test]
-async fn the_free_slot_is_found_wherever_we_begin() {
+async fn free_slot_is_found_from_any_start() {
     for first in 0..3 {
         let (slots, world) = slots(first, &[Taken, Free, Taken]);
         assert_eq!(slots.info().name, "locks/x");
@@ -174,7 +172,7 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
     let mut all = BTreeSet::new();
     for _ in 0..3 {
         let held = slots.acquire(later()).await;
-        // The same every time, or the log would tell of every look.
+        // The same every time, or the log would report every look.
         let many = HolderInfo {
             polls_as_ever: true,
             ..HolderInfo::default()
@@ -188,7 +186,7 @@ async fn an_attempt_looks_at_four_slots_and_the_next_one_goes_on_there() {
 }
 
 #[tokio::test]
-async fn who_looks_only_once_looks_at_all() {
+async fn single_attempt_looks_at_all_slots() {
     let mut fates = [Taken; 10];
     fates[4] = Free;
     let (slots, _) = slots(5, &fates);
@@ -205,20 +203,20 @@ async fn the_holders_of_a_few_slots_are_named() {
 }
 
 #[tokio::test]
-async fn what_was_obtained_without_an_answer_is_given_back_at_once() {
+async fn unanswered_grant_is_given_back_at_once() {
     let (slots, world) = slots(0, &[LosesTheAnswer, Free]);
     slots.acquire(later()).await.unwrap();
     assert_eq!(world.ours(), [1], "two slots are ours");
 }
 
 #[tokio::test]
-async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
+async fn unclear_slot_does_not_hide_a_free_one_and_is_given_back_in_the_end() {
     let (slots, world) = slots(0, &[Mute, Taken]);
     assert!(matches!(
         slots.acquire(later()).await,
         Err(Failure::Transient { .. })
     ));
-    // Now it is known that this is not the place to wait for: the others are.
+    // The next attempt looks at the unclear slot last.
     world.set(1, Free);
     slots.acquire(later()).await.unwrap();
     assert_eq!((slots.info().slot, world.ours()), (1, vec![0, 1]));
@@ -228,7 +226,7 @@ async fn what_may_be_ours_is_asked_for_first_and_given_back_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_slot_that_was_taken_from_us_is_told_whatever_the_others_answer() {
+async fn slot_that_was_taken_away_is_reported_whatever_the_others_answer() {
     let (slots, world) = slots(0, &[Mute, Taken]);
     let _unanswered = slots.acquire(later()).await;
     world.set(1, Free);
@@ -236,7 +234,7 @@ async fn a_slot_that_was_taken_from_us_is_told_whatever_the_others_answer() {
     world.set(1, Stolen);
     let said = slots.release(later()).await;
     assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
-    // It is said once, and the other is still in mind.
+    // This is reported once, and the other slot is still remembered.
     world.set(0, Taken);
     slots.release(later()).await.unwrap();
     assert_eq!(world.ours(), [0; 0]);
@@ -253,7 +251,7 @@ async fn an_attempt_that_was_dropped_is_undone_by_release() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_left_is_looked_at_first() {
+async fn lost_slot_is_looked_at_first() {
     let (slots, world) = slots(0, &[Taken, Free, Free]);
     slots.acquire(later()).await.unwrap();
     assert_eq!(slots.info().slot, 1);
@@ -266,7 +264,7 @@ async fn a_lease_that_was_left_is_looked_at_first() {
 }
 
 #[tokio::test]
-async fn a_broken_slot_hides_nothing_and_a_broken_store_is_told() {
+async fn broken_slot_hides_no_other_and_a_broken_store_is_reported() {
     let (some, _) = slots(0, &[Broken, Taken]);
     assert!(matches!(some.acquire(later()).await, Err(Failure::Held(_))));
     let (some, _) = slots(0, &[Broken, Free]);
@@ -299,7 +297,7 @@ fn instances_begin_at_different_slots() {
         let slots = Slots::open(lock, 8, competitor).unwrap();
         assert!(!slots.info().wakes);
     }
-    // One of them each: 32 times the same is what chance does not do.
+    // One for each instance: chance does not pick the same slot 32 times.
     let files = std::fs::read_dir(directory.path()).unwrap().count();
     assert!(files > 1 && files <= 8, "{files}");
 }

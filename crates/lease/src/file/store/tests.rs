@@ -1,4 +1,4 @@
-//! Which attempts are made in place, and what becomes of a release that nobody waits for any more.
+//! Tests of attempts in the caller's thread, and of a release that no caller waits for.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn competitor(in_place: bool) -> Competitor {
 }
 
 #[test]
-fn only_the_first_attempt_is_made_where_it_is_asked_for() {
+fn only_the_first_attempt_runs_in_the_caller_s_thread() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name| directory.path().join(name);
     let usual = File::open(&path("usual"), &competitor(false)).expect("opened");
@@ -31,7 +31,7 @@ fn only_the_first_attempt_is_made_where_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_release_behind_a_disk_that_hangs_is_made_when_it_answers_again() {
+async fn release_behind_a_hanging_disk_is_made_when_the_disk_answers() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("lock");
     let soon = || Instant::now() + Duration::from_millis(50);
@@ -42,8 +42,8 @@ async fn a_release_behind_a_disk_that_hangs_is_made_when_it_answers_again() {
     let (go_on, hang) = std::sync::mpsc::channel::<()>();
     let (hanging, hangs) = std::sync::mpsc::channel();
     let announce = file.blocking("announcing", soon(), move |_| {
-        hanging.send(()).expect("somebody waits");
-        hang.recv().expect("to be let go");
+        hanging.send(()).expect("the test waits");
+        hang.recv().expect("the test ends the wait");
         Ok(())
     });
     announce.await.expect_err("it hangs");

@@ -1,11 +1,11 @@
-//! What becomes of a lock that the waiter was granted.
+//! Tests of a lock that the waiter was granted.
 
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
 use super::*;
 
-/// A file, one description that has it locked, and the one that attempts are made on.
+/// Returns a file, a description that has it locked, and the one for attempts.
 fn held() -> (NamedTempFile, LockedFile, Arc<fs::File>) {
     let file = NamedTempFile::new().expect("a file");
     let [holder, ours] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
@@ -13,18 +13,18 @@ fn held() -> (NamedTempFile, LockedFile, Arc<fs::File>) {
     (file, held, ours)
 }
 
-/// Resolves when another description than the waiter's has the lock.
+/// Resolves when a description other than the waiter's has the lock.
 async fn is_given_back(file: &Arc<fs::File>) {
     let other = open::reopen(file).expect("a description");
     let (sender, locked) = oneshot::channel();
-    // Not the runtime's: a lock that nobody gives back is to fail the test, and not to keep it.
+    // Not the runtime's thread: a lock that is never given back must fail the test, not hang it.
     thread::spawn(move || sender.send(LockedFile::wait(other).is_ok()));
     let locked = tokio::time::timeout(PATIENCE * 12, locked).await;
     assert_eq!(locked.expect("in time"), Ok(true));
 }
 
 #[tokio::test]
-async fn what_is_granted_is_handed_over_locked_though_the_file_is_unlinked() {
+async fn granted_lock_is_handed_over_even_if_the_file_is_unlinked() {
     let (file, held, ours) = held();
     file.close().expect("unlinked");
     let waiter = Arc::new(Waiter::default());
@@ -37,7 +37,7 @@ async fn what_is_granted_is_handed_over_locked_though_the_file_is_unlinked() {
 }
 
 #[tokio::test]
-async fn what_is_granted_to_a_listener_that_was_dropped_goes_back_at_once() {
+async fn lock_granted_to_a_dropped_listener_is_given_back_at_once() {
     let (_file, held, ours) = held();
     let waiter = Arc::new(Waiter::default());
     {
@@ -57,7 +57,7 @@ async fn what_is_granted_to_a_listener_that_was_dropped_goes_back_at_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_comes_for_is_given_back() {
+async fn untaken_lock_is_given_back() {
     let (_file, held, ours) = held();
     let waiter = Arc::new(Waiter::default());
     tokio::join!(waiter.until_free(&ours), async { drop(held) });
@@ -66,7 +66,7 @@ async fn what_nobody_comes_for_is_given_back() {
 }
 
 #[tokio::test]
-async fn what_is_granted_for_a_file_that_was_replaced_is_given_back() {
+async fn lock_of_a_replaced_file_is_given_back() {
     let (_old, held_old, old) = held();
     let (_new, held_new, new) = held();
     let waiter = Arc::new(Waiter::default());
