@@ -47,13 +47,13 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if -d 'Com
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l connect-timeout -d 'Give up (exit 69) if the store has not answered at all within D [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth-patience -d 'Exit with 77 after the store has refused the credential for D [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'How many holders at once [default: 1]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'How often a standby checks the lock [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l slots -d 'Number of holders at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l poll -d 'Time between two looks of a standby [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l lease -d 'Time that a silent holder keeps the lock [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace-on-loss -d 'From the stop signal to SIGKILL when the lease could not be renewed' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l margin -d 'Between SIGKILL and the end of the lease' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if-lost -d 'What to do after control was lost' -r -f -a "compete\t'Stand by again'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if-lost -d 'Action after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
@@ -73,7 +73,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace -d '
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group'
 main\t'The command\'s main process alone'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'How the command\'s processes are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l contain -d 'Containment of the command\'s processes' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'
 pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"
@@ -84,10 +84,10 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-li
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l restart-window -d 'The time in which --restart-limit counts [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l max-hold -d 'Hand control over after D: stop the command, give the lock back, compete again' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l min-hold -d 'Keep the lock for D even if the command ends earlier' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'How long to cool down (not to compete) after a hand-over [default: twice --poll; 500ms on a local file; after a command that hung, a lease]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l cooldown -d 'Time without competing after a hand-over (cool-down) [default: twice --poll; 500ms on a local file; after a command that hung, a lease]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-key -d 'Name of the task: each name is run once [default: once]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-per -d 'Run once in each period of D (1h, 1d) of the store\'s clock' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'What a failed run means [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-on-failure -d 'Meaning of a failed run [default: retry]' -r -f -a "retry\t'After a back-off of 1 to 30 seconds the next candidate runs the command'
 stop\t'The task has failed: that is recorded, and all instances exit with the command\'s status'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l once-attempts -d 'Number of failed runs, of all candidates together, after which the task has failed for good [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l watchdog -d 'Treat the command as hung unless it sends WATCHDOG=1 every D' -r
@@ -124,7 +124,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l service-b
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l connection-string-env -d 'The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-idle -d 'Give a session up after D without a message [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-messages -d 'Give a session up after N messages [default: no limit]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-delay -d 'How long the first command of a session waits [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-delay -d 'Time that the first command of a session waits [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where dead-lettered messages go [default: QUEUE-poison]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
@@ -134,30 +134,30 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'How senders to a storage queue encode messages [default: text, with a warning]' -r -f -a "base64\t'Decode every message; dead-letter one that is not base64'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'Encoding of messages in a storage queue [default: text, with a warning]' -r -f -a "base64\t'Decode every message; dead-letter one that is not base64'
 text\t'Pass every message on as it was sent'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-body -d 'The longest body; longer ones are dead-lettered [default: 100M]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'How many messages to work on at once [default: 1]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -s j -l concurrency -d 'Number of messages to work on at once [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-messages -d 'Exit 0 after N messages' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l idle-exit -d 'Exit 0 after D without a message' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth-patience -d 'Exit with 77 after the queue has refused the credential for D [default: 5m]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'How the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l message -d 'Way in which the command gets its message' -r -f -a "stdin\t'On its stdin, every byte as it was sent'
 file\t'In a private directory, TRAFFICCOP_MESSAGE_DIR, with body and message.json'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -d 'The longest a command may run [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group'
 main\t'The command\'s main process alone'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'How the processes of a command are kept together' -r -f -a "auto\t'A cgroup if one is available, else as with none'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'Containment of a command\'s processes' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'
 pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'How often a message is tried before it is dead-lettered [default: 5]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l max-attempts -d 'Attempts before a message is dead-lettered [default: 5]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-delay -d 'The pause before a retry [default: 10s..5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l dead-letter-exit -d 'Exit statuses of final failures [default: 65]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l retry-exit -d 'Exit statuses that always retry, even if --dead-letter-exit includes them in a range [default: 75]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-time -d 'How long this worker locks a message [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-time -d 'Time for which this worker locks a message [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l renew-at -d 'When to renew a lock, in per cent of its time [default: 70%]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'How long commands may continue after a stop [default: 30s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l grace -d 'Time that commands may continue after a stop [default: 30s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l kill-after -d 'From the stop signal to SIGKILL [default: 10s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l identity -d 'Name of this worker in the log [default: HOST-PID]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l status-file -d 'Keep a JSON file with the present state' -r -F
@@ -220,7 +220,7 @@ workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'How often to look [default: 2s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'Time between two looks [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l json -d 'Write one JSON object a line'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l help -d 'Print a summary; --help prints everything'
@@ -288,7 +288,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l connect-
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth-patience -d 'Exit with 77 after the store has refused the credential for D [default: 5m]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Tell standbys of a hand-over at once, by TCP' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'How long a silent holder keeps the lock [default: 60s]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'Time that a silent holder keeps the lock [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
 key\t'The account\'s key'
 sas\t'A shared access signature'
@@ -306,7 +306,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l event-lo
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace -d 'From the line \'standby\' to the lock\'s release [default: 5s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-file -d 'Link the control file here, for \'trafficcop check\'' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after D, and compete again' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'How long to cool down (not to compete) after a hand-over [default: twice --poll]' -r
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'Time without competing after a hand-over (cool-down) [default: twice --poll]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'Name of this machine in the events [default: the metadata service\'s name for it, else HOST]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'How many holders at once [default: 1]' -r

@@ -27,7 +27,7 @@ use crate::azure::Account;
 use crate::clock::Instant;
 use crate::config::{Named, UsageError, of_blobs_alone, options};
 use crate::core::Failure;
-use crate::host::variable;
+use crate::host::{self, variable};
 use crate::lease::helper::HelperLock;
 use crate::lease::inspect::{Inspector, LockState, LockStatus};
 use crate::lease::{NamedLock as _, at_path, blob};
@@ -41,7 +41,7 @@ pub(crate) use others::{check, completions, man};
 pub(crate) use timeline::timeline;
 
 // Time for one look: as long as one attempt to renew.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 // Looks while the state stays unknown. One lost packet is no answer; three are one.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(500);
@@ -76,7 +76,7 @@ fn target(
         }
         Named::Store(helper, name) => {
             refuse_access(named, emulator, access)?;
-            HelperLock::new(helper, name)?.inspector()?
+            HelperLock::new(helper, name, host::path().as_deref())?.inspector()?
         }
     };
     Ok(LockTarget {
@@ -171,7 +171,7 @@ impl LockTarget {
     }
 
     async fn look(&self) -> Result<LockStatus, Failure> {
-        self.inspector.look(Instant::now() + LOOK).await
+        self.inspector.look(Instant::now() + LOOK_TIMEOUT).await
     }
 
     /// Returns when to give up; a drive that hangs has one limit for everything.

@@ -28,13 +28,13 @@ use crate::signals::{SignalEvent, Signals};
 
 // Tokio's timers stop while the machine sleeps; the guardian's do not, and it reports a jump of the clock. This limits
 // the rest, without a guardian.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(3600);
 // Nothing waits for this announcement of a drain.
 const ANNOUNCE: Duration = Duration::from_secs(5);
 // Later writes wait for this one.
 const TELL_HEALTH: Duration = Duration::from_secs(2);
 // The last message to standbys only makes them faster.
-const FAREWELL: Duration = Duration::from_millis(300);
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 // A stop request waits until an acquire is undone.
 const UNDO: Duration = Duration::from_secs(2);
 
@@ -114,7 +114,7 @@ pub async fn drive(
     driver.tell(Event::Ticked);
     loop {
         if let Some(ending) = driver.tenure.ending().cloned() {
-            driver.store.leave(Instant::now() + FAREWELL).await;
+            driver.store.leave(Instant::now() + LEAVE_TIMEOUT).await;
             return ending;
         }
         driver.tell_health();
@@ -470,6 +470,6 @@ async fn heard(doorbell: &mut Option<Doorbell>) -> Ring {
 }
 
 async fn sleep_until(at: Instant) {
-    let span = at.since(Instant::now()).min(LONGEST_SLEEP);
+    let span = at.since(Instant::now()).min(CLOCK_INTERVAL);
     clock::sleep(span).await;
 }

@@ -99,6 +99,11 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// Returns the directories in which programs are looked for (PATH).
+pub(crate) fn path() -> Option<OsString> {
+    std::env::var_os("PATH")
+}
+
 /// Returns a directory of this user that does not outlast the boot.
 #[must_use]
 pub(crate) fn runtime_directory() -> Option<PathBuf> {

@@ -55,7 +55,7 @@ const LIFE: Duration = Duration::from_secs(15);
 // Limits of a request's line and headers, in bytes (hyper's minimum) and in number.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
-const NAP: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const STACK: usize = 512 << 10;
 
 /// A running server. When it is dropped, it stops, and removes its socket's path.
@@ -141,7 +141,7 @@ where
         match accept().await {
             Ok(stream) => connections.receive(stream, shared_status).await,
             // Mostly for want of descriptors: an immediate retry would use up a processor.
-            Err(_) => tokio::time::sleep(NAP).await,
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
         }
     }
 }

@@ -224,7 +224,7 @@ pub const STATUS_JSON: Rows<'_> = rows! {
     "once[].at" => "when that was recorded (RFC 3339, UTC)",
     "once[].token" => "the fencing token of the last run",
     "once[].failed" => "how many runs have failed since, in this period",
-    "flaw" => "what is wrong with the record or the place; else null",
+    "problem" => "what is wrong with the record or the place; else null",
 };
 
 /// Fields that `watch --json` adds.

@@ -327,7 +327,7 @@ fn brief(span: Duration) -> String {
 
 const DOORBELL: &str = "doorbell";
 // Longer than a doorbell itself waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tries this machine's doorbell and the holder's, on the runtime.
 async fn examine_doorbell(
@@ -418,7 +418,7 @@ async fn listen(bell: Bell) -> Check {
 /// Whether this bell greets the standby.
 async fn heard(standby: &mut Doorbell, bell: Bell) -> bool {
     standby.attend(Some(bell));
-    let ring = tokio::time::timeout(PATIENCE, standby.next()).await;
+    let ring = tokio::time::timeout(RING_TIMEOUT, standby.next()).await;
     matches!(ring, Ok(Ring::Greeted { .. }))
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
-    let shortest = target.inspector.manner().shortest_break;
+    let shortest = target.inspector.capabilities().shortest_break;
     if let Some(shortest) = shortest {
         refuse_short(period, shortest)?;
     }
@@ -187,7 +187,11 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         );
     }
     let what = view.lines()
-        + &consequence_of_reset(&tasks, target.inspector.manner().force_breaks, seen.state)
+        + &consequence_of_reset(
+            &tasks,
+            target.inspector.capabilities().force_breaks,
+            seen.state,
+        )
         + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {

@@ -119,7 +119,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
             for view in &view {
                 let before = last.iter().find(|before| before.lock == view.lock);
                 // Compared without the age, which would make a line every two seconds.
-                if before.map(LockView::gist) != Some(view.gist()) {
+                if before.map(LockView::identity_of_change) != Some(view.identity_of_change()) {
                     let text = line(view, why.as_deref(), typed.json, of_slots)?;
                     match answer(&text, ExitAction::Status(0))? {
                         ExitAction::Status(_) => {}
@@ -190,7 +190,7 @@ pub(super) struct LockView {
     pub(super) health: Option<String>,
     pub(super) health_cause: Option<String>,
     pub(super) once: Vec<TaskView>,
-    pub(super) flaw: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 /// Task that is done once, as it is shown.
@@ -285,7 +285,7 @@ impl LockView {
             health,
             health_cause,
             once: record.once.entries().iter().map(TaskView::of).collect(),
-            flaw: seen.flaw.clone(),
+            problem: seen.problem.clone(),
         }
     }
 
@@ -307,12 +307,14 @@ impl LockView {
             health: None,
             health_cause: None,
             once: Vec::new(),
-            flaw: None,
+            problem: None,
         }
     }
 
     /// Returns what makes a change: not the age.
-    pub(super) fn gist(&self) -> (&'static str, Option<&str>, Option<u64>, Option<&str>) {
+    pub(super) fn identity_of_change(
+        &self,
+    ) -> (&'static str, Option<&str>, Option<u64>, Option<&str>) {
         let (holder, health) = (self.holder.as_deref(), self.health.as_deref());
         (self.state, holder, self.token, health)
     }
@@ -366,7 +368,7 @@ impl LockView {
         for task in &self.once {
             line("once", Some(task.words()));
         }
-        line("flaw", self.flaw.clone());
+        line("problem", self.problem.clone());
         text
     }
 
@@ -525,10 +527,16 @@ mod tests {
             (free.health.clone(), free.health_cause.clone()),
             (None, None)
         );
-        assert!(held.gist() != view(LockState::Breaking).gist() && !free.lines().contains("500"));
+        assert!(
+            held.identity_of_change() != view(LockState::Breaking).identity_of_change()
+                && !free.lines().contains("500")
+        );
         // A change of health is a line of `watch`.
         let well = seen(LockState::Held, Some(self::record()));
-        assert_ne!(held.gist(), LockView::of(&well, now).gist());
+        assert_ne!(
+            held.identity_of_change(),
+            LockView::of(&well, now).identity_of_change()
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::policy::longest_poll;
 use super::run::{BLOB_LEASE, refuse_first};
 use crate::args;
 use crate::azure::AuthOptions;
+use crate::host;
 use crate::lease::NamedLock as _;
 use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
@@ -192,9 +193,8 @@ impl Lock {
             Lock::Blob { target, .. } => withheld(target, None),
             // A file needs no credential: those in the environment are the command's.
             Lock::File { .. } => Vec::new(),
-            Lock::Store { helper, name } => {
-                HelperLock::new(helper, name).map_or(Vec::new(), |lock| lock.hides())
-            }
+            Lock::Store { helper, name } => HelperLock::new(helper, name, host::path().as_deref())
+                .map_or(Vec::new(), |lock| lock.hides()),
         }
     }
 

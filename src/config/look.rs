@@ -63,12 +63,12 @@ pub(super) fn in_time<T: Send + 'static>(
 /// Waits until the kernel has removed the joined thread. It counts until then, and a process with two threads
 /// cannot fork a guardian.
 fn await_its_end() {
-    const NAP: Duration = Duration::from_millis(1);
+    const RETRY_INTERVAL: Duration = Duration::from_millis(1);
     const NAPS: u32 = 1000;
     for _ in 0..NAPS {
         // The fork of a guardian counts in the same way.
         if guardian::threads().is_ok_and(|count| count > 1) {
-            std::thread::sleep(NAP);
+            std::thread::sleep(RETRY_INTERVAL);
         } else {
             return;
         }

@@ -24,7 +24,7 @@ use crate::lease::LeaseStore;
 use crate::signals::Signals;
 
 // Time to wait for a store that has never answered, as on the command line.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a lock without a deadline is kept for guards that have lost it, as `--grace` of the command line.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -156,7 +156,7 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
         poll,
         // A program that will not wait any longer drops the future.
         wait: None,
-        patience: PATIENCE,
+        patience: CONNECT_TIMEOUT,
         auth_patience: AUTH_PATIENCE,
         grace: budget.map_or(GRACE, |budget| budget.grace_on_loss),
         stop_signal: libc::SIGTERM,

@@ -110,7 +110,13 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
             page_blob,
         } => (target, options, *create, *page_blob),
         Lock::File { path, shared, .. } => return Ok(lease::at_path(path, *shared, config.slots)?),
-        Lock::Store { helper, name } => return Ok(Arc::new(HelperLock::new(helper, name)?)),
+        Lock::Store { helper, name } => {
+            return Ok(Arc::new(HelperLock::new(
+                helper,
+                name,
+                host::path().as_deref(),
+            )?));
+        }
     };
     let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
     let account = Account::find(&host::variable, options, target.url())

@@ -20,7 +20,7 @@ use crate::util::lock;
 const OVERDUE: Duration = Duration::from_secs(5);
 // Validity of a sign of life, so that frequent requests do not cause frequent checks.
 const FRESH: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct SharedStatus {
     /// The control file with the deadline, which the guardian and the command share.
@@ -119,7 +119,7 @@ impl SharedStatus {
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }
-        let answered = tokio::time::timeout(PATIENCE, all_answer(&self.health_check)).await;
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, all_answer(&self.health_check)).await;
         if answered.is_ok() {
             self.alive_at.store(asked.as_nanos(), Ordering::Release);
         }

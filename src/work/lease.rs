@@ -21,11 +21,11 @@ use crate::util::lock;
 
 // Time limit for settling, within the lock time: a network that fails for some seconds must not cause
 // finished work to be repeated.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 // A message given back unchanged needs less: its lock expires by itself.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 // Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 /// Pauses between two attempts to settle, first and longest.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
@@ -136,7 +136,7 @@ impl MessageLease {
                 return None;
             }
             if now < next {
-                let until = next.min(due).since(now).min(LONGEST_SLEEP);
+                let until = next.min(due).since(now).min(CLOCK_INTERVAL);
                 tokio::time::sleep(until).await;
                 continue;
             }
@@ -162,8 +162,10 @@ impl MessageLease {
         let begin = Instant::now();
         let confirmed = self.confirmed();
         let patience = match settlement {
-            Settlement::Release => RELEASE_PATIENCE,
-            Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => PATIENCE,
+            Settlement::Release => RELEASE_TIMEOUT,
+            Settlement::Complete | Settlement::Retry(_) | Settlement::DeadLetter { .. } => {
+                SETTLE_TIMEOUT
+            }
         };
         // Always make one attempt: an expired lock still counts until another worker takes the message.
         let lock_end = confirmed + self.lock_time;

@@ -24,7 +24,7 @@ use crate::queue::{Missing, Queue};
 use crate::signals::{SignalEvent, Signals};
 
 // Equal to the default of `run`'s --connect-timeout.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Opens the queue of the config; sends nothing.
 ///
@@ -113,7 +113,7 @@ fn open_service_bus(
     })))
 }
 
-/// Checks the queue until it answers or `PATIENCE` is over; returns the signal of a stop.
+/// Checks the queue until it answers or `CONNECT_TIMEOUT` is over; returns the signal of a stop.
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
@@ -143,7 +143,7 @@ pub(super) async fn prepare(
 }
 
 async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missing> {
-    let give_up_at = Instant::now() + PATIENCE;
+    let give_up_at = Instant::now() + CONNECT_TIMEOUT;
     let mut told = false;
     loop {
         // Retry one interval after the start of an attempt, not after its end.

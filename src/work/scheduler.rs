@@ -15,7 +15,7 @@ use crate::units;
 const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 // A waiting queue must be silent for a while before it counts as empty: a message takes a round trip and
 // more.
-const LOOK: Duration = Duration::from_secs(2);
+const EMPTY_AFTER: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
 pub(super) const BATCH: usize = 32;
 // One refusal may be temporary; five in a row, with growing pauses, mean a missing right.
@@ -228,7 +228,7 @@ impl Scheduler {
             Some(span) => self.busy_at + span,
             None => Instant::FOREVER,
         };
-        idle_at.min(now + LISTEN).max(now + LOOK)
+        idle_at.min(now + LISTEN).max(now + EMPTY_AFTER)
     }
 
     fn left(&self) -> Option<u64> {
@@ -269,7 +269,8 @@ impl Scheduler {
         // They occupy processors: the next request asks for so many fewer.
         self.running += count;
         // The queue has waited already: ask again without a pause.
-        let waited = asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= LOOK / 2);
+        let waited =
+            asked.is_some_and(|asked| self.terms.waits && now.since(asked.at) >= EMPTY_AFTER / 2);
         self.answered = true;
         self.failing = None;
         self.refused_since = None;

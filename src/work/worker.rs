@@ -36,7 +36,7 @@ use crate::status::REFUSED;
 
 const CLOSING: Duration = Duration::from_secs(2);
 /// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Works on the messages of `config`'s queue.
 ///
@@ -358,7 +358,7 @@ impl Worker {
                     }
                 }
                 event = idle_event(&mut self.idle) => self.on_event(&event),
-                () = tokio::time::sleep(until.since(now).min(LONGEST_SLEEP)) => {}
+                () = tokio::time::sleep(until.since(now).min(CLOCK_INTERVAL)) => {}
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::notify::{PRIVATE, VARIABLE};
 use crate::queue::Settlement;
 
 /// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct MessageWorkload<'a> {
     pub(super) handle: &'a mut GuardianHandle,
@@ -227,7 +227,7 @@ impl Workload for MessageWorkload<'_> {
                     self.progress.hurried = true;
                     self.handle.kill();
                 }
-                () = tokio::time::sleep(due.since(now).min(LONGEST_SLEEP)) => {}
+                () = tokio::time::sleep(due.since(now).min(CLOCK_INTERVAL)) => {}
             }
         }
     }

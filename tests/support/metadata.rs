@@ -9,7 +9,7 @@ use super::await_for;
 
 /// Way to answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Manner {
+pub(crate) enum Capabilities {
     /// Like Azure's service.
     Well,
     Status(u16),
@@ -19,7 +19,7 @@ pub(crate) enum Manner {
 }
 
 struct Service {
-    manner: Manner,
+    manner: Capabilities,
     /// Name of the machine; if empty, the service does not tell.
     name: String,
     events: Vec<String>,
@@ -45,7 +45,7 @@ impl Metadata {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let service = Arc::new(Mutex::new(Service {
-            manner: Manner::Well,
+            manner: Capabilities::Well,
             name: name.to_owned(),
             events: Vec::new(),
             asked: 0,
@@ -70,7 +70,7 @@ impl Metadata {
         self.service.lock().expect("not poisoned")
     }
 
-    pub(crate) fn answers(&self, manner: Manner) {
+    pub(crate) fn answers(&self, manner: Capabilities) {
         self.service().manner = manner;
     }
 
@@ -152,10 +152,10 @@ fn serve(stream: TcpStream, service: &Mutex<Service>) -> std::io::Result<()> {
                     let events = service.events.join(",");
                     let document = format!(r#"{{"DocumentIncarnation": 1, "Events": [{events}]}}"#);
                     match service.manner {
-                        Manner::Well => (200, document),
-                        Manner::Status(status) => (status, String::new()),
-                        Manner::Nonsense(text) => (200, text.to_owned()),
-                        Manner::Hangs => {
+                        Capabilities::Well => (200, document),
+                        Capabilities::Status(status) => (status, String::new()),
+                        Capabilities::Nonsense(text) => (200, text.to_owned()),
+                        Capabilities::Hangs => {
                             service.hung.push(writer);
                             return Ok(());
                         }

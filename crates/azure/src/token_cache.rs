@@ -33,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 // well.
 const SPACING: Duration = Duration::from_secs(5);
 // tokio's timers stop while the machine sleeps, so the clock is checked this often.
-const LOOK: Duration = Duration::from_secs(30);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) struct Issued {
     pub(super) secret: Secret,
@@ -307,7 +307,7 @@ async fn renew(shared: Arc<Shared>, issuer: Arc<dyn Issuer>) {
                 break;
             }
             tokio::select! {
-                () = tokio::time::sleep(left.min(LOOK)) => {}
+                () = tokio::time::sleep(left.min(CLOCK_INTERVAL)) => {}
                 () = shared.look.notified() => {}
             }
         }

@@ -39,7 +39,7 @@ const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
 // tokio's timers stop while the machine sleeps: after an hour a limit of 5 s would have 5 s left. So the clock that
 // counts suspend is checked this often.
-const LOOK: Duration = Duration::from_millis(250);
+const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A client that is built at its first request.
 pub(crate) struct Client {
@@ -403,7 +403,7 @@ pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Opti
         tokio::select! {
             biased;
             done = &mut work => return Some(done),
-            () = clock::sleep(left.min(LOOK)) => {}
+            () = clock::sleep(left.min(CLOCK_INTERVAL)) => {}
         }
     }
 }

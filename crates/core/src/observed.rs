@@ -232,7 +232,7 @@ impl Observed {
 
     /// Forgets everything seen or made. The version before the one just made is missing, so the view was
     /// older than the oldest version kept.
-    pub fn is_ancient(&mut self) {
+    pub fn reset_stale_view(&mut self) {
         self.own = None;
         self.seen = None;
     }
@@ -244,7 +244,7 @@ impl Observed {
 
     /// Ends a tenure whose lease runs out: this instance waits for that like all others. `nonce` is that of
     /// the next tenure.
-    pub fn renounce(&mut self, nonce: u128, now: Instant) {
+    pub fn abandon(&mut self, nonce: u128, now: Instant) {
         self.end(self.claim(false), nonce, now);
     }
 
@@ -357,7 +357,7 @@ mod tests {
         let mut chain = Observed::new(1, D);
         chain.made(7, at(0));
         assert_eq!(chain.next(at(1)), Next::Make(8));
-        chain.renounce(3, at(2_000));
+        chain.abandon(3, at(2_000));
         assert_eq!(chain.next(at(2_000)), Next::Wait(at(17_000)));
         assert_eq!(chain.claim(false).nonce, 3);
         chain.made(8, at(17_000));
@@ -379,7 +379,7 @@ mod tests {
         let mut chain = Observed::new(1, D);
         chain.saw(7, held(2), at(0));
         chain.made(8, at(99_000));
-        chain.is_ancient();
+        chain.reset_stale_view();
         assert_eq!((chain.version(), chain.own()), (0, None));
     }
 

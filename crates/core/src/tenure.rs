@@ -190,7 +190,7 @@ impl Tenure {
         let mut step = Step::at(now);
         // Before the state: a cordon outlasts each of them.
         if self.ending().is_none() {
-            self.context.hears_of_cordons(&mut step, &event);
+            self.context.on_cordon(&mut step, &event);
             self.context.hears_of_the_condition(now, &event);
             self.context.hears_of_health(&event);
             self.context.hears_of_the_start(&event);

@@ -47,7 +47,7 @@ pub(super) struct Space {
 
 /// Time for init to kill the others after the order: it has to be scheduled first, and waves of kills follow
 /// each other in less than a millisecond. A small part of what a lease leaves for the end of the tree.
-const HEED: Duration = Duration::from_millis(20);
+const INIT_KILL_GRACE: Duration = Duration::from_millis(20);
 
 fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
     move |why| SetupError::Contain { asked, why }
@@ -230,7 +230,7 @@ impl Containment {
                     .compare_exchange(0, now.as_nanos(), order, order);
                 match asks {
                     Ok(_) if space.namespace.signal_all(libc::SIGKILL).is_ok() => {}
-                    Err(asked) if now < Instant::from_nanos(asked) + HEED => {}
+                    Err(asked) if now < Instant::from_nanos(asked) + INIT_KILL_GRACE => {}
                     _ => space.namespace.kill(),
                 }
             }
@@ -324,7 +324,7 @@ mod tests {
             let begun = Instant::now();
             contained.kill();
             contained.kill();
-            let in_time = Instant::now().since(begun) < HEED;
+            let in_time = Instant::now().since(begun) < INIT_KILL_GRACE;
             let Containment::Pidns(Some(space)) = &contained else {
                 panic!("it is open");
             };

@@ -35,7 +35,7 @@ use peer::Process;
 const DISMISSAL: Duration = Duration::from_secs(1);
 /// Time between looks whether it has ended, if the kernel does not report that, and whether it takes more
 /// frames.
-const NAP: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 enum State {
     /// The guardian lives.
@@ -301,7 +301,7 @@ impl GuardianHandle {
                 // is for a debugger, under which this process cannot reap it at that moment.
                 tokio::select! {
                     () = poll_fn(|context| self.peer.poll_children(context)) => {}
-                    () = sleep(NAP) => {}
+                    () = sleep(POLL_INTERVAL) => {}
                 }
             }
             if !last {

@@ -20,7 +20,7 @@ use trafficcop_core::clock::Instant;
 // runs and is stuck.
 const EVERY: Duration = Duration::from_secs(4);
 // The guardian's loop never blocks, so it answers at once: only a starved machine needs a second.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 // Allowed silence while it starts a command: fork, namespace and exec take the kernel seconds on a starved
 // machine. That does not delay a kill: see the next.
 const PATIENCE_AT_THE_START: Duration = Duration::from_secs(10);
@@ -30,8 +30,8 @@ const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
 // Several looks fit into that time, so that no single late one decides.
 const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
 /// Time between looks while an answer is missing.
-const LOOK: Duration = Duration::from_millis(150);
-// A gap of more than twice `LOOK` means that this process was stopped, suspended or starved, and the guardian may
+const ANSWER_INTERVAL: Duration = Duration::from_millis(150);
+// A gap of more than twice `ANSWER_INTERVAL` means that this process was stopped, suspended or starved, and the guardian may
 // have answered long ago.
 const PAUSE: Duration = Duration::from_millis(400);
 
@@ -150,7 +150,7 @@ impl LivenessTimer {
         } else if self.starting {
             PATIENCE_AT_THE_START
         } else {
-            PATIENCE
+            ANSWER_TIMEOUT
         };
         if self.listened >= patience {
             Beat::Silent
@@ -168,7 +168,7 @@ impl LivenessTimer {
         } else if self.urgent {
             LOOK_AT_THE_END
         } else {
-            LOOK
+            ANSWER_INTERVAL
         }
     }
 

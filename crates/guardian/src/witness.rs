@@ -17,7 +17,7 @@ use super::raw::{self, Whose};
 const TYPED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 // Looks until a signalled witness must have died. It only has to be scheduled.
 const LOOKS: u32 = 50;
-const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Witness {
@@ -107,7 +107,7 @@ impl Witness {
                 if self.pid.is_none() {
                     break;
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(LOOK_INTERVAL);
             }
         }
         if let Some(pid) = self.pid.take() {

@@ -106,13 +106,13 @@ impl BlockingJobs {
 
 /// Resolves at `at`. Sleeps in short steps, because the runtime's timers stop in a suspend.
 async fn until(at: Instant) {
-    const NAP: Duration = Duration::from_millis(500);
+    const CLOCK_INTERVAL: Duration = Duration::from_millis(500);
     loop {
         let left = at.since(Instant::now());
         if left.is_zero() {
             return;
         }
-        clock::sleep(left.min(NAP)).await;
+        clock::sleep(left.min(CLOCK_INTERVAL)).await;
     }
 }
 

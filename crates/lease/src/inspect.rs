@@ -27,7 +27,7 @@ pub trait Inspector: Send + Sync {
     fn lock(&self) -> String;
 
     /// Returns which interventions the store allows.
-    fn manner(&self) -> Manner;
+    fn capabilities(&self) -> Capabilities;
 
     /// Whether a look can hang. Then nothing is asked twice: the second request would wait behind the first.
     fn hangs(&self) -> bool {
@@ -74,7 +74,7 @@ pub trait Inspector: Send + Sync {
 
 /// Interventions that a store allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct Capabilities {
     /// Shortest period of a break in seconds, apart from none; `None`: the kernel's lock cannot be broken.
     pub shortest_break: Option<u8>,
     /// Whether forgetting by force needs a lease of its own, so that the holder's is broken first.
@@ -112,7 +112,7 @@ pub struct LockStatus {
     /// Bytes of data in a lock's blob, which should have none.
     pub data: u64,
     /// Problem of the record or the place, in one line.
-    pub flaw: Option<String>,
+    pub problem: Option<String>,
     /// Whether there are results of one-time tasks that cannot be read.
     pub unread: bool,
     /// Text that changes with the record (a blob's ETag).

@@ -128,7 +128,7 @@ impl VersionRecord {
         record: Option<VersionRecord>,
     ) -> LockStatus {
         let unread = record.as_ref().is_some_and(|record| record.unread);
-        let flaw = match &record {
+        let problem = match &record {
             None if version > 0 => Some(format!(
                 "version {version} has no record that can be read: it is held for {} s from when it was seen",
                 LONGEST_LEASE.as_secs()
@@ -144,7 +144,7 @@ impl VersionRecord {
                 false => LockState::Held,
             },
             record: record.map(|record| record.record),
-            flaw,
+            problem,
             unread,
             version: Some(version.to_string()),
             ..LockStatus::default()

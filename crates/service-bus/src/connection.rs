@@ -30,7 +30,7 @@ const GOOD: Duration = Duration::from_secs(10);
 // First pause between attempts to give a message back.
 const REPEAT: Duration = Duration::from_millis(250);
 // tokio's timers stop while the machine sleeps, so the task looks at the clock this often.
-const LOOK: Duration = Duration::from_secs(10);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) enum Instruction {
     /// Take no more, and give back what was not handed out.
@@ -121,7 +121,7 @@ impl ConnectionTask {
                 },
                 // A lock cannot wait for long.
                 () = self.shared.hurry.notified() => until = until.min(soonest),
-                () = tokio::time::sleep(until.since(now).min(LOOK)) => {}
+                () = tokio::time::sleep(until.since(now).min(CLOCK_INTERVAL)) => {}
             }
         }
     }
@@ -183,8 +183,8 @@ impl ConnectionTask {
             }
             // The end of one under way wakes this task.
             let rest = match &authorising {
-                Some(_) => LOOK,
-                None => renew_at.since(now).min(LOOK),
+                Some(_) => CLOCK_INTERVAL,
+                None => renew_at.since(now).min(CLOCK_INTERVAL),
             };
             let authorised = async { Some(authorising.as_mut()?.await) };
             let came = async { Some(intake.as_mut()?.next().await) };

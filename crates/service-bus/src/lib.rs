@@ -58,7 +58,7 @@ use trafficcop_core::util::lock;
 
 // Time that the service may look for a session, to find out whether the queue has sessions: it refuses at once
 // if not.
-const LOOK: Duration = Duration::from_secs(1);
+const SESSION_PROBE: Duration = Duration::from_secs(1);
 
 /// Address of the queue.
 #[derive(Clone)]
@@ -184,7 +184,7 @@ impl ServiceBusQueue {
         if self.sessions.is_none() {
             return Ok(());
         }
-        let accepted = session::accept(connection, Instant::now() + LOOK).await;
+        let accepted = session::accept(connection, Instant::now() + SESSION_PROBE).await;
         let accepted = accepted.map_err(|error| error.at_first(&self.name, true))?;
         *lock(&self.accepted) = accepted;
         Ok(())

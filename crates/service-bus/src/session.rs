@@ -38,7 +38,7 @@ use trafficcop_core::util::lock;
 
 // Longest time that the service waits for a session, and so the longest time to notice that the other end is
 // dead.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after giving back a message that came before its turn, at first and at most.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 // Time that the first message of a session may be under way: the service gave the session because it has one.
@@ -55,7 +55,7 @@ pub(super) async fn accept(
     connection: Arc<Connection>,
     give_up_at: Instant,
 ) -> Result<Option<Accepted>, BusError> {
-    let patience = give_up_at.since(Instant::now()).min(PATIENCE);
+    let patience = give_up_at.since(Instant::now()).min(SESSION_TIMEOUT);
     let number = LINKS.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}{OF_SESSION}{number}", connection.name);
     let link = connection.accept(name, patience).await?;

@@ -163,11 +163,11 @@ async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     if seen.data > 0 {
         findings.add(Check::warn("data", data_warning(&view.name, seen.data), ""));
     }
-    findings.add(match &seen.flaw {
-        Some(flaw) if seen.foreign => Check::fail("lock", flaw, ""),
-        Some(flaw) => Check::fail(
+    findings.add(match &seen.problem {
+        Some(problem) if seen.foreign => Check::fail("lock", problem, ""),
+        Some(problem) => Check::fail(
             "lock",
-            flaw,
+            problem,
             "set it to a number greater than every fencing token given out so far, or remove all \
              metadata trafficcop_* if no fencing token is in use",
         ),

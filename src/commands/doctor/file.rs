@@ -29,9 +29,9 @@ use crate::units::show;
 // Exit status of the second process that finds no lock; no error has it.
 pub(super) const NOT_LOCKED: u8 = 3;
 // Time that a file system may be silent: a disk that wakes up, a pool under repair.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 // Likewise on a shared drive: an operator who asks because something hangs wants an answer.
-const SHARED_PATIENCE: Duration = Duration::from_secs(6);
+const DRIVE_TIMEOUT: Duration = Duration::from_secs(6);
 /// Writes, or names made, that are timed.
 const SAMPLES: usize = 10;
 // Names that the makers race for: a server that misleads two of eight does so within a few.
@@ -59,7 +59,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
         let advice = "name a file in /run/lock or /var/lib";
         findings.add(Check::warn("cleaners", found, advice));
     }
-    let patience = if shared { SHARED_PATIENCE } else { PATIENCE };
+    let patience = if shared { DRIVE_TIMEOUT } else { DISK_TIMEOUT };
     // A thread that hangs in the kernel cannot be ended: the process ends without it.
     let started = std::thread::Builder::new()
         .name("doctor".into())
@@ -201,11 +201,11 @@ fn lock(path: &Path) -> Check {
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
             // Longer than the receiver waits, so that a drive that hangs is reported once, there.
-            let limit = Instant::now() + SHARED_PATIENCE * 2;
+            let limit = Instant::now() + DRIVE_TIMEOUT * 2;
             commands::run(async { Ok(lock.look(limit).await?) })
         });
     match seen {
-        Ok(seen) if seen.flaw.as_deref() == Some(file::KERNEL_ON_SHARED) => Check::fail(
+        Ok(seen) if seen.problem.as_deref() == Some(file::KERNEL_ON_SHARED) => Check::fail(
             "lock",
             file::KERNEL_ON_SHARED,
             "end what holds it and remove the file, or name another",

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::{Check, Findings, clock, pace};
 use crate::clock::Instant;
 use crate::core::Budget;
+use crate::host;
 use crate::lease::helper::{HelperLock, race};
 
 /// Rounds in which eight writers use the same tag.
@@ -17,7 +18,7 @@ const ROUNDS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget: &Budget) {
-    let lock = match HelperLock::new(helper, name) {
+    let lock = match HelperLock::new(helper, name, host::path().as_deref()) {
         Ok(lock) => lock,
         Err(why) => return findings.add(Check::fail("helper", why.to_string(), "")),
     };

@@ -17,7 +17,7 @@ pub(crate) const MARK: &str = "t0k3n-0f-3ntra";
 
 /// Reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Capabilities {
     /// Issues a token for this many seconds.
     Issue(u64),
     /// Never answers.
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
 }
 
 struct State {
-    manner: Manner,
+    manner: Capabilities,
     asked: Vec<Asked>,
     issued: Vec<String>,
     over: bool,
@@ -75,7 +75,7 @@ impl Desk {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
         let state = Arc::new(Mutex::new(State {
-            manner: Manner::Issue(super::HOUR),
+            manner: Capabilities::Issue(super::HOUR),
             asked: Vec::new(),
             issued: Vec::new(),
             over: false,
@@ -104,7 +104,7 @@ impl Desk {
     }
 
     /// Changes the reaction, also to requests that wait.
-    pub(crate) fn set(&self, manner: Manner) {
+    pub(crate) fn set(&self, manner: Capabilities) {
         lock(&self.state).manner = manner;
     }
 
@@ -172,7 +172,7 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<State>) {
         let mut state = lock(state);
         match state.manner.clone() {
             _ if state.over => return,
-            Manner::Issue(seconds) => {
+            Capabilities::Issue(seconds) => {
                 let token = token(seconds);
                 state.issued.push(token.clone());
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -183,8 +183,8 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<State>) {
                 );
                 break (200, text);
             }
-            Manner::Answer(status, text) => break (status, text),
-            Manner::Hang => {}
+            Capabilities::Answer(status, text) => break (status, text),
+            Capabilities::Hang => {}
         }
         drop(state);
         std::thread::sleep(Duration::from_millis(10));

@@ -1,7 +1,7 @@
 //! The verbs authenticate as `run` does.
 
 use super::*;
-use crate::entra::desk::Manner;
+use crate::entra::desk::Capabilities;
 
 #[test]
 fn they_look_and_intervene_with_a_token() {
@@ -39,7 +39,7 @@ fn they_look_and_intervene_with_a_token() {
     stage.let_end("one");
     let _ = one.wait();
 
-    stage.desk.set(Manner::Answer(
+    stage.desk.set(Capabilities::Answer(
         400,
         r#"{"error":"invalid_request","error_description":"Identity not found"}"#.into(),
     ));

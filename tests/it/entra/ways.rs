@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::entra::desk::Manner;
+use crate::entra::desk::Capabilities;
 use crate::support::namespaces::network_or_say_so;
 
 /// Checks that it gets control, names this credential, and the command ends well.
@@ -170,7 +170,7 @@ fn refused_secret_exits_77_with_the_reason_and_is_not_shown() {
     let text = format!(
         r#"{{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123"}}"#
     );
-    stage.desk.set(Manner::Answer(401, text));
+    stage.desk.set(Capabilities::Answer(401, text));
     let finished = stage.with_secret(stage.run()).shell("echo run").finish();
     refused(
         &finished,

@@ -63,7 +63,7 @@ fn the_locks_of_a_container_by_prefix_and_nothing_else() {
     assert_whole(&some[0]);
     let broken = parse(&list("listing/other").arg("--json").finish());
     assert!(
-        broken[0]["flaw"].as_str().unwrap().contains("seven"),
+        broken[0]["problem"].as_str().unwrap().contains("seven"),
         "{broken}"
     );
     let none = list("listing/nothing").finish();

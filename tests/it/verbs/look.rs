@@ -34,7 +34,7 @@ fn a_tenure_as_status_tells_it(scene: &Scene, place: &Place) {
         Some("sh")
     );
     assert!(held["seconds"].is_u64() && held["since"].is_string() && held["host"].is_string());
-    assert_eq!(held["flaw"], Value::Null);
+    assert_eq!(held["problem"], Value::Null);
     let text = place.verb(scene, "status").finish();
     let pid = format!("pid {}", holder.pid());
     said(&text, 0, &["held", "web1", &pid, "token", "(for ", "sh -c"]);
@@ -289,7 +289,7 @@ fn a_lock_that_flock_has_is_held_by_no_instance() {
     let held = place.status(&scene);
     assert_eq!(held["state"], "held");
     assert_eq!((&held["holder"], &held["token"]), (&Value::Null, &json!(1)));
-    assert!(held["flaw"].as_str().unwrap().contains("flock(2)"));
+    assert!(held["problem"].as_str().unwrap().contains("flock(2)"));
     let reset = place
         .verb(&scene, "reset")
         .args(["--all", "--yes"])

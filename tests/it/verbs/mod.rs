@@ -21,7 +21,7 @@ const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// Fields of a lock in JSON.
 const FIELDS: [&str; 15] = [
     "command",
-    "flaw",
+    "problem",
     "health",
     "health_cause",
     "held",

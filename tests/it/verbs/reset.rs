@@ -143,8 +143,8 @@ fn other_people_s_metadata_stays_and_unreadable_results_go_with_all() {
         ("trafficcop_once", "[{torn"),
     ]);
     let place = Place::blob(&blob.name);
-    let flaw = place.status(&scene)["flaw"].to_string();
-    assert!(flaw.contains("reset --all"), "{flaw}");
+    let problem = place.status(&scene)["problem"].to_string();
+    assert!(problem.contains("reset --all"), "{problem}");
     refused(
         &place.verb(&scene, "reset").arg("-y").finish(),
         64,

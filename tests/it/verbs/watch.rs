@@ -65,14 +65,18 @@ fn a_tenure_as_watch_tells_it(scene: &Scene, place: &Place) {
     ends_with("free");
     let lines = await_lines(&watch, 1);
     for pair in lines.windows(2) {
-        let gist = |line: &Value| {
+        let identity_of_change = |line: &Value| {
             (
                 line["state"].clone(),
                 line["holder"].clone(),
                 line["token"].clone(),
             )
         };
-        assert_ne!(gist(&pair[0]), gist(&pair[1]), "no change, but a line");
+        assert_ne!(
+            identity_of_change(&pair[0]),
+            identity_of_change(&pair[1]),
+            "no change, but a line"
+        );
     }
     watch.signal(Signal::SIGINT);
     let finished = watch.finish();

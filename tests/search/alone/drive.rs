@@ -236,9 +236,9 @@ impl World {
             self.ledger.chain.made(version, t0);
         }
         if learned.ancient {
-            self.drive().observed.is_ancient();
+            self.drive().observed.reset_stale_view();
             self.drive().granted = false;
-            self.ledger.chain.is_ancient();
+            self.ledger.chain.reset_stale_view();
         }
         if learned.released {
             let nonce = self.drive().nonce();
@@ -287,7 +287,7 @@ impl World {
         let nothing = |reply| (reply, Learned::default());
         if std::mem::take(&mut self.drive().granted) {
             let nonce = self.drive().nonce();
-            self.drive().observed.renounce(nonce, now);
+            self.drive().observed.abandon(nonce, now);
             self.ledger.chain.ends(lease, false, now);
         }
         if is_lost && self.rng.bool() {
@@ -393,8 +393,8 @@ impl World {
                     });
                 }
                 Some(false) => {
-                    self.drive().observed.is_ancient();
-                    self.ledger.chain.is_ancient();
+                    self.drive().observed.reset_stale_view();
+                    self.ledger.chain.reset_stale_view();
                     return Err(lost());
                 }
                 None if is_lost => return Err(transient("it exists, but the answer is lost")),

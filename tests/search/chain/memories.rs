@@ -103,7 +103,7 @@ impl Memories {
                 let claim = claim.and_then(|claim| self.claim(whose, Some(claim)));
                 answer = Some(one.exists(Version::from(version), claim, at(tick)));
             }
-            Told::Renounced(p, number, tick) => one.renounce(nonce(p, number), at(tick)),
+            Told::Renounced(p, number, tick) => one.abandon(nonce(p, number), at(tick)),
             Told::Released(p, number, tick) => one.released(nonce(p, number), at(tick)),
         }
         let text = format!("{one:?}");

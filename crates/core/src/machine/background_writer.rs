@@ -45,7 +45,7 @@ pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
 }
 
 /// Longest time that the end of the process waits for the queue.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Pending<T> {
     waiting: VecDeque<T>,
@@ -148,7 +148,7 @@ impl<T> BackgroundWriter<T> {
 impl<T> Drop for BackgroundWriter<T> {
     fn drop(&mut self) {
         // The last entries are worth a wait, but a limited one: the disk may hang.
-        self.finish(PATIENCE);
+        self.finish(FLUSH_TIMEOUT);
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
     }

@@ -354,7 +354,7 @@ impl Context {
         self.failed_hook = how;
     }
 
-    pub(super) fn hears_of_cordons(&mut self, step: &mut Step, event: &Event) {
+    pub(super) fn on_cordon(&mut self, step: &mut Step, event: &Event) {
         if let Event::Cordoned(cordon) = event {
             self.cordoned(cordon.clone());
         }
@@ -409,7 +409,7 @@ impl Context {
     /// may have obtained.
     pub(super) fn leave(&mut self, step: &mut Step, cause: Cause) -> Phase {
         if self.ambiguous {
-            return Releasing::of_a_maybe(self, step, cause);
+            return Releasing::undo_uncertain_acquire(self, step, cause);
         }
         Phase::Done(Ending {
             cause,

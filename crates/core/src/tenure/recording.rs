@@ -19,7 +19,7 @@ use crate::{Action, Cause, Event, Exit, Failure, Notice, Once, Outcome, Workload
 
 // Time for which to try, while the lease can be renewed: a store that takes renewals and no records (a
 // right is missing, the record is full) would keep this instance for ever.
-const PATIENCE: Duration = Duration::from_secs(300);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub(super) struct Recording {
@@ -29,11 +29,11 @@ pub(super) struct Recording {
     empty_at: Option<Instant>,
     give_up_at: Instant,
     why: Option<String>,
-    progress: Progress,
+    progress: RecordProgress,
 }
 
 #[derive(Debug)]
-enum Progress {
+enum RecordProgress {
     /// The store must be asked.
     Due { at: Instant },
     /// The store was asked; the attempt has a time limit, and its reply always comes.
@@ -74,9 +74,9 @@ pub(super) fn after(
         outcome: rule.outcome(exit, run.held_lease.failed()),
         run,
         empty_at: Some(empty_at),
-        give_up_at: step.now + PATIENCE,
+        give_up_at: step.now + RECORD_TIMEOUT,
         why: None,
-        progress: Progress::Due { at: step.now },
+        progress: RecordProgress::Due { at: step.now },
     }
     .go_on(context, step)
 }
@@ -90,9 +90,9 @@ impl Recording {
     pub(super) fn wake_at(&self) -> Instant {
         let limit = self.limit();
         let next = match self.progress {
-            Progress::Due { at } => at.min(self.give_up_at).min(limit),
-            Progress::InFlight { .. } => Instant::FOREVER,
-            Progress::BackOff { until } => until.min(limit),
+            RecordProgress::Due { at } => at.min(self.give_up_at).min(limit),
+            RecordProgress::InFlight { .. } => Instant::FOREVER,
+            RecordProgress::BackOff { until } => until.min(limit),
         };
         next.min(self.run.held_lease.renewal_due(limit))
     }
@@ -121,7 +121,7 @@ impl Recording {
             }
             Event::StopAsked(signal) => {
                 match (context.stop.asked(step.now, signal), &self.progress) {
-                    (_, Progress::BackOff { .. }) => {
+                    (_, RecordProgress::BackOff { .. }) => {
                         self.leave(context, step, Cause::Stopped(signal))
                     }
                     (Stop::Requested | Stop::Again, _) => self.go_on(context, step),
@@ -152,21 +152,23 @@ impl Recording {
     fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
         let (now, limit) = (step.now, self.limit());
         match self.progress {
-            Progress::Due { .. } if now >= limit || now >= self.give_up_at => {
+            RecordProgress::Due { .. } if now >= limit || now >= self.give_up_at => {
                 return self.give_up(context, step);
             }
-            Progress::Due { at } if now >= at => {
+            RecordProgress::Due { at } if now >= at => {
                 step.act(Action::Record {
                     outcome: self.outcome,
                     give_up_at: limit.min(now + ATTEMPT),
                 });
-                self.progress = Progress::InFlight { sent: now };
+                self.progress = RecordProgress::InFlight { sent: now };
             }
             // Given back like a hand-over: others, on whose machines it may work, go first.
-            Progress::BackOff { until } if now >= until || now >= limit => {
+            RecordProgress::BackOff { until } if now >= until || now >= limit => {
                 return self.leave(context, step, Cause::HandOver);
             }
-            Progress::Due { .. } | Progress::InFlight { .. } | Progress::BackOff { .. } => {}
+            RecordProgress::Due { .. }
+            | RecordProgress::InFlight { .. }
+            | RecordProgress::BackOff { .. } => {}
         }
         self.run.held_lease.renew_if_due(step, limit);
         Phase::Recording(self)
@@ -178,7 +180,7 @@ impl Recording {
         step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
-        let Progress::InFlight { sent } = self.progress else {
+        let RecordProgress::InFlight { sent } = self.progress else {
             return self.go_on(context, step);
         };
         match reply {
@@ -196,7 +198,7 @@ impl Recording {
                 let latest = self.limit() - RETRY;
                 let jitter = &mut context.jitter;
                 let at = jitter.again_at(sent, step.now, retry_after, latest);
-                self.progress = Progress::Due { at };
+                self.progress = RecordProgress::Due { at };
                 self.go_on(context, step)
             }
             Err(failure) => {
@@ -231,7 +233,7 @@ impl Recording {
         // Under the lease: other candidates would not know of a pause of this instance alone.
         let until = step.now + BACKOFF.after(failed);
         step.report(Notice::Pausing { until });
-        self.progress = Progress::BackOff { until };
+        self.progress = RecordProgress::BackOff { until };
         self.go_on(context, step)
     }
 

@@ -16,7 +16,7 @@ use crate::{Action, Cause, Ending, Event, Exit, Failure, Notice, WorkloadEvent};
 
 // Longest time for asking a store to take the lease back. After that it runs out by itself, and there is no
 // reason to wait.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Releasing {
@@ -33,11 +33,11 @@ pub(super) struct Releasing {
     // A lease was granted, not only perhaps obtained. Only then is its release reported.
     granted: bool,
     give_up_at: Instant,
-    progress: Progress,
+    progress: ReleaseProgress,
 }
 
 #[derive(Debug)]
-enum Progress {
+enum ReleaseProgress {
     /// A renewal is in flight. It could undo a release that overtook it, and the lease would keep all
     /// others out without a holder.
     Renewing { until: Instant },
@@ -78,19 +78,23 @@ impl Releasing {
     }
 
     /// Gives back a lease that was granted without an open attempt.
-    pub(super) fn of_a_stray(context: &mut Context, step: &mut Step) -> Phase {
+    pub(super) fn return_unasked_grant(context: &mut Context, step: &mut Step) -> Phase {
         let mut this = Releasing::new(step, None, None);
         this.granted = true;
         this.go_on(context, step)
     }
 
     /// Declines what the store keeps for this instance; the wait goes on.
-    pub(super) fn of_an_offer(context: &mut Context, step: &mut Step) -> Phase {
+    pub(super) fn decline_offer(context: &mut Context, step: &mut Step) -> Phase {
         Releasing::new(step, None, None).go_on(context, step)
     }
 
     /// Undoes what an unanswered attempt may have obtained.
-    pub(super) fn of_a_maybe(context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
+    pub(super) fn undo_uncertain_acquire(
+        context: &mut Context,
+        step: &mut Step,
+        cause: Cause,
+    ) -> Phase {
         Releasing::new(step, Some(cause), None).go_on(context, step)
     }
 
@@ -101,7 +105,7 @@ impl Releasing {
         step.act(Action::Withdraw {
             give_up_at: this.give_up_at.min(step.now + ATTEMPT),
         });
-        this.progress = Progress::InFlight { sent: step.now };
+        this.progress = ReleaseProgress::InFlight { sent: step.now };
         Phase::Releasing(this)
     }
 
@@ -135,8 +139,8 @@ impl Releasing {
             others_from: Instant::FOREVER,
             began: false,
             granted: held_lease.is_some(),
-            give_up_at: end.min(step.now + PATIENCE),
-            progress: Progress::Due { at: step.now },
+            give_up_at: end.min(step.now + RELEASE_TIMEOUT),
+            progress: ReleaseProgress::Due { at: step.now },
         }
     }
 
@@ -147,17 +151,17 @@ impl Releasing {
             return self.conclude(context, step, false);
         }
         if let Some(until) = held_lease.in_flight_until() {
-            self.progress = Progress::Renewing { until };
+            self.progress = ReleaseProgress::Renewing { until };
         }
         self.go_on(context, step)
     }
 
     pub(super) fn wake_at(&self) -> Instant {
         match self.progress {
-            Progress::Renewing { until } => until,
-            Progress::Due { at } => at,
+            ReleaseProgress::Renewing { until } => until,
+            ReleaseProgress::Due { at } => at,
             // The attempt has a time limit, and its reply always comes.
-            Progress::InFlight { .. } => Instant::FOREVER,
+            ReleaseProgress::InFlight { .. } => Instant::FOREVER,
         }
     }
 
@@ -168,7 +172,7 @@ impl Releasing {
             // The withdrawn attempt had been answered already: undo that, too.
             Event::Acquired(Ok(_)) => {
                 self.granted = true;
-                self.progress = Progress::Due { at: step.now };
+                self.progress = ReleaseProgress::Due { at: step.now };
                 self.go_on(context, step)
             }
             Event::Workload(WorkloadEvent::Exited(exit)) => {
@@ -203,9 +207,9 @@ impl Releasing {
 
     fn go_on(mut self, context: &mut Context, step: &mut Step) -> Phase {
         let at = match self.progress {
-            Progress::Renewing { until } => until,
-            Progress::Due { at } => at,
-            Progress::InFlight { .. } => return Phase::Releasing(self),
+            ReleaseProgress::Renewing { until } => until,
+            ReleaseProgress::Due { at } => at,
+            ReleaseProgress::InFlight { .. } => return Phase::Releasing(self),
         };
         if step.now >= self.give_up_at {
             return self.run_out(context, step, "the store did not answer in time".to_owned());
@@ -214,7 +218,7 @@ impl Releasing {
             step.act(Action::Release {
                 give_up_at: self.give_up_at.min(step.now + ATTEMPT),
             });
-            self.progress = Progress::InFlight { sent: step.now };
+            self.progress = ReleaseProgress::InFlight { sent: step.now };
         }
         Phase::Releasing(self)
     }
@@ -225,7 +229,7 @@ impl Releasing {
         step: &mut Step,
         reply: Result<(), Failure>,
     ) -> Phase {
-        let Progress::InFlight { sent } = self.progress else {
+        let ReleaseProgress::InFlight { sent } = self.progress else {
             return self.go_on(context, step);
         };
         match reply {
@@ -252,7 +256,7 @@ impl Releasing {
                 if at >= self.give_up_at {
                     return self.run_out(context, step, why);
                 }
-                self.progress = Progress::Due { at };
+                self.progress = ReleaseProgress::Due { at };
                 self.go_on(context, step)
             }
             Err(Failure::Fatal { why, .. }) => self.run_out(context, step, why),
@@ -280,15 +284,17 @@ impl Releasing {
             self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
         }
         match self.progress {
-            Progress::Renewing { .. } if others_from.is_some() => {
+            ReleaseProgress::Renewing { .. } if others_from.is_some() => {
                 step.act(Action::Abandon);
                 self.conclude(context, step, false)
             }
-            Progress::Renewing { .. } => {
-                self.progress = Progress::Due { at: step.now };
+            ReleaseProgress::Renewing { .. } => {
+                self.progress = ReleaseProgress::Due { at: step.now };
                 self.go_on(context, step)
             }
-            Progress::Due { .. } | Progress::InFlight { .. } => self.go_on(context, step),
+            ReleaseProgress::Due { .. } | ReleaseProgress::InFlight { .. } => {
+                self.go_on(context, step)
+            }
         }
     }
 

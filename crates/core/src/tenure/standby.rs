@@ -101,7 +101,7 @@ impl Standby {
             // Without a guardian nothing can be started.
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
             // A grant without an open attempt: give it back.
-            Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
+            Event::Acquired(Ok(_)) => Releasing::return_unasked_grant(context, step),
             // Late echoes of an earlier round.
             Event::Acquired(Err(_))
             | Event::CommandStopping
@@ -128,15 +128,15 @@ impl Standby {
         if context.keeps_out(step) {
             context.stands_by(step);
             if self.keeps_something(context) {
-                return Releasing::of_an_offer(context, step);
+                return Releasing::decline_offer(context, step);
             }
             return Phase::Standby(self);
         }
-        context.tells_of_fitness(step);
+        context.report_fitness(step);
         if context.unfit().is_some() {
             context.stands_by(step);
             if self.keeps_something(context) {
-                return Releasing::of_an_offer(context, step);
+                return Releasing::decline_offer(context, step);
             }
             if looks_for_a_result {
                 return Looking::begin(context, step);
@@ -181,7 +181,7 @@ impl Acquiring {
             // Through a release: an earlier attempt, or the look under the lease that gave this answer, may
             // have left something.
             Event::Acquired(Err(Failure::AlreadyDone(result))) => {
-                Releasing::of_a_maybe(context, step, Cause::AlreadyDone(result))
+                Releasing::undo_uncertain_acquire(context, step, Cause::AlreadyDone(result))
             }
             Event::Acquired(Err(Failure::Transient { why, retry_after })) => {
                 context.may_have_obtained();
@@ -358,7 +358,7 @@ impl Looking {
             }
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
             // A grant without an open attempt: give it back.
-            Event::Acquired(Ok(_)) => Releasing::of_a_stray(context, step),
+            Event::Acquired(Ok(_)) => Releasing::return_unasked_grant(context, step),
             // The look has a time limit, and its reply always comes; the rest are late echoes, or wait
             // until the look is over.
             Event::Ticked

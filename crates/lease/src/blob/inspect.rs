@@ -13,8 +13,8 @@ use super::metadata::{self, Metadata};
 use super::{OpenError, Target, fresh_lease_id, is_taken};
 use crate::errors::fatal;
 use crate::inspect::{
-    Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
-    UNREAD,
+    Broken, Capabilities, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult,
+    Tasks, UNREAD,
 };
 use crate::once::TaskLog;
 use trafficcop_azure::{Account, Operation, ServiceError};
@@ -153,8 +153,8 @@ impl Inspector for BlobInspector {
         self.address.clone()
     }
 
-    fn manner(&self) -> Manner {
-        Manner {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             shortest_break: Some(0),
             force_breaks: true,
         }
@@ -291,7 +291,7 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
             LeaseState::Breaking => LockState::Breaking,
         },
         foreign: foreign.is_some(),
-        flaw: foreign
+        problem: foreign
             .or(broken)
             .or_else(|| unread.then(|| UNREAD.to_owned())),
         unread,

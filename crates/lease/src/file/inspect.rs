@@ -21,8 +21,8 @@ use super::{lock, open};
 use crate::blocking::{BlockingJobs, Stalled};
 use crate::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::inspect::{
-    Broken, FORGETTING, Inspector, LockState, LockStatus, Manner, REQUEST, ResetResult, Tasks,
-    UNREAD,
+    Broken, Capabilities, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult,
+    Tasks, UNREAD,
 };
 use crate::once::TaskLog;
 use crate::record::Record;
@@ -80,11 +80,11 @@ impl Inspector for FileInspector {
         self.path.display().to_string()
     }
 
-    fn manner(&self) -> Manner {
+    fn capabilities(&self) -> Capabilities {
         // The kernel's lock cannot be taken from its process. A chain of versions can be continued, but no
         // instance accepts a lease below the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
-        Manner {
+        Capabilities {
             shortest_break: shortest.filter(|_| open::is_shared(&self.path).unwrap_or(true)),
             force_breaks: false,
         }
@@ -194,7 +194,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         Some(_) => LockState::Held,
         None => LockState::Free,
     };
-    let (record, flaw) = match content {
+    let (record, problem) = match content {
         Content::Foreign | Content::Shared => return Ok(None),
         Content::Empty => (None, None),
         Content::Record(record) => (Some(record), None),
@@ -203,17 +203,17 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
             Some("its record is damaged".to_owned()),
         ),
     };
-    let (record, flaw) = match held {
+    let (record, problem) = match held {
         // The record is that of an earlier holder.
         Some(lock::Kind::Flock) => (
             record.map(|record| Record::of_token(record.token)),
             Some(FLOCKED.to_owned()),
         ),
-        Some(lock::Kind::Ofd) | None => (record, flaw),
+        Some(lock::Kind::Ofd) | None => (record, problem),
     };
     let unread = found == Lookup::Damaged;
-    let flaw = flaw.or(unread.then(|| UNREAD.to_owned()));
-    let flaw = flaw.or_else(|| {
+    let problem = problem.or(unread.then(|| UNREAD.to_owned()));
+    let problem = problem.or_else(|| {
         let mount = mount::of(path);
         // Without a /proc nothing is known, so nothing is reported.
         (mount.shared && mount.is_known()).then(|| KERNEL_ON_SHARED.to_owned())
@@ -228,7 +228,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     };
     Ok(Some(LockStatus {
         unread,
-        ..status(path, state, record, flaw)
+        ..status(path, state, record, problem)
     }))
 }
 
@@ -236,14 +236,14 @@ fn status(
     path: &Path,
     state: LockState,
     record: Option<Record>,
-    flaw: Option<String>,
+    problem: Option<String>,
 ) -> LockStatus {
     LockStatus {
         name: path.display().to_string(),
         lock: path.display().to_string(),
         state,
         record,
-        flaw,
+        problem,
         ..LockStatus::default()
     }
 }

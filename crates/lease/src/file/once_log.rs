@@ -175,8 +175,8 @@ fn check(task_log: &TaskLog, edition: u64) -> String {
 
 // The holder writes its record at once. A standby that looks before that waits for it, because it asks the time
 // by the newline at the record's end.
-const MOMENT: Duration = Duration::from_millis(20);
-const MOMENTS: usize = 10;
+const RECORD_RETRY: Duration = Duration::from_millis(20);
+const RECORD_RETRIES: usize = 10;
 
 impl LockFile {
     /// Returns the failure of an attempt while another has the lock.
@@ -191,12 +191,12 @@ impl LockFile {
             return held;
         };
         if task.lacks_the_time() {
-            for _ in 0..MOMENTS {
+            for _ in 0..RECORD_RETRIES {
                 let whole = file.metadata().map_or(0, |found| found.len());
                 if whole >= record::WIDTH as u64 {
                     break;
                 }
-                thread::sleep(MOMENT);
+                thread::sleep(RECORD_RETRY);
             }
             // Some file systems refuse writes while another has a lock; then the time is asked under this
             // instance's own.

@@ -23,7 +23,7 @@ use trafficcop_core::util::lock;
 
 // Time that a granted lock is kept for an attempt that does not come: short, so that an instance that hangs
 // does not shut the others out.
-const PATIENCE: Duration = Duration::from_secs(10);
+const UNCLAIMED_LIMIT: Duration = Duration::from_secs(10);
 // Pause of a failed waiter before it causes another attempt: without it a lock that cannot be waited for
 // (ENOLCK) is requested as fast as the processor can.
 const BACK_OFF: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ impl Waiter {
         let is_mine = |state: &mut State| state.is_mine(me);
         let waited = self
             .taken
-            .wait_timeout_while(self.state(), PATIENCE, is_mine);
+            .wait_timeout_while(self.state(), UNCLAIMED_LIMIT, is_mine);
         drop(waited);
         self.take_back(me);
     }
@@ -148,7 +148,7 @@ impl Waiter {
         if !self.hand_over(me, file, granted) {
             return None;
         }
-        *until = Some(Instant::now() + PATIENCE);
+        *until = Some(Instant::now() + UNCLAIMED_LIMIT);
         *until
     }
 

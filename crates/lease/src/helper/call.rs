@@ -37,11 +37,11 @@ pub(super) const NONE: &str = "-";
 /// Where packages install helpers.
 const INSTALLED: &str = "/usr/share/trafficcop/stores";
 
-/// Finds the program of a helper: a path, or the name behind `trafficcop-store-`.
+/// Finds the program of a helper: a path, or the name behind `trafficcop-store-` in the directories of `path` (PATH).
 ///
 /// # Errors
 /// Where it was looked for, as `Fatal`.
-pub fn find(helper: &str) -> Result<PathBuf, Failure> {
+pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let executes = |path: &PathBuf| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
     if helper.contains('/') {
         let path = std::path::absolute(helper).unwrap_or_else(|_| helper.into());
@@ -52,8 +52,7 @@ pub fn find(helper: &str) -> Result<PathBuf, Failure> {
         });
     }
     let program = format!("trafficcop-store-{helper}");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain([PathBuf::from(INSTALLED)]);
+    let places = std::env::split_paths(path.unwrap_or_default()).chain([PathBuf::from(INSTALLED)]);
     let found = places.map(|place| place.join(&program)).find(executes);
     found.ok_or_else(|| {
         fatal(format!(

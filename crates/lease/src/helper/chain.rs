@@ -8,7 +8,9 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+
+use time::OffsetDateTime;
 
 use super::call::{Helper, NONE, Put};
 use super::release::{forget, leave_note};
@@ -186,7 +188,7 @@ impl Chain {
         if self.state().tenure.take().is_some() {
             let mut state = self.state();
             state.asked = None;
-            state.observed.renounce(fresh_nonce(), Instant::now());
+            state.observed.abandon(fresh_nonce(), Instant::now());
             drop(state);
             forget(&self.helper);
         }
@@ -229,10 +231,8 @@ impl Chain {
             None => 0,
         };
         // What stood in a text that cannot be read is not known: tokens go on from the seconds since 1970.
-        let since_1970 = SystemTime::UNIX_EPOCH
-            .elapsed()
-            .unwrap_or_default()
-            .as_secs();
+        let since_1970 = OffsetDateTime::now_utc().unix_timestamp();
+        let since_1970 = u64::try_from(since_1970).unwrap_or(0);
         let version = self.next_version(read.map_or(since_1970, |read| read.version));
         let record = Record {
             once,

@@ -10,7 +10,7 @@ use super::call::{Entry, Helper, NONE, Put};
 use crate::blocking::BlockingJobs;
 use crate::errors::{fatal, transient};
 use crate::inspect::{
-    Broken, FORGETTING, Inspector, LockStatus, Manner, REQUEST, ResetResult, Tasks,
+    Broken, Capabilities, FORGETTING, Inspector, LockStatus, REQUEST, ResetResult, Tasks,
 };
 use crate::version_record::{VersionRecord, fresh_nonce};
 use trafficcop_core::Failure;
@@ -80,8 +80,8 @@ impl Inspector for HelperInspector {
         self.helper.address()
     }
 
-    fn manner(&self) -> Manner {
-        Manner {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             shortest_break: u8::try_from(SHORTEST_LEASE.as_secs()).ok(),
             force_breaks: false,
         }

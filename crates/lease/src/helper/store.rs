@@ -1,6 +1,6 @@
 //! [`HelperLock`] and [`HelperStore`]: an entry of a helper's store, as the drivers see it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -32,12 +32,12 @@ pub struct HelperLock {
 }
 
 impl HelperLock {
-    /// Finds the helper; runs nothing.
+    /// Finds the helper, in the directories of `path` (PATH) if it has no directory of its own; runs nothing.
     ///
     /// # Errors
     /// `Fatal` where there is no such program.
-    pub fn new(helper: &str, name: &str) -> Result<HelperLock, Failure> {
-        let program = find(helper)?;
+    pub fn new(helper: &str, name: &str, path: Option<&OsStr>) -> Result<HelperLock, Failure> {
+        let program = find(helper, path)?;
         let name = name.to_owned();
         Ok(HelperLock {
             helper: Helper { program, name },

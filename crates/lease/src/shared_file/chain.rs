@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::broken::Break;
 use super::errors::{TRYING, is_for_good};
 use super::look::{Carried, Look};
+use super::owner::{Owner, owner_of};
 use super::share::{Made, Share};
-use super::whose::{Whose, whose};
 use super::writer::Writer;
 use crate::errors::{fatal, lost_at, transient};
 use crate::once::OnceTask;
@@ -55,7 +55,7 @@ pub(super) struct Progress {
     pub(super) observed: Observed,
     pub(super) tenure: Option<Tenure>,
     // Version of a hint that turned out wrong: read again, it would be wrong again.
-    pub(super) mistrusted: Option<Version>,
+    pub(super) rejected: Option<Version>,
     // No version follows before it is confirmed: a chain that continues from a meaningless one looks whole to
     // others.
     unconfirmed: Option<Unconfirmed>,
@@ -122,7 +122,7 @@ impl Chain {
             state: Mutex::new(Progress {
                 observed: Observed::new(fresh_nonce(), competitor.lease),
                 tenure: None,
-                mistrusted: None,
+                rejected: None,
                 unconfirmed: None,
                 t0: None,
                 broken: None,
@@ -159,7 +159,7 @@ impl Chain {
             if tenure.is_some() {
                 // The old tenure runs out, and this instance waits for that like others: under another nonce,
                 // so that no late answer counts for the next tenure.
-                state.observed.renounce(fresh_nonce(), Instant::now());
+                state.observed.abandon(fresh_nonce(), Instant::now());
             }
             state.unwritten.take().is_some() || tenure.is_some()
         };
@@ -246,7 +246,7 @@ impl Chain {
         let taken = self.record_of(version, false, &tenure);
         // An old view that died after making the last version may have left a meaningless one.
         if !self.has_one_before(version - 1)? {
-            return Err(self.mistrust(version));
+            return Err(self.reject_view(version));
         }
         // Before the request: others that see this version stamp later, and wait from there.
         let t0 = Instant::now();
@@ -353,20 +353,20 @@ impl Chain {
         if self.share.list().is_ok_and(is_behind) {
             let _ = self.share.remove(version);
         }
-        self.mistrust(version)
+        self.reject_view(version)
     }
 
     /// Rejects what was seen before this version.
-    fn mistrust(&self, version: Version) -> Failure {
+    fn reject_view(&self, version: Version) -> Failure {
         let mut state = self.state();
-        (state.mistrusted, state.unconfirmed) = (version.checked_sub(1), None);
+        (state.rejected, state.unconfirmed) = (version.checked_sub(1), None);
         drop(state);
         self.ancient("its versions have been removed, or continue from unknown ones")
     }
 
     /// Forgets all that was made or seen, and returns the loss.
     fn ancient(&self, why: &str) -> Failure {
-        self.state().observed.is_ancient();
+        self.state().observed.reset_stale_view();
         self.forget();
         lost_at(self.share.path(), why)
     }
@@ -430,18 +430,18 @@ impl Chain {
     /// Judges a version that was to be made and exists; `Ok`: this instance made it, so make the next.
     fn step_over(&self, version: Version) -> Result<(), Failure> {
         let judge = |claim| self.state().observed.exists(version, claim, Instant::now());
-        let found = whose(&self.share, version, judge);
+        let found = owner_of(&self.share, version, judge);
         let found = found.map_err(|error| self.share.doubt("reading its version's owner", &error));
         match found? {
             // Its lease counts from an unanswered attempt, the next one's from now.
-            Whose::Ours => Ok(()),
-            Whose::Others(record) => Err(self.lost_to(&record)),
+            Owner::Ours => Ok(()),
+            Owner::Others(record) => Err(self.lost_to(&record)),
             // The next renewal asks again.
-            Whose::Unknown => Err(transient(format!(
+            Owner::Unknown => Err(transient(format!(
                 "{}: version {version} exists, and its record cannot be read",
                 self.share.path().display()
             ))),
-            Whose::Removed => Err(self.ancient("its versions have been removed")),
+            Owner::Removed => Err(self.ancient("its versions have been removed")),
         }
     }
 

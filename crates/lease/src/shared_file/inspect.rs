@@ -22,8 +22,8 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 
 // Pauses for a new version's record, without which its owner is unknown. Its maker writes it at once.
-const MOMENT: Duration = Duration::from_millis(50);
-const MOMENTS: usize = 40;
+const RECORD_RETRY: Duration = Duration::from_millis(50);
+const RECORD_RETRIES: usize = 40;
 
 struct Last {
     version: Version,
@@ -32,12 +32,12 @@ struct Last {
 }
 
 fn last(share: &Share) -> Result<Last, Failure> {
-    for _ in 0..MOMENTS {
+    for _ in 0..RECORD_RETRIES {
         let found = last_now(share)?;
         if found.version == 0 || found.record.is_some() {
             return Ok(found);
         }
-        clock::pause(MOMENT);
+        clock::pause(RECORD_RETRY);
     }
     last_now(share)
 }
@@ -53,7 +53,7 @@ fn last_now(share: &Share) -> Result<Last, Failure> {
             .unwrap_or(true)
             .then_some(*record),
         Hint::Missing | Hint::Empty | Hint::Unread => None,
-        Hint::Stranger => return Err(share.stranger()),
+        Hint::Foreign => return Err(share.stranger()),
     };
     let mut version = match &hint {
         Some(record) => record.version,
@@ -342,7 +342,7 @@ mod tests {
         share.make(2).unwrap();
         let seen = look(&path).unwrap();
         assert_eq!((seen.state, seen.record), (LockState::Held, None));
-        assert!(seen.flaw.is_some());
+        assert!(seen.problem.is_some());
         share.make(3).unwrap();
         share
             .write_record(&VersionRecord {
@@ -373,14 +373,14 @@ mod tests {
         let (_dir, path, share) = lock(&record(State::Held, ""));
         share.make(2).unwrap();
         let writer = std::thread::spawn(move || {
-            std::thread::sleep(MOMENT * 2);
+            std::thread::sleep(RECORD_RETRY * 2);
             let held = record(State::Held, "");
             share.write_record(&VersionRecord { version: 2, ..held })
         });
         let seen = look(&path).unwrap();
         writer.join().unwrap().unwrap();
         assert_eq!(
-            (seen.record.map(|record| record.token), seen.flaw),
+            (seen.record.map(|record| record.token), seen.problem),
             (Some(1), None)
         );
     }

@@ -26,10 +26,10 @@ use trafficcop_core::{Failure, Outcome, TaskResult};
 // but of thousands of names.
 const WALK: usize = 16;
 // Pauses for the content of a new path or version, which its maker writes at once.
-const MOMENT: Duration = Duration::from_millis(50);
-const MOMENTS: usize = 10;
+const RECORD_RETRY: Duration = Duration::from_millis(50);
+const RECORD_RETRIES: usize = 10;
 // Time for errors that may pass: a server's grace period, and more.
-const PATIENCE: Duration = Duration::from_secs(300);
+const RETRY_LIMIT: Duration = Duration::from_secs(300);
 
 /// Returns what was read. A passing error is doubt; once that is over, and on other errors, returns
 /// `otherwise`.
@@ -63,11 +63,11 @@ impl Chain {
     pub(super) fn look_for_record(&self) -> Result<Look, Failure> {
         let known = self.state().observed.version();
         let mut look = self.look()?;
-        for _ in 0..MOMENTS {
+        for _ in 0..RECORD_RETRIES {
             if look.record.is_some() || look.version <= known {
                 break;
             }
-            clock::pause(MOMENT);
+            clock::pause(RECORD_RETRY);
             look = self.look()?;
         }
         Ok(look)
@@ -135,7 +135,7 @@ impl Chain {
             // A wrong hint still shows that there were versions.
             0 => {
                 // Not in one statement: the state must not be locked while the drive is asked.
-                let known = self.state().mistrusted.is_some();
+                let known = self.state().rejected.is_some();
                 Ok((self.greatest(known)?, None))
             }
             hinted => Ok((hinted, hint)),
@@ -162,11 +162,11 @@ impl Chain {
                 made.map_err(|error| self.share.refusal("making it", &error))?;
                 hint = self.share.hint().map_err(failed)?;
             }
-            for _ in 0..MOMENTS {
+            for _ in 0..RECORD_RETRIES {
                 if hint != Hint::Empty {
                     break;
                 }
-                clock::pause(MOMENT);
+                clock::pause(RECORD_RETRY);
                 hint = self.share.hint().map_err(failed)?;
             }
             // Its maker died before writing it, or a user made an empty file.
@@ -177,10 +177,10 @@ impl Chain {
             }
         }
         match hint {
-            Hint::Stranger => Err(self.share.stranger()),
+            Hint::Foreign => Err(self.share.stranger()),
             Hint::Record(record) => {
-                let mistrusted = self.state().mistrusted;
-                Ok(Some(*record).filter(|record| mistrusted != Some(record.version)))
+                let rejected = self.state().rejected;
+                Ok(Some(*record).filter(|record| rejected != Some(record.version)))
             }
             Hint::Missing | Hint::Empty | Hint::Unread => Ok(None),
         }
@@ -205,7 +205,7 @@ impl Chain {
         // An instance that holds this path by a kernel lock looks for this directory, and this instance, from
         // now on, for that one's record: one of the two sees the other.
         match self.share.hint() {
-            Ok(Hint::Stranger) => return Err(self.share.stranger()),
+            Ok(Hint::Foreign) => return Err(self.share.stranger()),
             Ok(_) => {}
             Err(error) => return Err(failed("reading it again", error)),
         }
@@ -213,11 +213,11 @@ impl Chain {
             return Ok(0);
         }
         // Another instance was first. An SMB client can hide for a second what that one made.
-        for _ in 0..MOMENTS {
+        for _ in 0..RECORD_RETRIES {
             if let Some(greatest) = self.share.list().unwrap_or_default().last() {
                 return Ok(*greatest);
             }
-            clock::pause(MOMENT * 3);
+            clock::pause(RECORD_RETRY * 3);
         }
         Err(transient(format!(
             "{}: another instance has just begun its versions, and this machine does not see them yet; if this lasts, remove other files there",
@@ -287,10 +287,10 @@ impl Chain {
         // An error now, and another in an hour behind another version, are two that passed.
         let before = state
             .unreadable
-            .filter(|(_, last, of)| now.since(*last) < PATIENCE || *of == version);
+            .filter(|(_, last, of)| now.since(*last) < RETRY_LIMIT || *of == version);
         let since = before.map_or(now, |(since, ..)| since);
         state.unreadable = Some((since, now, version));
-        match now.since(since) < PATIENCE {
+        match now.since(since) < RETRY_LIMIT {
             true => Err(self.share.doubt("reading its records", error)),
             false => Ok(()),
         }
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn record_that_is_lost_for_good_delays_a_take_over_for_a_limited_time() {
-        for poll in [Duration::from_secs(10), PATIENCE * 2] {
+        for poll in [Duration::from_secs(10), RETRY_LIMIT * 2] {
             let (_dir, path) = lock();
             let told = play(&path, u32::MAX, move |chain, told| {
                 let begun = Instant::now();
@@ -502,8 +502,8 @@ mod tests {
                 let _ = told.send((unread, Instant::now().since(begun)));
             });
             let (unread, took) = told.recv().unwrap();
-            let longest = PATIENCE + LONGEST_LEASE + poll * 2;
-            assert!(unread && took > PATIENCE && took < longest, "{took:?}");
+            let longest = RETRY_LIMIT + LONGEST_LEASE + poll * 2;
+            assert!(unread && took > RETRY_LIMIT && took < longest, "{took:?}");
         }
     }
 }

@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
     fn two_doctors_race_for_the_same_names_and_leave_nothing() {
@@ -217,7 +217,7 @@ mod tests {
         fs::create_dir_all(&dead).unwrap();
         let doctor = |host: &'static str| {
             let path = path.clone();
-            thread::spawn(move || meet(&path, host, PATIENCE, &|| {}).unwrap())
+            thread::spawn(move || meet(&path, host, TIMEOUT, &|| {}).unwrap())
         };
         let (a, b) = (doctor("a"), doctor("b"));
         let met = |host: &str| Meeting {

@@ -12,7 +12,7 @@
 //! | `chain` | acquire and renew |
 //! | `give_back` | release, and what is written of a version |
 //! | `broken` | rest of a broken lease |
-//! | `whose` | owner of a version that its holder was to make, and that exists |
+//! | `owner` | owner of a version that its holder was to make, and that exists |
 //! | `look` | state of a lock, tasks that are done once, the server's time |
 //! | `share` | requests to the drive |
 //! | `errors` | their errors, with advice |
@@ -33,10 +33,10 @@ mod give_back;
 mod inspect;
 mod look;
 mod meeting;
+mod owner;
 mod release;
 mod share;
 mod store;
-mod whose;
 mod writer;
 
 #[cfg(debug_assertions)]

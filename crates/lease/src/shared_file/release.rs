@@ -13,8 +13,8 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::chain::STEPS;
+use super::owner::{Owner, owner_of};
 use super::share::{Made, Share};
-use super::whose::{Whose, whose};
 use crate::errors::{errno_of, is_passing};
 use crate::version_record::{State, VersionRecord};
 use crate::{MakeMemory, SharedMemory};
@@ -141,8 +141,8 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
             Ok(Made::Exists) => {
                 let judge = |claim| observed.exists(version, claim, Instant::now());
                 // Another instance has it, or the owner is unknown and the lease runs out.
-                match whose(share, version, judge) {
-                    Ok(Whose::Ours) => steps += 1,
+                match owner_of(share, version, judge) {
+                    Ok(Owner::Ours) => steps += 1,
                     Err(error) if is_passing(errno_of(&error)) && waits(give_up_at) => {}
                     _ => return,
                 }

@@ -61,7 +61,7 @@ pub(super) enum Hint {
     /// Record that its maker wrote last, as far as the drive shows.
     Record(Box<VersionRecord>),
     /// Another file: a kernel lock, or of another program.
-    Stranger,
+    Foreign,
 }
 
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ impl Share {
         if bytes.starts_with(FIRST_LINE) || FIRST_LINE.starts_with(&bytes) || blank {
             return Ok(Hint::Unread);
         }
-        Ok(Hint::Stranger)
+        Ok(Hint::Foreign)
     }
 
     /// Makes the lock's path, with the first line alone, unless it exists.
@@ -546,11 +546,11 @@ mod tests {
         share.begin_hint().unwrap();
         assert_eq!(share.hint().unwrap(), Hint::Unread);
         for (bytes, hint) in [
-            (&b"{\"token\":7}"[..], Hint::Stranger),
-            (b"#!/bin/sh\n", Hint::Stranger),
+            (&b"{\"token\":7}"[..], Hint::Foreign),
+            (b"#!/bin/sh\n", Hint::Foreign),
             (b"traffic", Hint::Unread),
             (&[0; 100], Hint::Unread),
-            (b"trafficcop shared lock 2\n{}", Hint::Stranger),
+            (b"trafficcop shared lock 2\n{}", Hint::Foreign),
         ] {
             fs::write(&path, bytes).unwrap();
             assert_eq!(share.hint().unwrap(), hint);

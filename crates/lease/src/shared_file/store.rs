@@ -31,9 +31,9 @@ use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
 // Time that a release waits for a step that hangs, twice. A drive that answers at all does so by then.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 // Time for leaving a stamp; without it the next instances wait a lease longer.
-const FAREWELL: Duration = Duration::from_millis(250);
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Lock on a shared drive for which one instance competes.
 pub struct SharedFile {
@@ -159,7 +159,7 @@ impl LeaseStore for SharedFile {
             return Ok(());
         }
         // Nothing is done in time behind a step that hangs, and a lease runs out by itself.
-        let limit = give_up_at.min(Instant::now() + PATIENCE);
+        let limit = give_up_at.min(Instant::now() + STEP_TIMEOUT);
         if !self.jobs.is_idle_by(limit).await {
             let why = "the drive does not answer";
             // A slow drive answers the second time. After that the lease runs out, and the next release
@@ -214,7 +214,7 @@ impl LeaseStore for SharedFile {
             && of.version == version
         {
             let path = self.chain.share.path();
-            stamp::leave(&self.chain.runtime, path, of, stamp, FAREWELL);
+            stamp::leave(&self.chain.runtime, path, of, stamp, LEAVE_TIMEOUT);
         }
     }
 

@@ -1,3 +1,5 @@
+//! Overlaps of tenures, and what is none.
+
 use super::*;
 
 #[test]

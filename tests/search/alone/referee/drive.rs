@@ -40,7 +40,7 @@ impl Chain {
         self.own = Some((version, t0));
     }
 
-    pub(crate) fn is_ancient(&mut self) {
+    pub(crate) fn reset_stale_view(&mut self) {
         (self.own, self.views) = (None, Vec::new());
     }
 

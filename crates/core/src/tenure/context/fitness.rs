@@ -77,7 +77,7 @@ impl Context {
     }
 
     /// Reports whether it is fit, if that is new.
-    pub(in super::super) fn tells_of_fitness(&mut self, step: &mut Step) {
+    pub(in super::super) fn report_fitness(&mut self, step: &mut Step) {
         if let Some(unfit) = self.unfit() {
             if self.told_unfit.replace(unfit) != Some(unfit) {
                 step.report(Notice::Unfit(unfit));

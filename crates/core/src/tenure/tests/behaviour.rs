@@ -427,15 +427,15 @@ fn well_behaved_store_never_costs_a_drain() {
         let budget = Some(Budget::for_lease(secs(lease)));
         let mut tenure = holding(Rules { budget, ..rules() });
         let mut now = BEGIN;
-        let mut flaw = 0;
+        let mut problem = 0;
         while now < at(6 * 3600) {
             now = tenure.wake_at() + ms(3);
             if !renews(&tenure.step(now, Event::Ticked)) {
                 continue;
             }
-            flaw += 1;
+            problem += 1;
             // Every third attempt is lost for its whole time; the others take a while.
-            if flaw % 3 == 0 {
+            if problem % 3 == 0 {
                 now = now + secs(5);
                 tenure.step(now, unrenewed(transient()));
             } else {

@@ -19,7 +19,7 @@ async fn is_given_back(file: &Arc<fs::File>) {
     let (sender, locked) = oneshot::channel();
     // Not the runtime's thread: a lock that is never given back must fail the test, not hang it.
     thread::spawn(move || sender.send(LockedFile::wait(other).is_ok()));
-    let locked = tokio::time::timeout(PATIENCE * 12, locked).await;
+    let locked = tokio::time::timeout(UNCLAIMED_LIMIT * 12, locked).await;
     assert_eq!(locked.expect("in time"), Ok(true));
 }
 

@@ -13,7 +13,7 @@ use super::share::{Broken, Share};
 use crate::version_record::VersionRecord;
 use trafficcop_core::observed::{Claim, Exists, Version};
 
-pub(super) enum Whose {
+pub(super) enum Owner {
     /// This instance: make the next.
     Ours,
     /// Another instance or an operator, with this record.
@@ -25,26 +25,26 @@ pub(super) enum Whose {
 }
 
 /// Finds the owner; `judge` is [`Observed::exists`](trafficcop_core::Observed::exists) of the claim.
-pub(super) fn whose(
+pub(super) fn owner_of(
     share: &Share,
     version: Version,
     judge: impl FnOnce(Option<Claim>) -> Exists,
-) -> io::Result<Whose> {
+) -> io::Result<Owner> {
     let before = version.saturating_sub(1);
     // Open nothing that is missing: on a server that has just restarted an open hangs for 41 s.
     let record = share.has_record(version).then(|| share.record(version));
     let Some(record) = record.flatten() else {
         return Ok(match share.broken(before)? {
-            Broken::Perhaps => Whose::Unknown,
-            Broken::IsGone => Whose::Removed,
-            Broken::No if judge(None) == Exists::Ours => Whose::Ours,
-            Broken::No => Whose::Unknown,
+            Broken::Perhaps => Owner::Unknown,
+            Broken::IsGone => Owner::Removed,
+            Broken::No if judge(None) == Exists::Ours => Owner::Ours,
+            Broken::No => Owner::Unknown,
         });
     };
     Ok(match judge(Some(record.claim())) {
-        Exists::Ours if share.is_there(before)? => Whose::Ours,
-        Exists::Ours => Whose::Removed,
-        Exists::Lost => Whose::Others(Box::new(record)),
-        Exists::Unknown => Whose::Unknown,
+        Exists::Ours if share.is_there(before)? => Owner::Ours,
+        Exists::Ours => Owner::Removed,
+        Exists::Lost => Owner::Others(Box::new(record)),
+        Exists::Unknown => Owner::Unknown,
     })
 }
