@@ -55,6 +55,17 @@
 //!
 //! The feature `cli` is on by default. Without it the command line and its dependencies are not compiled.
 //!
+//! # Where do I put a …
+//! | new thing | place |
+//! |---|---|
+//! | flag | its struct in `src/args`, with help, variable and parser; its meaning in `src/config` |
+//! | store | a folder in `crates/lease/src` and a variant in `src/config/lock.rs`; or a helper, without a line here |
+//! | rule of the core | `crates/core/src/tenure`, with a row in its golden table |
+//! | notice | `crates/core/src/event.rs`, `src/report/text.rs` and `src/events.rs`; the compiler names the rest |
+//! | metric | `src/serve/metrics.rs`, and a row in `docs/reference.md` |
+//! | message to a user | beside the code that fails; `tests/it/documents/messages.rs` lists them all |
+//! | test | beside the code if it needs one room; in the room of `tests/it` if it needs the program |
+//!
 //! # The promise
 //! No process of the command's tree is alive when another instance could already have been given control.
 //! trafficcop never stops the command without need.
@@ -103,7 +114,7 @@
 //! | hung, check | of a command that runs and does not work; what asks it whether it does (`--health`) |
 //! | slot | one of N locks under one name (`--slots`), whose number its holder's command has |
 //! | period | the hour or day, by the store's clock, in which a task is to be done once (`--once-per`) |
-//! | dead-lettered | of a message: put aside for people, in the poison queue or the dead-letter queue |
+//! | dead-lettered | of a message: moved to the poison queue or the dead-letter queue, for people |
 //! | session, lock delay | messages of one key, in order, under one lock; what a worker waits for that took a session over |
 //! | record, version | what a holder leaves beside its lock for people and standbys; one step of a lock on a shared drive |
 //! | task log | the results of tasks that are to be done once (`--once`), kept with the record |

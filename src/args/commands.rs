@@ -216,7 +216,7 @@ pub const STATUS_JSON: Rows<'_> = rows! {
     "once" => "tasks that are done once (run --once): an array of objects of the next seven fields, \
         empty if there are none",
     "once[].key" => "the task's name (--once-key)",
-    "once[].slot" => "the beginning of the period that was run last (RFC 3339, UTC); null \
+    "once[].period" => "the beginning of the period that was run last (RFC 3339, UTC); null \
         without --once-per",
     "once[].exit" => "the recorded exit status: 0 if it is done, else it has failed for good; null, like \
         the next two, if there is none",

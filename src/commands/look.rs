@@ -197,7 +197,7 @@ pub(super) struct LockView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct TaskView {
     key: String,
-    slot: Option<String>,
+    period: Option<String>,
     exit: Option<u8>,
     by: Option<String>,
     at: Option<String>,
@@ -214,7 +214,7 @@ impl TaskView {
             .or(over.map(|over| over.period));
         TaskView {
             key: entry.key.clone(),
-            slot: period.filter(|_| entry.periods).map(once::moment),
+            period: period.filter(|_| entry.periods).map(once::moment),
             exit: over.map(|over| over.exit),
             by: over.map(|over| over.by.clone()),
             at: over.map(|over| over.at.clone()),
@@ -227,8 +227,8 @@ impl TaskView {
 
     fn words(&self) -> String {
         let mut text = self.key.clone();
-        if let Some(slot) = &self.slot {
-            text.push_str(&format!(" (period {slot})"));
+        if let Some(period) = &self.period {
+            text.push_str(&format!(" (period {period})"));
         }
         if let (Some(exit), Some(by), Some(at)) = (self.exit, &self.by, &self.at) {
             let how = match exit {

@@ -57,7 +57,7 @@ pub struct Entry {
     /// Key of the task.
     pub key: String,
     /// Whether the task is done once in each period.
-    #[serde(rename = "slots", default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub periods: bool,
     /// Last result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedResult {
     /// Period of the result, as the second (of the Unix epoch) it begins with; 0 without periods.
-    #[serde(rename = "slot", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub period: u64,
     /// The exit status (128 + n for signal n); 0 is success.
     pub exit: u8,
@@ -87,7 +87,7 @@ pub struct RecordedResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failures {
     /// Period of the failures.
-    #[serde(rename = "slot", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub period: u64,
     /// Number of failures.
     pub failed: u32,

@@ -98,29 +98,6 @@ async fn held_lock_is_only_looked_at() {
 }
 
 #[tokio::test]
-async fn leftover_of_an_older_version_is_refused_as_a_lock() {
-    let left = seen("available", "\"1\"").meta("trafficcop_standby_of", "job");
-    let server = Server::start(vec![("look", left)]);
-    let said = server.blob().acquire(later()).await.expect_err("no lock");
-    let (why, denied) = fatal(&said);
-    assert!(!denied && why.contains("trafficcop_standby_of"), "{why}");
-    server.played();
-    // With a record of trafficcop on it, it is a lock.
-    let lock = free()
-        .meta("trafficcop_standby_of", "job")
-        .meta("trafficcop_token", "6");
-    let control = vec![
-        ("look", lock),
-        ("acquire", acquired()),
-        ("metadata", done()),
-    ];
-    let server = Server::start(control);
-    let grant = server.blob().acquire(later()).await.expect("control");
-    assert_eq!(grant.token, 7);
-    server.played();
-}
-
-#[tokio::test]
 async fn lost_race_is_held_by_an_unknown_holder() {
     let server = Server::start(vec![
         (

@@ -88,7 +88,7 @@ fn a_record() -> Record {
     }
 }
 
-const RESULTS: &str = r#"[{"key":"vé\n","slots":true,"over":{"slot":3600,"exit":0,"token":6,"by":"höst","at":"2026-01-01T00:00:00Z"}},{"key":"b","tries":{"failed":2,"token":7}}]"#;
+const RESULTS: &str = r#"[{"key":"vé\n","periods":true,"over":{"period":3600,"exit":0,"token":6,"by":"höst","at":"2026-01-01T00:00:00Z"}},{"key":"b","tries":{"failed":2,"token":7}}]"#;
 
 // --- the record in a lock file ---
 
@@ -288,7 +288,6 @@ fn blob_metadatas() -> Vec<Vec<u8>> {
         lines(&mut written.iter().cloned()),
         b"TrafficCop_Token: 12 \nx:y\ntrafficcop_once:[nothing]\n".to_vec(),
         b"trafficcop_token:twelve\ntrafficcop_draining:TRUE\n".to_vec(),
-        b"trafficcop_standby_of:x\n".to_vec(),
     ]
 }
 

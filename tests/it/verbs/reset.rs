@@ -62,14 +62,14 @@ fn status_and_list_tell_what_is_done_and_what_failed() {
         let fields: Vec<String> = of("v7").as_object().unwrap().keys().cloned().collect();
         assert_eq!(
             fields,
-            ["at", "by", "exit", "failed", "key", "slot", "token"]
+            ["at", "by", "exit", "failed", "key", "period", "token"]
         );
         let v7 = of("v7");
         assert_eq!((&v7["exit"], &v7["by"]), (&json!(0), &json!("web1")));
-        assert_eq!((&v7["token"], &v7["slot"]), (&json!(1), &Value::Null));
+        assert_eq!((&v7["token"], &v7["period"]), (&json!(1), &Value::Null));
         assert!(v7["at"].as_str().unwrap().ends_with('Z'), "{v7}");
         assert_eq!(of("v8")["exit"], 3);
-        let slot = of("once")["slot"].as_str().unwrap().to_owned();
+        let slot = of("once")["period"].as_str().unwrap().to_owned();
         assert!(slot.ends_with("T00:00:00Z"), "{slot}");
         let text = place.verb(&scene, "status").finish();
         let words = [

@@ -192,16 +192,8 @@ impl Blob {
         ))
     }
 
-    /// Refuses a token that cannot be read, because it cannot be raised; and a blob that an older version made
-    /// beside a lock, whose lease is not control.
+    /// Refuses a token that cannot be read, because it cannot be raised.
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
-        if metadata::is_left_beside_a_lock(metadata) {
-            return Err(fatal(format!(
-                "{} is no lock: an older version created it beside one, for its standbys (metadata \
-                     trafficcop_standby_of): choose another name",
-                self.name
-            )));
-        }
         match &metadata.broken_token {
             Some(token) => Err(fatal(format!(
                 "the metadata trafficcop_token of {} is '{token}', not a number: set it to a \

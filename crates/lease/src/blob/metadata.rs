@@ -22,8 +22,6 @@ const DRAINING: &str = "trafficcop_draining";
 const HEALTH: &str = "trafficcop_health";
 const BELL: &str = "trafficcop_doorbell";
 const ONCE: &str = "trafficcop_once";
-/// Mark that an older version put on the blob `NAME.standby`, which it made beside a lock.
-const STANDBY_OF: &str = "trafficcop_standby_of";
 const OURS: [&str; 9] = [
     TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, HEALTH, BELL,
 ];
@@ -107,8 +105,7 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     metadata
 }
 
-/// Returns the health of this tenure's command. An older version can leave an earlier tenure's, with that
-/// token.
+/// Returns the health of this tenure's command, which its token tells from that of an earlier tenure.
 fn of_tenure(token: u64, health: &str) -> &str {
     let of = health.split_once(' ');
     let of = of.filter(|(number, _)| number.parse() == Ok(token));
@@ -122,12 +119,6 @@ fn task_log(key: &str, value: &str) -> Option<TaskLog> {
 
 pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
-}
-
-/// Whether an older version left this blob beside a lock, so that it is no lock itself.
-pub(super) fn is_left_beside_a_lock(metadata: &Metadata) -> bool {
-    let marked = |key: &String| key.eq_ignore_ascii_case(STANDBY_OF);
-    metadata.record.is_none() && metadata.others.keys().any(marked)
 }
 
 /// Whether a blob has room for all: the service allows 8 KiB for names and values together.

@@ -28,7 +28,7 @@ use trafficcop_core::util::{AwaitedChild, lock, plain};
 const TEXT: usize = 64 * 1024;
 /// Longest tag, in bytes.
 const TAG: usize = 256;
-/// What is kept of a helper's stderr, in bytes: the end of it is what an error shows.
+/// Length of the end of a helper's stderr that is kept for an error, in bytes.
 const SAID: usize = 4096;
 /// Exit status of `put` where the tag did not hold.
 const REFUSED: i32 = 4;
@@ -77,7 +77,7 @@ pub(super) struct Entry {
     pub(super) text: Vec<u8>,
 }
 
-/// What came of a `put` that was answered.
+/// Answer to a `put`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     Done,
@@ -222,7 +222,7 @@ impl Helper {
             Ok((stdout, said)) => (stdout, said, None),
             Err(problem) => (Vec::new(), String::new(), Some(problem)),
         };
-        // The leader keeps the group's number until it is reaped, so the kill meets nobody else's.
+        // The leader keeps the group's number until it is reaped, so the kill meets no other group.
         let status = group.end();
         match (problem, status) {
             (Some(problem), _) => Err(self.doubt(verb, problem)),

@@ -31,7 +31,7 @@ const ATTEMPTS: usize = 4;
 const MADE_UP: &str = "trafficcop-made-up-tag";
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What one instance does with an entry.
+/// Entry as one instance competes for it.
 pub(super) struct Chain {
     pub(super) helper: Helper,
     candidate: Candidate,
@@ -41,7 +41,7 @@ pub(super) struct Chain {
     state: Mutex<Progress>,
 }
 
-/// What one instance knows of an entry, and has of it.
+/// State of one instance: what it knows of an entry, and what it holds.
 struct Progress {
     observed: Observed,
     /// Text that was seen last, and how a later process knows it.
@@ -60,11 +60,11 @@ struct Tenure {
     last: VersionRecord,
     /// Just before the request that wrote it.
     t0: Instant,
-    /// It was asked to be given back: another's version may have come after that.
+    /// The release was requested: another's version may have come after that.
     given_back: bool,
 }
 
-/// What a look showed: the tag, and the record if the text is one.
+/// Result of a look: the tag, and the record if the text is one.
 type Look = (String, Option<VersionRecord>);
 
 /// An attempt that succeeded.
@@ -359,7 +359,7 @@ impl Chain {
 
     /// Ends the tenure that another has ended.
     fn ends(&self, until: Option<Instant>, why: &str) -> Failure {
-        // What an operator has broken is asked for again until its end.
+        // A broken lease is checked again until its end.
         if until.is_none() {
             self.state().tenure = None;
         }

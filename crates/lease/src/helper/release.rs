@@ -34,7 +34,7 @@ static NOTES: Mutex<Notes> = Mutex::new(Notes {
     ours: None,
 });
 
-/// What the guardian is told.
+/// Notes for the guardian.
 #[derive(Default, Serialize, Deserialize)]
 struct Notes {
     running: Vec<Running>,

@@ -22,7 +22,7 @@ use trafficcop_core::{Failure, Grant};
 
 /// Time within which a helper says which variables are to be hidden.
 const HIDES: Duration = Duration::from_secs(5);
-/// How long a release waits for a call that is under way.
+/// Time that a release waits for a call that is under way.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
 /// An entry of a store that a helper program serves.
