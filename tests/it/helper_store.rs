@@ -415,3 +415,42 @@ fn doctor_races_writers_and_tells_what_a_helper_lacks() {
         "{bad:?}"
     );
 }
+
+#[test]
+fn entry_that_was_never_held_is_free_and_a_helper_without_list_still_shows_it() {
+    let scene = scene();
+    let status = verb(&scene, "status").finish();
+    assert_eq!(status.ended, Ended::Code(1), "{status:?}");
+    assert!(
+        !scene.path("db").join("job").exists(),
+        "a look writes nothing"
+    );
+    fault(&scene, "before", "[ \"$1\" != list ] || exit 2");
+    let status = verb(&scene, "status").finish();
+    assert_eq!(status.ended, Ended::Code(1), "{status:?}");
+    let list = verb(&scene, "list").finish();
+    assert_eq!(list.ended, Ended::Code(69), "{list:?}");
+}
+
+#[test]
+fn lock_of_a_helper_on_path_has_the_same_address_wherever_the_helper_is() {
+    let scene = scene();
+    let place = scene.path("bin");
+    std::fs::create_dir(&place).expect("a directory in the scene");
+    std::fs::rename(scene.path("helper"), place.join("trafficcop-store-mine"))
+        .expect("it is there");
+    let path = format!(
+        "{}:{}",
+        place.display(),
+        std::env::var("PATH").expect("there is one")
+    );
+    let run = scene
+        .run()
+        .env("STORE", scene.directory())
+        .env("PATH", path);
+    let finished = run
+        .args(["--store", "mine:job"])
+        .shell("echo \"$TRAFFICCOP_LOCK\"")
+        .finish();
+    assert_eq!(finished.stdout, "mine:job\n", "{finished:?}");
+}

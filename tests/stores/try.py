@@ -72,7 +72,7 @@ class Store:
         self.env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
                     "AWS_ENDPOINT_URL": f"http://127.0.0.1:{at}"}
         weed = shutil.which("weed") or os.environ["WEED"]
-        ports = [f"-{p}={port()}" for p in ("master.port", "volume.port", "filer.port", "master.port.grpc", "volume.port.grpc", "filer.port.grpc", "s3.port.grpc")]
+        ports = [f"-{p}={port()}" for p in ("master.port", "volume.port", "filer.port", "master.port.grpc", "volume.port.grpc", "filer.port.grpc", "s3.port.grpc")] + ["-s3.port.iceberg=0"]
         self.start(weed, "server", f"-dir={self.dir}", "-ip=127.0.0.1", "-s3", f"-s3.port={at}", f"-s3.config={self.dir / 's3.json'}", *ports)
         put = ["curl", "-sf", "--user", "key:secret", "--aws-sigv4", "aws:amz:us-east-1:s3", "-X", "PUT", f"http://127.0.0.1:{at}/bucket"]
         self.until(*put)

@@ -64,6 +64,8 @@ pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
 /// A helper program, and the entry that it keeps.
 #[derive(Clone, Debug)]
 pub struct Helper {
+    /// Name of the helper in the lock's address: the same on machines that have it in different places.
+    pub(super) shown: String,
     /// The program, by its whole path.
     pub program: PathBuf,
     /// The entry's name, which the helper gets as it was typed.
@@ -95,7 +97,7 @@ struct Finished {
 impl Helper {
     /// The lock's address for people.
     pub(super) fn address(&self) -> String {
-        format!("{}:{}", self.program.display(), self.name)
+        format!("{}:{}", self.shown, self.name)
     }
 
     /// The path under which stamps know the entry.

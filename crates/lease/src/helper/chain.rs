@@ -361,7 +361,10 @@ impl Chain {
     fn ends(&self, until: Option<Instant>, why: &str) -> Failure {
         // A broken lease is checked again until its end.
         if until.is_none() {
-            self.state().tenure = None;
+            let mut state = self.state();
+            (state.tenure, state.asked) = (None, None);
+            // Under another nonce: should the store go back to a version of this tenure, it is another's by then.
+            state.observed.abandon(fresh_nonce(), Instant::now());
         }
         forget(&self.helper);
         let why = self.helper.about(why);

@@ -66,6 +66,7 @@ fn look(helper: &Helper, give_up_at: Instant) -> Result<LockStatus, Failure> {
     };
     // Of a text that cannot be read it is known only that something is there.
     let version = record.as_ref().map_or(1, |record| record.version);
+    let record = record.filter(|_| version > 0);
     Ok(VersionRecord::status(
         helper.name.clone(),
         helper.address(),
@@ -96,16 +97,25 @@ impl Inspector for HelperInspector {
 
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure> {
         let prefix = format!("{}{suffix}", self.helper.name);
+        let of_slots = !suffix.is_empty();
         self.run("listing", give_up_at, move |helper| {
             let names = helper.list(&prefix, give_up_at);
-            // Who looks for slots did not ask for the verb, which a helper need not have.
-            let names = names.map_err(|error| fatal(error.to_string()))?;
+            // A helper need not list. A look for slots goes on without it, as without the right to list.
+            let names = names.map_err(|error| Failure::Fatal {
+                why: error.to_string(),
+                denied: of_slots,
+            })?;
             let named = |name| Helper {
                 name,
                 ..helper.clone()
             };
             let all = names.into_iter().map(|name| look(&named(name), give_up_at));
-            all.collect()
+            let all: Result<Vec<_>, _> = all.collect();
+            // Without a record it is no lock: what `doctor` left, or another program's.
+            Ok(all?
+                .into_iter()
+                .filter(|seen| seen.record.is_some())
+                .collect())
         })
         .await
     }

@@ -140,6 +140,7 @@ fn give_back(ours: &Ours) {
         return;
     };
     let helper = Helper {
+        shown: ours.program.display().to_string(),
         program: ours.program.clone(),
         name: ours.name.clone(),
     };

@@ -38,9 +38,17 @@ impl HelperLock {
     /// `Fatal` where there is no such program.
     pub fn new(helper: &str, name: &str, path: Option<&OsStr>) -> Result<HelperLock, Failure> {
         let program = find(helper, path)?;
+        let shown = match helper.contains('/') {
+            true => program.display().to_string(),
+            false => helper.to_owned(),
+        };
         let name = name.to_owned();
         Ok(HelperLock {
-            helper: Helper { program, name },
+            helper: Helper {
+                shown,
+                program,
+                name,
+            },
         })
     }
 
@@ -73,11 +81,12 @@ impl NamedLock for HelperLock {
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-        let Helper { program, name } = self.helper.clone();
-        let name = format!("{name}.{slot}");
-        Ok(Arc::new(HelperLock {
-            helper: Helper { program, name },
-        }))
+        let name = format!("{}.{slot}", self.helper.name);
+        let helper = Helper {
+            name,
+            ..self.helper.clone()
+        };
+        Ok(Arc::new(HelperLock { helper }))
     }
 
     fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError> {
