@@ -454,3 +454,25 @@ fn lock_of_a_helper_on_path_has_the_same_address_wherever_the_helper_is() {
         .finish();
     assert_eq!(finished.stdout, "mine:job\n", "{finished:?}");
 }
+
+#[test]
+fn acquire_whose_answer_was_lost_is_recognised_by_the_next_look() {
+    let scene = scene();
+    assert_eq!(
+        run(&scene, "one").shell("true").finish().ended,
+        Ended::Code(0)
+    );
+    for status in [1, 4] {
+        let code = format!(
+            "if [ \"$1\" = put ] && [ $status = 0 ] && rm \"$STORE/lose\" 2>/dev/null; then status={status}; fi"
+        );
+        fault(&scene, "after", &code);
+        std::fs::write(scene.path("lose"), "").expect("a file in the scene");
+        let begun = Instant::now();
+        let finished = run(&scene, "two").shell("echo ran").finish();
+        assert_eq!(finished.stdout, "ran\n", "{finished:?}");
+        assert!(!scene.path("lose").exists());
+        // Another's would be waited for, for a lease.
+        assert!(Instant::now().since(begun) < Duration::from_secs(9));
+    }
+}
