@@ -77,7 +77,11 @@ fn refused_standby_is_not_ready_names_no_holder_and_exits_77() {
     assert!(ready.body.contains("AuthenticationFailed"), "{ready:?}");
     // If the right comes back in time, nothing is lost.
     proxy.set(Mode::Pass);
-    assert_eq!(await_state("standby")["holder"], "holder");
+    await_for(
+        "the holder's name",
+        || (await_state("standby")["holder"] == "holder").then_some(()),
+        String::new,
+    );
     assert_eq!(get(at, "/readyz").status, 200);
     proxy.set(Mode::Refuse(403, "AuthenticationFailed"));
     assert_eq!(standby.wait(), Ended::Code(77), "{}", standby.stderr());

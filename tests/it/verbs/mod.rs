@@ -21,7 +21,6 @@ const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// Fields of a lock in JSON.
 const FIELDS: [&str; 15] = [
     "command",
-    "problem",
     "health",
     "health_cause",
     "held",
@@ -31,6 +30,7 @@ const FIELDS: [&str; 15] = [
     "name",
     "once",
     "pid",
+    "problem",
     "seconds",
     "since",
     "state",

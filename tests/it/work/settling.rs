@@ -61,7 +61,8 @@ fn command_whose_message_expires_may_finish() {
         (65, "dead-lettered, attempt 1, exit 65"),
     ] {
         let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
-        mailbox.put_for(3, "x");
+        // Long enough to be taken well before the last two seconds, on a busy machine, too.
+        mailbox.put_for(8, "x");
         let (go, lock) = (scene.path("go"), ["--lock-time", "2s", "--once"]);
         let running = worker(&scene, &mailbox)
             .args(lock)
