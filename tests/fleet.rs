@@ -10,7 +10,7 @@
 //! It is a separate binary because it computes for minutes, at the lowest priority, while other
 //! tests wait.
 //!
-//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 20000) the number of seeds.
+//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 400) the number of seeds.
 //! `FLEET_PLACE` (`blob`, `file` or `shared drive`) selects the schedules whose lock is there. A
 //! schedule that fails is shrunk to the acts it needs, and printed with its trace; `FLEET_SEED=n
 //! FLEET_COUNT=1 cargo test --test fleet` plays it again.
@@ -160,7 +160,7 @@ fn add(sum: &mut Tally, one: &Tally) {
 #[test]
 fn the_promise_holds_in_every_schedule() {
     let first = number("FLEET_SEED", 1);
-    let count = number("FLEET_COUNT", 20_000);
+    let count = number("FLEET_COUNT", 400);
     let place = std::env::var("FLEET_PLACE").ok();
     let next = AtomicU64::new(first);
     let failed = AtomicU64::new(u64::MAX);

@@ -263,8 +263,8 @@ pub(crate) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (fault, lock) in kinds {
         for shape in SHAPES {
-            // Above the store nothing differs from a shared drive: two kinds of command show that.
-            if lock == Lock::Store && !matches!(shape, Shape::Stubborn | Shape::Daemon) {
+            // Above the store nothing differs from a shared drive: one kind of command shows that.
+            if lock == Lock::Store && shape != Shape::Stubborn {
                 continue;
             }
             for contain in CONTAINS {
