@@ -143,41 +143,28 @@ impl Helper {
     /// Those of a call, and `Fatal` where no number is printed.
     pub fn time(&self, give_up_at: Instant) -> Result<u64, Failure> {
         let stdout = self.ask(&["time"], give_up_at)?;
-        let seconds = String::from_utf8_lossy(&stdout);
-        let seconds = seconds
-            .trim()
-            .split('.')
-            .next()
-            .and_then(|text| text.parse().ok());
-        seconds.ok_or_else(|| {
-            fatal(format!(
-                "{}: 'time' prints no seconds since 1970",
-                self.address()
-            ))
-        })
+        let text = String::from_utf8_lossy(&stdout);
+        let seconds = text.trim().split('.').next().map(str::parse);
+        let problem = || fatal(self.about("'time' prints no seconds since 1970"));
+        seconds.and_then(Result::ok).ok_or_else(problem)
     }
 
     /// Lists the names that begin with `prefix`.
     pub(super) fn list(&self, prefix: &str, give_up_at: Instant) -> Result<Vec<String>, Failure> {
-        let stdout = self.ask(&["list", prefix], give_up_at)?;
-        let names = String::from_utf8_lossy(&stdout);
-        Ok(names
-            .lines()
-            .filter(|name| !name.is_empty())
-            .map(str::to_owned)
-            .collect())
+        self.names(&["list", prefix], give_up_at)
     }
 
-    /// Variables that hold what the helper proves itself by; none where it has no such verb.
+    /// Lists the variables that hold credentials; none where the helper has no such verb.
     pub(super) fn hides(&self, give_up_at: Instant) -> Vec<OsString> {
-        let stdout = self.ask(&["hides"], give_up_at).unwrap_or_default();
-        let names = String::from_utf8_lossy(&stdout);
-        names
-            .lines()
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-            .map(Into::into)
-            .collect()
+        let names = self.names(&["hides"], give_up_at).unwrap_or_default();
+        names.into_iter().map(OsString::from).collect()
+    }
+
+    fn names(&self, words: &[&str], give_up_at: Instant) -> Result<Vec<String>, Failure> {
+        let stdout = self.ask(words, give_up_at)?;
+        let lines = String::from_utf8_lossy(&stdout);
+        let names = lines.lines().map(str::trim).filter(|name| !name.is_empty());
+        Ok(names.map(str::to_owned).collect())
     }
 
     fn ask(&self, words: &[&str], give_up_at: Instant) -> Result<Vec<u8>, Failure> {
@@ -295,22 +282,15 @@ impl Group {
             if left.is_zero() {
                 return Err("no answer in time");
             }
-            let mut fds = Vec::new();
-            fds.extend(
-                stdin
-                    .as_ref()
-                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)),
-            );
-            fds.extend(
-                stdout
-                    .as_ref()
-                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
-            );
-            fds.extend(
-                stderr
-                    .as_ref()
-                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
-            );
+            let ends = [
+                (stdin.as_ref().map(AsFd::as_fd), PollFlags::POLLOUT),
+                (stdout.as_ref().map(AsFd::as_fd), PollFlags::POLLIN),
+                (stderr.as_ref().map(AsFd::as_fd), PollFlags::POLLIN),
+            ];
+            let open = ends
+                .into_iter()
+                .filter_map(|(end, ready)| Some((end?, ready)));
+            let mut fds: Vec<PollFd> = open.map(|(end, ready)| PollFd::new(end, ready)).collect();
             // In short naps: a helper that has ended may have left its pipes to a daemon.
             let nap = left.min(Duration::from_millis(100)).as_millis();
             let _ = poll(

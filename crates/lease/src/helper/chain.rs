@@ -165,12 +165,8 @@ impl Chain {
         if PROVEN.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let text = self
-            .state()
-            .last
-            .clone()
-            .map(|(text, _)| text)
-            .unwrap_or_default();
+        let last = self.state().last.clone();
+        let text = last.map_or(Vec::new(), |(text, _)| text);
         // With the text that is there: where tags are ignored nothing is lost by it.
         for tag in [MADE_UP, NONE] {
             if self.helper.put(tag, &text, give_up_at)? == Put::Done {
