@@ -232,9 +232,6 @@ fn ctrl_z_stops_a_standby_and_bg_and_fg_continue_it() {
     session.presses("jobs\n");
     session.sees("Running");
     session.presses("fg\n");
-    session.presses("\x1a");
-    session.sees("Stopped");
-    session.presses("fg\n");
     drop(holder.stdin.take());
     assert!(holder.wait().expect("it ends").success());
     session.sees("]: in control");
