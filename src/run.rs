@@ -194,6 +194,8 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     let programs = vec![condition::program(script)];
     let setup = Setup {
         withheld: config.withheld.clone(),
+        // Nothing needs an answer after the supervisor's death, however long the condition might have taken.
+        orphan_grace: Some(Duration::ZERO),
         // It has no part in control.
         ..Setup::new(programs, config.contain, Duration::ZERO)
     };

@@ -512,7 +512,8 @@ fn a_stop_does_not_wait_for_it() {
 fn condition_does_not_outlive_a_killed_supervisor() {
     let place = Place::on_file();
     let pid = place.path("one", "pid");
-    let hang = format!("setsid sleep 1000 & echo $$ > {pid}; sleep 1000");
+    // Deaf to SIGTERM, and with minutes for an orderly end while the supervisor lives.
+    let hang = format!("trap '' TERM; setsid sleep 1000 & echo $$ > {pid}; sleep 1000");
     let mut one = place
         .run("one")
         .args(["--poll", "1h", "--if", &hang])
