@@ -188,18 +188,19 @@ impl VersionRecord {
         Ok((record, after))
     }
 
-    /// Returns the version without the chosen results that were `shown`.
+    /// Returns the version after `read`, without the chosen results that were `shown`.
     ///
     /// # Errors
     /// The result of forgetting, if there is nothing to write; `Fatal` if a holder must not be overruled.
     pub(super) fn without(
-        mut self,
+        read: Option<VersionRecord>,
         lock: &str,
         tasks: &Tasks,
         shown: &TaskLog,
         force: bool,
     ) -> Result<Result<VersionRecord, ResetResult>, Failure> {
-        if self.state != State::Released {
+        // Without a record that can be read, an instance may hold it.
+        let Some(mut free) = read.filter(|read| read.state == State::Released) else {
             // A version with other results would end the holder's tenure.
             return match force {
                 false => Ok(Err(ResetResult::Held)),
@@ -207,15 +208,15 @@ impl VersionRecord {
                     "{lock}: its holder has the results in memory, so they cannot be forgotten now: end the holder first"
                 ))),
             };
-        }
-        let left = tasks.left_out_of(&self.record.once, self.unread, shown);
+        };
+        let left = tasks.left_out_of(&free.record.once, free.unread, shown);
         Ok(left.map(|left| {
-            self.record.once = left;
+            free.record.once = left;
             VersionRecord {
-                version: self.version.saturating_add(1),
+                version: free.version.saturating_add(1),
                 nonce: fresh_nonce(),
                 unread: false,
-                ..self
+                ..free
             }
         }))
     }

@@ -23,8 +23,7 @@ pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget:
         Err(why) => return findings.add(Check::fail("helper", why.to_string(), "")),
     };
     let (helper, limit) = (lock.helper(), Instant::now() + LIMIT);
-    let program = helper.program.display().to_string();
-    findings.add(Check::ok("helper", program));
+    findings.add(Check::ok("helper", helper.program.display().to_string()));
     let races = race(helper, ROUNDS, limit);
     let found = races.as_ref().map(|_| {
         format!("refuses tags that do not hold; {ROUNDS} races of 8 writers had one winner each")

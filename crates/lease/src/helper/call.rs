@@ -291,8 +291,10 @@ impl Group {
                 .into_iter()
                 .filter_map(|(end, ready)| Some((end?, ready)));
             let mut fds: Vec<PollFd> = open.map(|(end, ready)| PollFd::new(end, ready)).collect();
-            // In short naps: a helper that has ended may have left its pipes to a daemon.
-            let nap = left.min(Duration::from_millis(100)).as_millis();
+            // In short naps: a helper that has ended may have left its pipes to a daemon, and one that has closed
+            // them ends at once.
+            let longest = if fds.is_empty() { 1 } else { 100 };
+            let nap = left.min(Duration::from_millis(longest)).as_millis();
             let _ = poll(
                 &mut fds,
                 PollTimeout::try_from(nap).unwrap_or(PollTimeout::ZERO),

@@ -246,13 +246,12 @@ impl Chain {
             token: version,
             failed,
         };
-        let given_back = false;
         Ok(Some(Won(
             grant,
             Tenure {
                 last,
                 t0,
-                given_back,
+                given_back: false,
             },
         )))
     }
@@ -371,13 +370,13 @@ impl Chain {
     pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
         if self.state().tenure.is_none() {
             let (_, read) = self.look(give_up_at)?;
+            let read = read.filter(|read| self.is_ours(read));
             let mut state = self.state();
             if let Some((last, t0)) = read.zip(state.observed.t0()) {
-                let given_back = false;
                 state.tenure = Some(Tenure {
                     last,
                     t0,
-                    given_back,
+                    given_back: false,
                 });
             }
         }

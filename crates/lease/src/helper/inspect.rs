@@ -153,10 +153,11 @@ impl Inspector for HelperInspector {
     ) -> Result<ResetResult, Failure> {
         let (tasks, end) = (tasks.clone(), Instant::now() + FORGETTING);
         self.run("forgetting it", end, move |helper| {
-            let Some((entry, Some(read))) = read(&helper, end)? else {
+            let Some((entry, read)) = read(&helper, end)? else {
                 return Ok(ResetResult::Nothing);
             };
-            let free = match read.without(&helper.address(), &tasks, &seen.task_log(), force)? {
+            let (lock, shown) = (helper.address(), seen.task_log());
+            let free = match VersionRecord::without(read, &lock, &tasks, &shown, force)? {
                 Ok(free) => free,
                 Err(nothing) => return Ok(nothing),
             };

@@ -171,10 +171,8 @@ pub(crate) fn forget(
     if version == 0 {
         return Ok(ResetResult::Nothing);
     }
-    let Some(read) = record else {
-        return Ok(ResetResult::Held);
-    };
-    let record = match read.without(&path.display().to_string(), tasks, shown, force)? {
+    let lock = path.display().to_string();
+    let record = match VersionRecord::without(record, &lock, tasks, shown, force)? {
         Ok(record) => VersionRecord {
             version: version.saturating_add(1),
             ..record
